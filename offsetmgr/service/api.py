@@ -169,7 +169,7 @@ class Api:
             request.scope["path_params"] = {n: v.replace(_SLASH, "/") for n, v in names.items()}
             head = request.method == "HEAD"
             found = by_method.get("GET" if head else request.method)
-            # The HEAD of a stream would take a reader's place for ever.
+            # The HEAD of a stream would take a reader's place forever.
             if found is not None and not (head and found.streams):
                 return found
             text = f"{where} is not offered; see /openapi.json"

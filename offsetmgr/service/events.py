@@ -228,7 +228,7 @@ class EventHub:
             )
 
     def requested(self, *_: object) -> None:
-        """Of no interest to a reader."""
+        """Do nothing: readers get no requests."""
 
     def _publish(self, kind: str, key: ManagerKey, event: OfGroup) -> None:
         if self._readers:
@@ -342,7 +342,7 @@ class EventHub:
         """Tell what is committed now by a manager that has committed something."""
         handle = self._factory.get(key)
         status = None if handle is None else handle.status()
-        # An initial offset is no news of a commit.
+        # An initial offset is not a commit.
         if status is None or status.committed is None or status.committed_at is None:
             return
         with self._lock:

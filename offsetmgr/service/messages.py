@@ -137,7 +137,7 @@ class ApiRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     check_name: ClassVar[Callable[[object], str]] = check_group
     schema: ClassVar[dict[str, object]] = {}
-    """What the JSON schema of the type says besides."""
+    """Rules that are added to the JSON schema of the type."""
 
     def __post_init__(self) -> None:
         for field, check in (

@@ -107,10 +107,10 @@ class Metrics:
             self._notices.labels(self._cluster_name, error.code).inc()
 
     def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        """Of each request, by ``requested``."""
+        """Do nothing: ``requested`` counts commits."""
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        """Of the managers that there are, at each scrape."""
+        """Do nothing: live managers are counted at each scrape."""
 
     @operation("GET", "/metrics", needs=lambda _: EVERYTHING, media_type="text/plain")
     async def metrics(self, by: Requester, _: object) -> Response:

@@ -162,7 +162,9 @@ class Overview:
                 facts = {"state": listing.state, "type": listing.type} | facts
             rows.append(_row(name, view.get(name), facts, held.get(name, [])))
         unwatched = listed - view.keys() - held.keys()
-        interval_s, groups = self._settings.watch.interval_s, self._settings.watch.groups
+        setting, hint = self._settings.watch.groups, None
+        if by.sees_everything:
+            hint = _hint(setting, sum(watch.listing[name].has_offsets for name in unwatched))
         return OverviewAnswer(
             self._settings.cluster_name,
             self._instance,
@@ -175,9 +177,9 @@ class Overview:
             sum(each.uncommitted for each in rows),
             sum(each.failing for each in rows),
             WatchState(
-                groups,
-                interval_s,
-                _hint(groups, sum(watch.listing[n].has_offsets for n in unwatched)),
+                setting if by.sees_everything else "",  # it may name groups
+                self._settings.watch.interval_s,
+                hint,
                 watch.failed_rounds,
                 watch.read_at_s,
             ),

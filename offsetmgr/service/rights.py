@@ -33,7 +33,7 @@ EVERYTHING: Final = Names(everything=True)
 
 
 def no_names(_request: object) -> Names:
-    """Of an operation that names no group and no topic."""
+    """Return no names, for an operation whose requests have none."""
     return Names()
 
 

@@ -185,7 +185,7 @@ class Watch:
         try:
             re.compile(self.groups)
         except re.error as error:
-            problem = f"is no regular expression ({error})"
+            problem = f"is not a regular expression ({error})"
             fix = 'give one of group names, such as "orders-.*|clicks"'
             raise InvalidValueError("groups", self.groups, problem, fix) from None
 
@@ -214,7 +214,7 @@ class Settings:
     kafka: KafkaSettings
     listen: str = "127.0.0.1:8741"
     hosts: str = ""
-    """Names that a Host header may carry, separated by commas, beside those of loopback."""
+    """Names that a Host header may carry, separated by commas, in addition to those of loopback."""
     open_metrics: bool = False
     audit_log: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -474,7 +474,7 @@ def _check_kafka(values: Found, section: str = "kafka") -> KafkaSettings:
         secret = key.removesuffix(FILE_SUFFIX)
         if secret != key and secret in SECRET:
             if secret in values:
-                problem = f"is given beside {secret}"
+                problem = f"is given as well as {secret}"
                 raise InvalidValueError(where, value, problem, "give one of the two")
             checked[secret] = _read_secret(value, where)
         elif key in ALLOWED:

@@ -1,4 +1,4 @@
-"""Lag of any group of the cluster, read in threads beside the service's own work."""
+"""Lag of any group of the cluster, read in threads of its own."""
 
 from __future__ import annotations
 

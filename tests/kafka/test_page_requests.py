@@ -15,6 +15,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import httpx
 
@@ -135,6 +136,34 @@ def test_a_reset_is_planned_carried_out_and_undone(
     assert (newest["left_out"], newest["steps"]) == (2, history["steps"][2:])
     undo = ask(page, "plan", group=group, mode="to-history", value=history["undo_to"])
     assert {each["partition"]: each["new"] for each in undo["partitions"]} == {0: 12, 1: 0}
+
+
+def test_a_plan_names_no_topic_that_its_identity_may_not_see(
+    kafka: DevKafka, new_topic: TopicFactory, group: str, tmp_path: Path
+) -> None:
+    """Its rows and its errors are of the other topics alone, for each mode of a reset."""
+    topic, hidden = new_topic(1), new_topic(1)
+    produce(kafka, topic, 0, 20)
+    for name in (group, f"{group}-other"):
+        commit(kafka, name, {TopicPartition(topic, 0): 5, TopicPartition(hidden, 0): 0})
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("token-of-etl-0123456789")
+    config = tmp_path / "o.toml"
+    config.write_text(
+        f'[kafka]\nbootstrap.servers = "{kafka.bootstrap_servers}"\n[identities.etl]\n'
+        f'groups = ["{group}*"]\ntopics = ["{topic}"]\ntoken_file = "{token}"\n'
+    )
+    modes = {"to-earliest": None, "shift-by": "-1", "from-group": f"{group}-other"}
+    with (
+        serve_process("--listen", "127.0.0.1:0", "--config", str(config)) as process,
+        process.http("page") as page,
+    ):
+        page.headers["Authorization"] = "Bearer token-of-etl-0123456789"
+        for mode, value in modes.items():
+            answer = page.post("/v1/plan", json={"group": group, "mode": mode, "value": value})
+            assert hidden not in answer.text
+            assert [row["topic"] for row in answer.json()["partitions"]] == [topic]
 
 
 def test_a_held_group_is_reset_through_its_managers_alone(

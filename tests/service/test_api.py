@@ -64,7 +64,7 @@ def test_a_lower_offset_is_refused_alone(service: Running, etl: httpx.Client) ->
     assert committed(service, 0) == OffsetAndMetadata(5)
 
 
-def test_a_wait_does_not_praise_what_was_dropped(service: Running, etl: httpx.Client) -> None:
+def test_a_wait_reports_a_dropped_offset_as_refused(service: Running, etl: httpx.Client) -> None:
     """An offset below what Kafka has is refused, although the manager learns of it late."""
     service.coordinator.broker.commit_externally(
         GROUP, {TopicPartition("orders", 0): OffsetAndMetadata(100)}
@@ -74,7 +74,7 @@ def test_a_wait_does_not_praise_what_was_dropped(service: Running, etl: httpx.Cl
     assert answer["refused"][0]["error"]["floor"] == 100
 
 
-def test_what_is_not_committed_in_time_says_why(service: Running, etl: httpx.Client) -> None:
+def test_an_uncommitted_offset_has_its_reason(service: Running, etl: httpx.Client) -> None:
     """With Kafka's code, whose fault it is and a hint."""
     service.coordinator.inject("commit", *[Refuse(30)] * 50)
     answer = submit(etl, entry(0, 7), wait=True, timeout_s=5)
@@ -173,7 +173,7 @@ def test_a_late_request_does_not_undo_a_newer_one(service: Running, etl: httpx.C
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("named", [True, False])
-def test_a_late_request_for_what_was_stopped_is_refused(etl: httpx.Client, named: bool) -> None:  # noqa: FBT001
+def test_a_late_request_for_a_stopped_manager_is_refused(etl: httpx.Client, named: bool) -> None:  # noqa: FBT001
     """Its offset is committed by nobody, which is said, whether it waits or not."""
     submit(etl, entry(0, 1, version=1), wait=True)
     wanted = {"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]}
@@ -219,9 +219,7 @@ def test_without_a_version_a_request_is_the_newest(service: Running, etl: httpx.
     assert etl.get("/v1/managers").json()["managers"] == []
 
 
-def test_initial_offsets_are_told_when_kafka_has_told_them(
-    service: Running, etl: httpx.Client
-) -> None:
+def test_initial_offsets_are_null_until_kafka_answers(service: Running, etl: httpx.Client) -> None:
     """Nothing committed is null, and not yet known is not the same."""
     service.coordinator.broker.commit_externally(
         GROUP, {TopicPartition("orders", 1): OffsetAndMetadata(9)}
@@ -272,7 +270,7 @@ def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client
 def test_a_reader_says_how_long_kafka_may_take(
     service: Running, etl: httpx.Client, path: str, query: dict[str, str]
 ) -> None:
-    """So that it hears whose fault it is, and gives up after that."""
+    """The client learns whose fault it is before it gives up."""
     service.coordinator.pause()
     answer = etl.get(path, params={**query, "timeout_s": 0.1})
     assert "Kafka did not answer the service within 0.1 s; check the brokers" in answer.text
@@ -405,7 +403,7 @@ def test_a_group_lost_to_another_service_makes_this_one_unready(
 
 
 def test_the_topics_of_the_cluster_can_be_read(service: Running, etl: httpx.Client) -> None:
-    """One that is not there has its error, beside those that are."""
+    """A missing one has its error, next to the others."""
     service.coordinator.broker.create_topic("orders", 2)
     answer = etl.get("/v1/topics", params={"topic": ["orders", "absent"]}).json()["topics"]
     assert [len(each["partitions"]) for each in answer] == [2, 0]

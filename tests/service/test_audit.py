@@ -54,8 +54,8 @@ def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
     assert all(each["peer"].startswith("127.0.0.1:") and each["time"] for each in lines)
 
 
-def test_a_line_that_cannot_be_written_is_in_the_log(tmp_path: Path) -> None:
-    """And counted; the change goes on."""
+def test_an_unwritable_line_is_in_the_log(tmp_path: Path) -> None:
+    """It is counted, and the change goes on."""
     path = tmp_path / "audit.log"
     with memory_process(f"audit_log={path}") as service:
         with service.http() as client:
@@ -120,7 +120,7 @@ def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path, torn: bytes) -> N
     assert json.loads(last)["operation"] == "lapse"
 
 
-def test_what_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+def test_only_a_regular_file_is_taken(tmp_path: Path) -> None:
     """At once: a fifo without a reader would hold up every change."""
     for number, make in enumerate((os.mkfifo, os.mkdir)):
         path = tmp_path / str(number)

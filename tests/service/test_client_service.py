@@ -85,7 +85,7 @@ def test_many(service: Running, client: OffsetClient) -> None:
     assert len(client.stop_managers(timeout=60).committed) == 1_000
 
 
-def test_a_failure_before_anybody_listened_is_told(service: Running, client: OffsetClient) -> None:
+def test_a_failure_reaches_a_late_listener(service: Running, client: OffsetClient) -> None:
     """Errors since the spawn reach a handle whose user asks for them late."""
     manager = client.spawn("g", "orders", 3)
     manager.initial_offset(timeout=60)

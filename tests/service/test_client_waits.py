@@ -65,7 +65,7 @@ def test_a_manager_beyond_the_limit_holds_up_no_other() -> None:
         assert owner(service, NEW) == "etl"
 
 
-def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None:
+def test_an_unanswered_stop_frees_its_partition(cut: threading.Event) -> None:
     """A stop that never reached the service ends when it can be reached, and not with the lease."""
     with running(lease_s=600) as service, OffsetClient(service.address, "etl") as client:
         client.submit("g", {("t", 0): 1, ("t", 1): 1}, sync=True)
@@ -84,7 +84,7 @@ def test_what_a_living_client_has_given_up_is_free(cut: threading.Event) -> None
         assert owner(service, PEER) == "etl"
 
 
-def test_a_manager_spawned_anew_outlives_the_stop_of_its_predecessor(
+def test_a_new_manager_outlives_the_stop_of_its_predecessor(
     service: Running, cut: threading.Event
 ) -> None:
     """Offsets left by an unanswered stop have a lower version than those of the new manager."""

@@ -107,7 +107,7 @@ def test_a_reader_that_stalls_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_low_soft_limit_of_open_files_is_raised() -> None:
-    """Else a thousand idle connections would keep health from being answered."""
+    """A thousand idle connections would keep health from being answered otherwise."""
     kind = resource.RLIMIT_NOFILE
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (min(1_024, hard), hard))

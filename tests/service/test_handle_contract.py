@@ -123,8 +123,8 @@ def test_the_first_committed_offset_is_the_one_submitted(way: Way, *, early: boo
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_what_is_committed_already_is_told_once_it_is_submitted(way: Way, *, known: bool) -> None:
-    """Whoever waits for it is not left waiting."""
+def test_a_submitted_offset_that_is_committed_already_is_reported(way: Way, *, known: bool) -> None:
+    """A waiting caller gets its answer."""
     way.put(1000)
     handle = way.spawn()
     stream = handle.committed_offsets()

@@ -78,7 +78,7 @@ def kafka(way: tuple[Offsets, MemoryCoordinator]) -> MemoryCoordinator:
     return way[1]
 
 
-def test_it_is_what_spark_asks_for(offsets: Offsets) -> None:
+def test_it_implements_the_protocol_of_spark(offsets: Offsets) -> None:
     """All of the Protocol is there."""
     assert isinstance(offsets, Offsets)
     assert offsets.name == "etl"
@@ -94,8 +94,8 @@ def test_a_submit_that_waits(offsets: Offsets, kafka: MemoryCoordinator) -> None
     offsets.submit("g", {("orders", 3): 42}, sync=True, timeout=WAIT_S)
 
 
-def test_a_flush_says_what_was_committed(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """Of the managers that are meant."""
+def test_a_flush_returns_committed_offsets(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """The named managers alone are flushed."""
     offsets.submit("g", {("orders", 3): 42, ("orders", 1): 7})
     offsets.submit("h", {("orders", 3): 1})
     first = offsets.flush(timeout=WAIT_S, group="g", partitions=[WHERE])
@@ -105,7 +105,7 @@ def test_a_flush_says_what_was_committed(offsets: Offsets, kafka: MemoryCoordina
     assert not every.uncommitted
 
 
-def test_a_flush_says_what_was_not(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+def test_a_flush_returns_uncommitted_offsets(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     """With the reason; it is kept, and committed once Kafka answers."""
     kafka.pause()
     offsets.submit("g", {WHERE: 42})
@@ -119,7 +119,7 @@ def test_a_flush_says_what_was_not(offsets: Offsets, kafka: MemoryCoordinator) -
 
 
 def test_a_refusal_for_good(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """Whoever waits is told at once, and so is whoever watches, until they end it."""
+    """Waiting callers and watchers get it at once, until they end it."""
     told: list[tuple[ManagerKey | None, OffsetManagerError]] = []
     seen = threading.Event()
 
@@ -175,8 +175,8 @@ def test_a_claim_has_all_or_nothing(offsets: Offsets, kafka: MemoryCoordinator) 
     offsets.claim("g", [("orders", 1)], timeout=WAIT_S)
 
 
-def test_what_kafka_says(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """Of groups and topics."""
+def test_reads_return_the_facts_of_kafka(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """Groups and topics are read."""
     kafka.broker.commit_externally("g", {WHERE: OffsetAndMetadata(7, "m", 2)})
     assert offsets.committed("g") == {WHERE: OffsetAndMetadata(7, "m", 2)}
     assert offsets.committed("nobody") == {}
@@ -189,8 +189,8 @@ def test_what_kafka_says(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     assert offsets.topic_names() == ["orders"]
 
 
-def test_what_kafka_refuses(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """It is told with its name, and what is asked of a new topic is asked again."""
+def test_refusals_of_kafka_are_raised(offsets: Offsets, kafka: MemoryCoordinator) -> None:
+    """The error has its name, and questions about a new topic are repeated."""
     with pytest.raises(ServiceError, match="topic missing does not exist") as caught:
         offsets.topics(["orders", "missing"])
     assert caught.value.code == "UNKNOWN_TOPIC_OR_PARTITION"

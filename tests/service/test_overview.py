@@ -39,12 +39,14 @@ def overview(client: httpx.Client, group: str) -> tuple[dict[str, Any], dict[str
     return found, next((each for each in found["groups"] if each["name"] == group), {})
 
 
-def test_the_overview_shows_what_the_service_holds(service: Running, etl: httpx.Client) -> None:
+def test_the_overview_shows_clients_and_uncommitted_offsets(
+    service: Running, etl: httpx.Client
+) -> None:
     """Its client, its uncommitted offsets and the reason; null for all that is not measured."""
     service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
     etl.post("/v1/offsets", json=OFFSETS).raise_for_status()
     row: dict[str, Any] = {}
-    while not row.get("failing"):  # the first commit has to be refused, and the answer made anew
+    while not row.get("failing"):  # the first commit has to be refused, and the answer made again
         found, row = overview(etl, "g")
     assert (row["clients"], row["partitions"], row["uncommitted"]) == (["etl"], 1, 1)
     assert row["error"]["code"] == "GROUP_AUTHORIZATION_FAILED"
@@ -125,7 +127,7 @@ def test_bad_input(etl: httpx.Client, path: str, body: dict[str, Any], message: 
     assert message in answer.json()["error"]["message"]
 
 
-def test_what_is_left_is_shown_while_the_service_drains() -> None:
+def test_uncommitted_offsets_are_shown_while_the_service_drains() -> None:
     """Without a client's name too, and with the seconds that are left; changes are refused."""
     with memory_process("stalled", "stop_timeout_s=600") as service, service.http() as client:
         client.post("/v1/offsets", json=OFFSETS).raise_for_status()

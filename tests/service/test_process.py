@@ -29,7 +29,7 @@ from tests.service.support import (
 GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
 
 
-def test_sigterm_commits_what_is_held_and_exits_0() -> None:
+def test_sigterm_commits_submitted_offsets_and_exits_0() -> None:
     """An offset submitted a moment before is in Kafka when the process is gone."""
     with memory_process("commit.commit_interval_s=60") as service:
         with service.http() as client:
@@ -39,8 +39,8 @@ def test_sigterm_commits_what_is_held_and_exits_0() -> None:
 
 
 @pytest.mark.fault(31)
-def test_sigterm_without_kafka_exits_3_and_names_what_is_left() -> None:
-    """By the deadline: a hundred partitions with offset and reason in the log, then a count."""
+def test_sigterm_without_kafka_exits_3_and_names_uncommitted_offsets() -> None:
+    """The log has a hundred partitions with offset and reason by the deadline, then a count."""
     with memory_process("stalled", "stop_timeout_s=2") as service:
         offsets = [{"topic": "t", "partition": number, "offset": 7} for number in range(130)]
         with service.http() as client:
@@ -57,7 +57,7 @@ def test_sigterm_without_kafka_exits_3_and_names_what_is_left() -> None:
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.fault(32)
 def test_a_second_signal_exits_at_once(second: signal.Signals, status: int) -> None:
-    """Whoever asks twice does not want to wait for Kafka."""
+    """The second signal does not wait for Kafka."""
     with memory_process("stalled", "stop_timeout_s=600") as service:
         with service.http() as client:
             client.post("/v1/offsets", json=GOOD).raise_for_status()
@@ -118,7 +118,7 @@ def test_a_port_in_use_is_one_line_and_exit_1() -> None:
             assert f"127.0.0.1:{port}' is in use" in line
 
 
-def test_what_keeps_it_from_starting_is_one_line() -> None:
+def test_a_bad_setting_is_reported_in_one_line() -> None:
     """On stderr, with exit status 1 and no traceback."""
     done = CliRunner().invoke(app, ["serve", "--bootstrap-servers", "b:1", "--set", "lease_s=x"])
     assert done.exit_code == 1
@@ -126,7 +126,7 @@ def test_what_keeps_it_from_starting_is_one_line() -> None:
     assert line.startswith("offsetmgr: lease_s (--set lease_s) must be a number")
 
 
-def test_systemd_hears_what_it_does_and_that_it_lives() -> None:
+def test_systemd_is_notified_of_each_phase() -> None:
     """READY when it serves, STOPPING when it drains; its watchdog as often as it wants."""
     with (
         TemporaryDirectory() as folder,
@@ -233,6 +233,6 @@ def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
     assert "geheim" not in done.output
 
 
-def test_the_version_is_told() -> None:
-    """By one line."""
+def test_the_version_is_printed() -> None:
+    """It is one line."""
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")

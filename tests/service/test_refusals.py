@@ -165,7 +165,7 @@ def test_a_request_that_changes_something_names_its_client(service: Running, pat
     ],
 )
 def test_bad_identities_are_refused(service: Running, headers: dict[str, str]) -> None:
-    """By the name of the header."""
+    """The error names the header."""
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     with service.http() as client:
         answer = client.post("/v1/heartbeat", json={}, headers=raw)
@@ -181,7 +181,7 @@ def test_a_name_may_be_in_any_language(service: Running) -> None:
         assert client.get("/v1/managers").json()["managers"][0]["client"] == "grüße"
 
 
-def test_a_failure_of_the_service_is_told_in_json(
+def test_an_internal_failure_is_answered_in_json(
     etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection goes on."""
@@ -226,19 +226,19 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
 def test_bad_queries_are_refused(
     etl: httpx.Client, path: str, query: dict[str, Any], field: str
 ) -> None:
-    """By the name of the parameter."""
+    """The error names the parameter."""
     answer = etl.get(path, params=query)
     assert code_of(answer) == (400, "invalid_value")
     assert answer.json()["error"]["field"] == field
 
 
-def test_a_bad_query_is_told_in_plain_words(etl: httpx.Client) -> None:
+def test_a_bad_query_is_explained_in_plain_words(etl: httpx.Client) -> None:
     """The error has the wanted and the given type."""
     told = etl.get("/v1/managers", params={"limit": "x"}).json()["error"]["message"]
     assert told == "query.limit must be a whole number from 1 to 10000, not 'x'"
 
 
-def test_what_is_not_there_is_not_found(etl: httpx.Client) -> None:
+def test_an_unknown_path_is_not_found(etl: httpx.Client) -> None:
     """404 and 405 are JSON too, and point at the document."""
     assert code_of(etl.get("/v2/offsets")) == (404, "not_found")
     assert code_of(etl.get("/v1/offsets/")) == (404, "not_found")

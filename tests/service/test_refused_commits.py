@@ -15,7 +15,7 @@ REFUSED = [12, 24, 28, 29, 30]
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_a_group_that_is_refused_makes_nothing_unready(code: int) -> None:
-    """But /metrics and the list of managers say what Kafka said, and so does the last line."""
+    """/metrics, the list of managers and the last line have the answer of Kafka."""
     name = error_info(code).name
     bad = {"group": "bad", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
     with capture_logs() as records:

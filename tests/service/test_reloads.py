@@ -122,7 +122,7 @@ def test_a_certificate_that_has_expired_gives_no_rights(tmp_path: Path) -> None:
     ],
 )
 def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path, change: str) -> None:
-    """Whatever the file says of addresses: it is refused, in the log and in the status."""
+    """It is refused in the log and in the status, also with another address in the file."""
     authority = Authority(tmp_path)
     files = authority.sign("service.test")
     config = tmp_path / "o.toml"

@@ -34,7 +34,7 @@ def test_the_offsets_of_a_live_job_are_set_and_the_job_goes_on(service: Running)
         assert not job.flush().uncommitted
 
 
-def test_what_nobody_holds_is_refused_alone(service: Running) -> None:
+def test_a_partition_without_a_manager_is_refused_alone(service: Running) -> None:
     """It is reset past the service."""
     with OffsetClient(service.address, "etl") as job:
         job.submit("g", {P0: 50}, sync=True)
@@ -45,7 +45,7 @@ def test_what_nobody_holds_is_refused_alone(service: Running) -> None:
         assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(10)}
 
 
-def test_the_service_says_who_holds_what_and_what_it_cannot_commit(service: Running) -> None:
+def test_the_service_reports_owners_and_failing_commits(service: Running) -> None:
     """The doctor's findings about it."""
     service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
     with OffsetClient(service.address, "etl") as job:

@@ -16,6 +16,7 @@ from tests.service.test_security import as_identity, identities, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     import httpx
 
@@ -128,7 +129,7 @@ def test_an_operation_declares_the_names_that_it_needs(secured: Running) -> None
     assert nobody.rights.read_only
 
 
-def test_no_answer_names_what_an_identity_may_not_see(secured: Running) -> None:
+def test_no_answer_names_foreign_groups_topics_or_clients(secured: Running) -> None:
     """Groups, topics and clients of others, and errors about them."""
     service = secured.service.assembly
     partitions = [{"topic": topic, "partition": 0, "offset": 1} for topic in ("orders", FOREIGN)]
@@ -158,6 +159,17 @@ def test_no_answer_names_what_an_identity_may_not_see(secured: Running) -> None:
         assert [each["error"] for each in etl.get("/v1/queries").json()["queries"]] == ["mine"]
         assert len(admin.get("/v1/queries").json()["queries"]) == 3
         assert FOREIGN in admin.get("/v1/overview").json()["groups_error"]["message"]
+
+
+def test_the_overview_does_not_show_the_pattern_of_watched_groups(tmp_path: Path) -> None:
+    """It names groups."""
+    with (
+        running(**identities(tmp_path), watch__groups=FOREIGN) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "admin") as admin,
+    ):
+        assert FOREIGN not in etl.get("/v1/overview").text
+        assert admin.get("/v1/overview").json()["watch"]["groups"] == FOREIGN
 
 
 @pytest.mark.parametrize(

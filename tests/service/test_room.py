@@ -126,7 +126,7 @@ def test_a_write_that_waits_takes_no_place_of_one_that_does_not(
             assert b" 200 " in waiting.recv(100)
 
 
-def test_a_write_whose_caller_hung_up_is_done_and_answered_to_who_asks_again() -> None:
+def test_a_write_goes_on_without_its_caller_and_answers_a_repeat() -> None:
     """A repeated request waits for what the first has begun."""
     with running(commit__request_timeout_s=300) as service, service.http() as again:
         places = service.service.assembly.app

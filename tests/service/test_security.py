@@ -74,7 +74,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("path", ["/v1/managers", "/v3/kafka", "/metrics"])
-def test_nothing_is_told_without_a_token(secured: Running, path: str) -> None:
+def test_a_request_without_a_token_is_refused(secured: Running, path: str) -> None:
     with secured.http("job") as client:
         answer = client.get(path)
         assert refusal(answer) == (401, "unauthorized")
@@ -162,7 +162,7 @@ def test_fields_that_name_groups_or_topics_are_known_to_the_check(secured: Runni
         assert set(getattr(each.request, "__struct_encode_fields__", ())) <= checked | harmless
 
 
-def test_lists_hold_only_what_an_identity_may_see(secured: Running) -> None:
+def test_lists_leave_out_foreign_names(secured: Running) -> None:
     with as_identity(secured, "admin") as admin, as_identity(secured, "reader") as reader:
         for group in ("orders-etl", "payments"):
             entries = [{"topic": t, "partition": 0, "offset": 1} for t in ("orders", "secret")]
@@ -194,7 +194,7 @@ def test_lists_hold_only_what_an_identity_may_see(secured: Running) -> None:
         assert {(each["group"], each["topic"]) for each in told} == {("orders-etl", "orders")}
 
 
-def test_metrics_are_for_who_may_see_all_groups(secured: Running, tmp_path: Path) -> None:
+def test_metrics_need_a_right_to_all_groups(secured: Running, tmp_path: Path) -> None:
     with as_identity(secured, "admin") as admin, as_identity(secured, "etl") as etl:
         assert admin.get("/metrics").status_code == 200
         assert refusal(etl.get("/metrics")) == (403, "forbidden")
@@ -397,7 +397,7 @@ def test_without_a_certificate_of_the_authority_nobody_connects(
 
 
 def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> None:
-    """By a name in it; one that no identity has is nobody."""
+    """A name in it is that of an identity; an unknown name is refused."""
     given = over_tls(
         authority,
         tmp_path,

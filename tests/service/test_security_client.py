@@ -69,7 +69,7 @@ def test_a_client_with_a_token_and_certificates_is_served(
             assert [each.offset for each in found.values()] == [7]
 
 
-def test_what_is_wrong_with_a_certificate_is_told(authority: Authority, tmp_path: Path) -> None:
+def test_a_bad_certificate_is_explained(authority: Authority, tmp_path: Path) -> None:
     """The error says whose it is and what to do; an untrusted service is sent nothing."""
     others = Authority(tmp_path, "others")
     given = over_tls(authority, tmp_path, tls__client_ca=str(authority.file))
@@ -110,7 +110,7 @@ def test_an_expired_certificate_of_the_service_is_not_trusted(
             client.committed("orders-etl", timeout=1)
 
 
-def test_a_service_without_tls_is_told(secured: Running, authority: Authority) -> None:
+def test_a_service_without_tls_is_reported(secured: Running, authority: Authority) -> None:
     with (
         OffsetClient(secured.address.replace("http", "https"), ca_file=authority.file) as client,
         pytest.raises(OffsetManagerError, match="does not speak TLS"),
@@ -165,7 +165,7 @@ def test_a_token_that_would_leak_or_is_none_is_refused(
     assert not content or content not in str(caught.value)
 
 
-def test_files_that_are_no_certificates_are_refused(tmp_path: Path, authority: Authority) -> None:
+def test_files_without_certificates_are_refused(tmp_path: Path, authority: Authority) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     other = authority.sign("other.test")
@@ -236,7 +236,7 @@ def test_secrets_are_nowhere_in_a_run(
 
 
 def test_commands_send_the_token(authority: Authority, tmp_path: Path) -> None:
-    """Of the option or of the environment, with certificates."""
+    """The option or the environment names it, next to the certificates."""
     with running(**over_tls(authority, tmp_path)) as service:
         env = {"OFFSETMGR_CA_FILE": str(authority.file), "PYTHONPATH": str(ROOT)}
         token = str(tmp_path / "etl.token")

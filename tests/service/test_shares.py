@@ -51,7 +51,7 @@ def test_clients_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
 
 
 def test_managers_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
-    """Whatever the number of its clients."""
+    """The number of its clients does not matter."""
     with (
         running(**identities(tmp_path), limits__managers=10) as service,
         as_identity(service, "etl", "a") as first,
@@ -83,7 +83,7 @@ def test_fenced_groups_of_one_identity_leave_room_for_others(tmp_path: Path) -> 
 def test_an_identity_without_others_that_change_something_has_all(
     tmp_path: Path, alone: str
 ) -> None:
-    """A single job beside a scraper is not halved; nor is a service without identities."""
+    """A single job next to a scraper is not halved, nor is a service without identities."""
     named = {"etl", "reader"} if alone == "reader" else {"etl"}
     given = {k: v for k, v in identities(tmp_path).items() if k.split("__")[1] in named}
     with running(**given, limits__managers=4) as service, as_identity(service, "etl") as etl:
@@ -95,7 +95,7 @@ def test_an_identity_without_others_that_change_something_has_all(
 def test_reported_queries_have_a_limit_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all, and of each identity: a thousand names with fifty queries each are no memory hole."""
+    """All of them and those of one identity: a thousand names with fifty each fit in memory."""
     monkeypatch.setattr(queries, "QUERY_BYTES", 40_000)
     report: dict[str, Any] = {"queries": [{**QUERY, "error": "x" * 4_000}]}
     with running(**identities(tmp_path)) as service:
@@ -148,7 +148,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch, service: Running) -> Running:
 
 
 def test_a_page_ends_at_its_bytes_and_all_pages_have_all(crowded: Running) -> None:
-    """Whatever ``limit`` says; each entry once, in order."""
+    """A large ``limit`` does not matter; each entry comes once, in order."""
     with crowded.http() as client:
         found = [
             (each["group"], each["partition"])

@@ -42,7 +42,7 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
             number = ""
 
 
-def test_a_stream_tells_what_is_then_what_happens(service: Running, etl: httpx.Client) -> None:
+def test_a_stream_begins_with_the_committed_offsets(service: Running, etl: httpx.Client) -> None:
     """First the committed offset of each manager, then commits, failures and stops."""
     submit(etl, "g", 1)
     with etl.stream("GET", "/v1/events") as stream:

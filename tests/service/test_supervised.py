@@ -1,4 +1,4 @@
-"""The service beside what starts and ends it: systemd's sockets, probes, its last client."""
+"""The service under a supervisor: systemd's sockets, probes, its last client."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def health(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_probe_tells_a_living_service_from_a_dead_one() -> None:
-    """By its exit status; also while Kafka is away, since a restart would not bring that back."""
+    """The exit status is 0, also while Kafka is away: a restart would not bring that back."""
     with TemporaryDirectory() as folder:
         url = f"unix://{folder}/o.sock"
         with memory_process("stalled", f"listen={url}", "stop_timeout_s=1") as service:

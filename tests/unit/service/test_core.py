@@ -108,7 +108,7 @@ def test_a_lease_does_not_lapse_while_a_request_is_under_way(
 
 
 def test_a_request_that_fails_is_over() -> None:
-    """It keeps no lease for ever."""
+    """Its lease ends."""
 
     async def play() -> None:
         scene = Scene()

@@ -85,7 +85,7 @@ def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
 
 
 @pytest.mark.fault(30)
-def test_failures_are_bounded_and_the_loss_is_told(hub: EventHub) -> None:
+def test_failures_are_bounded_and_dropped_ones_are_counted(hub: EventHub) -> None:
     """A reader that hangs or was away loses the oldest, and learns how many."""
 
     async def test() -> None:
@@ -118,7 +118,7 @@ def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: Event
 def test_a_failure_is_logged_at_once_and_repetitions_are_counted(
     hub: EventHub, clock: ManualClock
 ) -> None:
-    """By group and code: a thousand partitions that fail at every retry are one line."""
+    """A thousand partitions of a group that fail with one code at every retry are one line."""
     with capture_logs() as logs:
         for number in range(1_000):
             key = ManagerKey("g", "t", number)
@@ -150,7 +150,7 @@ def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -
 
 
 def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
-    """A page beside ten thousand commits a second gets the failures, each with its time."""
+    """A page gets, next to ten thousand commits a second, the failures, each with its time."""
 
     async def test() -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))

@@ -15,7 +15,7 @@ from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.service.health import Health, watchdog
 
 
-def test_an_outage_is_told_once_for_each_cause() -> None:
+def test_an_outage_is_logged_once_for_each_cause() -> None:
     """However its text changes, and whichever of the causes comes again."""
     coordinator = MemoryCoordinator()
     refused = "{0}:9092/{0}: Connect failed (after {0}ms, {0} identical error(s) suppressed)"

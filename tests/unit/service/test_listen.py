@@ -37,7 +37,7 @@ def test_the_socket_of_a_live_process_is_left_alone(path: Path) -> None:
         client.connect(str(path))
 
 
-def test_a_file_that_is_no_socket_is_left_alone(path: Path) -> None:
+def test_a_regular_file_is_left_alone(path: Path) -> None:
     """A mistyped path must not cost anybody a file."""
     path.write_text("precious")
     with (

@@ -70,7 +70,7 @@ def test_names_cannot_draw_on_a_terminal() -> None:
     assert b"took a\\x1b[41m\\nforged: line" in lines[1]
 
 
-def test_what_waits_for_a_log_that_nobody_reads_is_bounded() -> None:
+def test_the_queue_of_an_unread_log_is_bounded() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w") as stream:
         os.set_blocking(writing, False)

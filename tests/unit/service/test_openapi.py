@@ -39,7 +39,7 @@ def _statuses(method: str, path: str) -> set[int]:
 
 
 def test_the_document_knows_every_status_that_the_service_names() -> None:
-    """But those of the page's files, and of a method which a path does not have."""
+    """Exceptions are the page's files, and a method that a path does not have."""
     folders = [Path(str(module.__file__)).parent for module in (openapi, front)]
     sources = "".join(each.read_text() for folder in folders for each in folder.glob("*.py"))
     named = {HTTPStatus[each].value for each in re.findall(r"HTTPStatus\.([A-Z_]+)", sources)}
@@ -47,7 +47,7 @@ def test_the_document_knows_every_status_that_the_service_names() -> None:
     assert described == named - {405}
 
 
-def test_what_every_operation_may_answer_is_described_for_each() -> None:
+def test_common_answers_are_described_for_each_operation() -> None:
     """A foreign host, another process, a failure of our own."""
     for operation in OPERATIONS:
         described = _statuses(operation.method, operation.path)
@@ -55,7 +55,7 @@ def test_what_every_operation_may_answer_is_described_for_each() -> None:
         assert (408 in described) == (operation.method == "POST"), operation.name
 
 
-def test_what_the_middleware_refuses_is_described() -> None:
+def test_refusals_before_the_handler_are_described() -> None:
     """Status and body, for each operation; also for health, whose 503 has a body of its own."""
     refused = ({INSTANCE: "another"}, 412), ({"Host": "elsewhere"}, 421)
     with running() as service, service.http() as http:

@@ -82,7 +82,7 @@ BAD_VALUES = [
 @pytest.mark.parametrize(("changes", "field", "text"), BAD_VALUES)
 @pytest.mark.fault(25, 27, 28)
 def test_a_bad_value_is_named(changes: dict[str, str], field: str, text: str) -> None:
-    """Whatever is wrong, the error has field, value and fix, in one short line."""
+    """The error has field, value and hint, in one short line."""
     error = refusal(submit_body(**changes))
     assert error.field == field
     assert text in str(error)
@@ -125,7 +125,7 @@ def test_a_partition_may_stand_once() -> None:
     assert "offsets[0]" in error.hint
 
 
-def test_what_is_no_more_than_offsets_stays_plain_numbers() -> None:
+def test_plain_offsets_stay_plain_numbers() -> None:
     """Offsets without metadata, epoch or rewind are taken by the core as they are, at once."""
     entry = '{"topic":"t","partition":0,"offset":1,"metadata":"","version":7}'
     asked = decode(SubmitRequest, f'{{"group":"g","offsets":[{entry}]}}'.encode())

@@ -95,7 +95,7 @@ BAD = [
     ("fence_session_timeout_s", 5, "must be a number from 6 to 300, not 5"),
     ("fence_session_timeout_s", 301, "must be a number from 6 to 300, not 301"),
     ("commit.retry_backoff_max_s", 0.01, "commit.retry_backoff_max_s (--set) 0.01 is lower"),
-    ("watch.groups", "orders-(", "watch.groups (--set) 'orders-(' is no regular expression"),
+    ("watch.groups", "orders-(", "watch.groups (--set) 'orders-(' is not a regular"),
     ("watch.interval_s", 0, "watch.interval_s (--set) must be a number from 1 to 3600, not 0"),
     ("comit.interval", 1, "comit.interval (--set) '***' is an unknown setting"),
     ("leases_s", 1, "did you mean lease_s?"),
@@ -164,7 +164,7 @@ def test_a_secret_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"xxx\0"])
 def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> None:
-    """And what it holds is not shown."""
+    """Its content is not shown."""
     secret = tmp_path / "password"
     secret.write_bytes(content)
     with pytest.raises(InvalidValueError) as caught:
@@ -174,11 +174,11 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
 
 def test_a_secret_is_given_once(tmp_path: Path) -> None:
     """Two sources for one secret are a mistake that nobody would find."""
-    with pytest.raises(InvalidValueError, match=r"is given beside sasl\.password"):
+    with pytest.raises(InvalidValueError, match=r"is given as well as sasl\.password"):
         with_flags(**{"kafka.sasl.password_file": str(tmp_path), "kafka.sasl.password": "x"})
 
 
-def test_values_become_what_librdkafka_reads() -> None:
+def test_values_become_text_for_librdkafka() -> None:
     """TOML's booleans and numbers as text."""
     settings = with_flags(
         **{"kafka.socket.keepalive.enable": True, "kafka.reconnect.backoff.ms": 5}
@@ -196,7 +196,7 @@ def test_the_shipped_file_names_every_setting_at_its_default() -> None:
 
 
 def test_all_settings_are_listed_with_their_defaults() -> None:
-    """Of settings from a file too, whatever it sets: a section that it names in part is whole."""
+    """A section that a file names in part is whole."""
     shipped = Path(__file__).parents[3] / "deploy" / "offsetmgr.toml"
     listed = by_name(load(shipped, {}, {"commit.commit_interval_s": (0.25, "--set")}))
     values = {name: value for name, value in listed.items() if not name.startswith("kafka.")}
