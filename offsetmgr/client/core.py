@@ -18,6 +18,7 @@ from offsetmgr.client import wire
 from offsetmgr.client.offsets import FIRST_PAUSE_S
 from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions, take_group
 from offsetmgr.client.transport import Session, Unreachable
+from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import (
     ClientFencedError,
@@ -61,6 +62,9 @@ ASIDE_S: Final = 1.0
 
 JOIN_S: Final = 1.0
 """Longest wait for a thread that has nothing left to do."""
+
+IDS_S: Final = 1.0
+"""Pause before the ids of topics are asked for that an answer did not name yet."""
 
 RETRY_S: Final = 5.0
 """Pause before managers that were refused are asked for again, and stops without an answer."""
@@ -116,11 +120,13 @@ class SendTimes:
         """Nothing is sent before."""
         self.send_at = 0.0
         """The next offsets are sent then, where they are few and nobody waits for them."""
+        self.beat_by = math.inf
+        """The next heartbeat is due then, if not sooner."""
 
     @property
     def beat_at(self) -> float:
         """The next heartbeat is due."""
-        return 0.0 if self.heard_at is None else self.heard_at + self.lease_s / 3
+        return 0.0 if self.heard_at is None else min(self.beat_by, self.heard_at + self.lease_s / 3)
 
     def lapsed(self, now: float) -> bool:
         """True if the lease ran out since the service was heard last."""
@@ -279,6 +285,8 @@ class Core:
             held = self.partitions.get(key)
             if held is not None:
                 held.must_resend = True
+                if error.info.code == TOPIC_RECREATED:
+                    held.recreated(error)
 
     def committed(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
         """An event: Kafka has `value`."""
@@ -486,11 +494,14 @@ class Core:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
         try:
-            lease_s, event_id = self.ask(wire.HEARTBEAT, deadline, wire.heartbeat_of, b"{}")
+            answer = self.ask(wire.HEARTBEAT, deadline, wire.heartbeat_of, b"{}")
         except OffsetManagerError as error:
             self._try_later(error)
             return
+        lease_s, event_id, topic_ids = answer
         with self.lock:
+            self.partitions.learn(topic_ids)
+            self.times.beat_by = math.inf
             self.times.lease_s = max(lease_s, MIN_LEASE_S)
             self.first_event_id = self.first_event_id or str(event_id)
             self.met = True
@@ -534,8 +545,8 @@ class Core:
         self.times.send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
-            read = partial(wire.refused_of, batch=batch)
-            refused = self.ask(path, deadline, read, body, batch.instance)
+            read = partial(wire.outcome_of, batch=batch)
+            refused, topic_ids = self.ask(path, deadline, read, body, batch.instance)
         except OffsetManagerError as error:
             if not (isinstance(error, ServiceError) and error.status in _BAD_REQUESTS):
                 with self.lock:
@@ -551,6 +562,9 @@ class Core:
         else:
             with self.lock:
                 news = self.partitions.accept(batch, refused)
+                self.partitions.learn(topic_ids)
+                if self.partitions.wants_ids(batch):
+                    self.times.beat_by = time.monotonic() + IDS_S
             self.succeeded()
         for key, refusal in news:
             self.deliver(key, refusal)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import (
+    CoordinatorError,
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
@@ -48,6 +50,8 @@ class Batch(NamedTuple):
     """The answer counts for no other."""
     instance: str | None
     """The process of the service that may take it; None for any."""
+    topic_ids: Mapping[str, str] = MappingProxyType({})
+    """The ids of the topics that the offsets were read from, where they are known."""
 
     @property
     def submits(self) -> bool:
@@ -79,6 +83,10 @@ class ClientPartition:
     deferred: bool = False
     """Another client has the manager, or the service has no room for it: asked again later."""
     stopping: bool = False
+    topic_id: str = ""
+    """The id that the topic of the newest had when it was submitted; empty if it is not known."""
+    is_former: bool = False
+    """The topic was recreated since: lower offsets are of the new one."""
     must_resend: bool = False
     """Kafka may not have the newest, though the service took it: the same is no repetition."""
 
@@ -113,13 +121,23 @@ class ClientPartition:
             self.refused = version
         self.version = version
 
-    def submit(self, value: OffsetAndMetadata, version: int, *, rewind: bool) -> None:
+    def submit(
+        self, value: OffsetAndMetadata, version: int, topic_id: str, *, rewind: bool
+    ) -> None:
         # In this order a signal handler may have it sent at any point: the last line makes it new.
         self.newest = value
-        self.must_resend = False
+        self.topic_id = topic_id
+        self.must_resend = self.is_former = False
         if rewind:
             self.rewind_version = version
         self.version = version
+
+    def recreated(self, error: CoordinatorError) -> None:
+        """Note that the topic was recreated: the offset of ``error`` will never be committed."""
+        self.is_former = True
+        if self.newest is not None and self.newest.offset == error.offset:
+            self.error, self.refused = error, self.version
+            self.committed, self.committed_version = None, 0
 
     def commit(self, value: OffsetAndMetadata, version: int) -> None:
         """Note that Kafka has `value`, and with it all versions up to `version`."""
@@ -162,6 +180,9 @@ class Partitions:
         self._waiting: dict[ManagerKey, None] = {}
         """Those with something to send, and some that had until they were stopped."""
         self._version = 0
+        self._topic_ids: dict[str, str] = {}
+        self._asked: set[str] = set()
+        """Topics whose ids were not in the first answer about them."""
         self.limit = BATCH_LIMIT
         """Entries of one request: fewer, once one was too large."""
         self.instance: str | None = None
@@ -222,13 +243,16 @@ class Partitions:
             return ManagerStoppedError(f"{key} is being stopped; spawn a new manager after that")
         newest = held.newest
         if newest is not None and not rewind:
-            if value.offset < newest.offset:
+            if value.offset < newest.offset and not held.is_former:
                 return OffsetRegressionError(str(key), value.offset, newest.offset)
             if value == newest and held.refused < held.version and not held.must_resend:
                 return None
         # Before it is new, so that a signal handler in between has it sent, and after it.
         self._waiting[key] = None
-        held.submit(value, self.next_version(), rewind=rewind)
+        # A lower offset may be the first of a recreated topic that nobody else has noticed yet.
+        goes_back = newest is not None and value.offset < newest.offset
+        topic_id = "" if goes_back else self._topic_ids.get(key.topic, "")
+        held.submit(value, self.next_version(), topic_id, rewind=rewind)
         self._waiting[key] = None
         return None
 
@@ -241,10 +265,17 @@ class Partitions:
             unsent = [(key, held) for key, held in found if held.is_unsent]
             if items:  # managers first
                 self._waiting |= dict.fromkeys(key for key, _ in unsent)
-            else:
-                items = [Item(k, held.version, held.newest, held.rewinds) for k, held in unsent]
+                unsent = []
+            topic_ids: dict[str, str] = {}
+            for key, held in unsent:
+                if topic_ids.setdefault(key.topic, held.topic_id) == held.topic_id:
+                    items.append(Item(key, held.version, held.newest, held.rewinds))
+                else:  # of a topic that was recreated in between: in a request of its own
+                    self._waiting[key] = None
             if items:
-                return Batch(keys[0].group, tuple(items), self.registration, self.instance)
+                named = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id}
+                group, of_now = keys[0].group, (self.registration, self.instance)
+                return Batch(group, tuple(items), *of_now, named)
         return None
 
     def next_version(self) -> int:
@@ -264,6 +295,21 @@ class Partitions:
                 self._queue(key, held)
 
     # Answers of the service
+
+    def learn(self, topic_ids: Mapping[str, str]) -> None:
+        """Note the ids of topics, also of those whose newest offset was taken under them."""
+        if topic_ids == self._topic_ids:
+            return
+        self._topic_ids.update(topic_ids)
+        for key, held in self._held.items():
+            if not held.topic_id and held.sent == held.version:
+                held.topic_id = topic_ids.get(key.topic, "")
+
+    def wants_ids(self, batch: Batch) -> bool:
+        """Return True, once for each topic, if the id of one in ``batch`` is not known yet."""
+        topics = {item.key.topic for item in batch.items} - self._topic_ids.keys() - self._asked
+        self._asked |= topics
+        return bool(topics) and batch.submits
 
     def accept(
         self, batch: Batch, refused: Mapping[ManagerKey, OffsetManagerError]
@@ -300,7 +346,9 @@ class Partitions:
             return False  # a newer one was taken before
         is_known = held.error is not None and held.error.code == error.code
         held.error = error
-        if isinstance(error, (OffsetRegressionError, ServiceError)):
+        if isinstance(error, CoordinatorError):
+            held.recreated(error)
+        if isinstance(error, (OffsetRegressionError, ServiceError, CoordinatorError)):
             held.registered = True  # there is nothing to ask for until something is submitted
             held.refused = max(held.refused, item.version)
         else:
@@ -331,6 +379,7 @@ class Partitions:
     def renew(self) -> None:
         """The service no longer knows this client: everything is sent again."""
         self.registration += 1
+        self._asked.clear()
         for key, held in list(self._held.items()):
             self._forgotten(key, held)
 

@@ -59,7 +59,13 @@ def target(path: str, *parameters: tuple[str, object]) -> str:
 
 def batch_body(batch: Batch) -> bytes:
     entries = list(map(_entry, batch.items))
-    return _dump({"group": batch.group, "offsets" if batch.submits else "partitions": entries})
+    body: dict[str, object] = {
+        "group": batch.group,
+        "offsets" if batch.submits else "partitions": entries,
+    }
+    if batch.topic_ids:
+        body["topic_ids"] = dict(batch.topic_ids)
+    return _dump(body)
 
 
 def flush_body(
@@ -118,9 +124,14 @@ def reading(what: str) -> Iterator[None]:
         raise ServiceError(_BAD_GATEWAY, text, "malformed") from None
 
 
-def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int]:
-    """Return the seconds of the lease, and the number of the newest event."""
-    return float(data["lease_s"]), int(data["last_event_id"])
+def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
+    """Return the seconds of the lease, the number of the newest event, and the ids of topics."""
+    return float(data["lease_s"]), int(data["last_event_id"]), topic_ids_of(data)
+
+
+def topic_ids_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of topics; none from a service that is older than this client."""
+    return dict(data.get("topic_ids", {}))
 
 
 def offset_of(data: Mapping[str, Any]) -> OffsetAndMetadata:
@@ -135,14 +146,16 @@ def key_of(data: Mapping[str, Any]) -> ManagerKey:
     return ManagerKey(str(data["group"]), *partition_of(data))
 
 
-def refused_of(data: Mapping[str, Any], batch: Batch) -> dict[ManagerKey, OffsetManagerError]:
-    """Return the refusals in the answer to `batch`."""
+def outcome_of(
+    data: Mapping[str, Any], batch: Batch
+) -> tuple[dict[ManagerKey, OffsetManagerError], dict[str, str]]:
+    """Return the refusals in the answer to `batch`, and the ids of its topics."""
     refused = {}
     for entry in data["refused"] if batch.submits else data["managers"]:
         if entry["error"] is not None:
             key = ManagerKey(batch.group, *partition_of(entry))
             refused[key] = error_of(entry["error"], key)
-    return refused
+    return refused, topic_ids_of(data)
 
 
 def settled_of(data: Mapping[str, Any]) -> Settled:

@@ -11,6 +11,7 @@ import logging
 from itertools import groupby
 from random import Random
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pykka
@@ -237,12 +238,15 @@ class Factory:
         | Mapping[tuple[str, int], int | OffsetAndMetadata | Submission],
         *,
         rewind: bool = False,
+        topic_ids: Mapping[str, str] = MappingProxyType({}),
     ) -> dict[TopicPartition, OffsetManagerError]:
         """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
 
         With ``rewind``, lower offsets are what the caller wants; a ``Submission`` says so for
-        itself alone.  It never blocks.  Returns the refused ones with the reason:
-        OffsetRegressionError, or ManagerStoppedError where there is no live manager.
+        itself alone.  ``topic_ids`` names the topics that they were read from, as ``topic_ids()``
+        returned them: offsets of a topic that was recreated since are refused.  It never blocks.
+        Returns the refused ones with the reason: OffsetRegressionError, OffsetCommitError
+        (TOPIC_RECREATED), or ManagerStoppedError where there is no live manager.
 
         Raises InvalidValueError, with nothing submitted.
         """
@@ -264,11 +268,25 @@ class Factory:
             text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
             refused[partition] = ManagerStoppedError(text)
         if held is not None and entries:
-            refused.update(submit_many(held, entries, rewind=rewind))
+            refused.update(submit_many(held, entries, topic_ids, rewind=rewind))
         for partition, error in refused.items():
             if isinstance(error, OffsetCommitError):  # of a recreated topic, refused for good
                 self._observer.failed(ManagerKey(group, *partition), error)
         return refused
+
+    def topic_ids(self, keys: Iterable[ManagerKey]) -> dict[str, str]:
+        """Return the ids of the topics of managers, where they are known.
+
+        If managers of different groups know a topic by different ids, it was just recreated and is
+        left out.
+        """
+        found: dict[str, str] = {}
+        for key in keys:
+            manager = self._find_one(key)
+            known = None if manager is None else manager.topic_id
+            if known and found.setdefault(key[1], known) != known:
+                found[key[1]] = ""
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id}
 
     # Flush and stop.
 
@@ -392,8 +410,8 @@ class Factory:
 
 
 def _checked(where: object, value: object, *, rewind: bool) -> Submission:
-    partition, given, topic_id = check_topic_partition(where), value, ""
+    partition, given = check_topic_partition(where), value
     if isinstance(given, Submission):
         rewind = check_flag(given.rewind, f"rewind of {partition}") or rewind
-        topic_id, given = given.topic_id, OffsetAndMetadata(*given[:3])
-    return Submission(*check_offset_and_metadata(given, partition), rewind, topic_id)
+        given = OffsetAndMetadata(*given[:3])
+    return Submission(*check_offset_and_metadata(given, partition), rewind)

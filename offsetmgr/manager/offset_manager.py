@@ -23,7 +23,7 @@ from offsetmgr.errors import (
 from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.manager.group import Group
     from offsetmgr.manager.waiter import Waiter
@@ -50,8 +50,6 @@ class Submission(NamedTuple):
     metadata: str = ""
     leader_epoch: int | None = None
     rewind: bool = False
-    topic_id: str = ""
-    """The id of the topic when the offset was submitted; empty if the submitter does not know."""
 
 
 class Phase(Enum):
@@ -234,27 +232,24 @@ class OffsetManager(PooledActor):
         """
         number = _next_number()
         with self.group.lock:
-            self._put(value, rewind, number)
+            self.put(value, rewind, number)
 
-    def _put(
+    def put(
         self,
         value: int | OffsetAndMetadata,
         rewind: bool,  # noqa: FBT001 -- a keyword costs time
         number: int,
-        topic_id: str = "",
     ) -> None:
+        """``submit`` as version ``number``, with the lock held."""
         offset = value if isinstance(value, int) else value.offset
         if offset < self.floor and (self.closed or not rewind):
             self._refuse(offset)
-        if topic_id and self.topic_id and topic_id != self.topic_id:
-            failure = recreated(topic_id, self.topic_id)
-            raise OffsetCommitError(*self.key, offset, failure.info, failure.detail)
         self.floor = offset
         self.dropped = None
         if value != self.value or self.force:
             self.value = value
             self.number = number
-            self.named_topic_id = topic_id
+            self.named_topic_id = ""
             self.force = False
         if (rewind or not self.queued) and self.number > self.settled:
             if rewind:
@@ -456,22 +451,27 @@ class OffsetManager(PooledActor):
 def submit_many(
     group: Group[OffsetManager],
     entries: Iterable[tuple[OffsetManager, int | Submission]],
+    topic_ids: Mapping[str, str],
     *,
     rewind: bool,
 ) -> dict[TopicPartition, OffsetManagerError]:
-    """Submit checked offsets of managers of one group in one step; return the refused ones."""
+    """Submit checked offsets of managers of one group in one step; return the refused ones.
+
+    ``topic_ids`` are those that the submitter names for topics.
+    """
     refused: dict[TopicPartition, OffsetManagerError] = {}
     number = _next_number()
     with group.lock:
         for manager, value in entries:
             try:
-                if not isinstance(value, int):
-                    plain = shortest(*value[:3])
-                    manager._put(plain, value.rewind, number, value.topic_id)  # noqa: SLF001
+                if topic_ids:
+                    _submit_named(manager, value, topic_ids, number, rewind=rewind)
+                elif not isinstance(value, int):
+                    manager.put(shortest(*value[:3]), value.rewind, number)
                 elif rewind or value <= manager.floor:
-                    manager._put(value, rewind, number)  # noqa: SLF001
+                    manager.put(value, rewind, number)
                 else:
-                    # What ``_put`` does in the common case, without a call.
+                    # What ``put`` does in the common case, without a call.
                     manager.value = manager.floor = value
                     manager.number = number
                     manager.named_topic_id = ""
@@ -482,6 +482,27 @@ def submit_many(
             except OffsetManagerError as error:
                 refused[manager.topic_partition] = error
     return refused
+
+
+def _submit_named(
+    manager: OffsetManager,
+    value: int | Submission,
+    topic_ids: Mapping[str, str],
+    number: int,
+    *,
+    rewind: bool,
+) -> None:
+    """Submit an offset whose topic has an id by its submitter; with the lock held.
+
+    Raises OffsetCommitError (TOPIC_RECREATED) if the manager knows the topic by another one.
+    """
+    named, known = topic_ids.get(manager.key.topic, ""), manager.topic_id
+    given = Submission(value, rewind=rewind) if isinstance(value, int) else value
+    if named and known and named != known:
+        failure = recreated(named, known)
+        raise OffsetCommitError(*manager.key, given.offset, failure.info, failure.detail)
+    manager.put(shortest(*given[:3]), given.rewind, number)
+    manager.named_topic_id = named
 
 
 def shortest(

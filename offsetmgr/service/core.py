@@ -116,8 +116,9 @@ class OffsetService:
     )
     async def heartbeat(self, by: Requester, _: object) -> HeartbeatAnswer:
         """Renew the client's lease."""
-        with self.under_way(by):
-            return HeartbeatAnswer(self._registry.lease_s, self._hub.newest)
+        with self.under_way(by) as client:
+            topic_ids = self._factory.topic_ids(client.keys())
+            return HeartbeatAnswer(self._registry.lease_s, self._hub.newest, topic_ids)
 
     @operation(
         "POST",
@@ -144,7 +145,9 @@ class OffsetService:
         rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
         with self.under_way(by, asked.timeout_s if asked.wait else 0.0):
             client, taken, refused = await self._acquire(by, asked.group, given)
-            refused |= self._factory.submit(asked.group, {each: offsets[each] for each in taken})
+            refused |= self._factory.submit(
+                asked.group, {each: offsets[each] for each in taken}, topic_ids=asked.topic_ids
+            )
             # What was not taken now may be when it is repeated.
             seen = {where: each for where, each in taken.items() if where not in refused}
             self._registry.own(client, asked.group, seen)
@@ -314,6 +317,7 @@ class OffsetService:
             settled.uncommitted,
             accepted=len(offsets) - len(refused),
             refused=[PartitionOutcome(*key, error_body(error)) for key, error in refused.items()],
+            topic_ids=self._factory.topic_ids(ManagerKey(asked.group, *each) for each in offsets),
         )
 
     def _dropped(

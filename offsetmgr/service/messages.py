@@ -74,6 +74,13 @@ Topic = Annotated[
 ]
 Partition = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
 Int64 = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
+TopicId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+TopicIds = Annotated[
+    dict[str, str],
+    Meta(description="The ids of the topics; submitted with offsets, they name their logs."),
+]
+
 Version = Annotated[
     Int64,
     Meta(description="One that is not higher than before has no effect; null is the newest."),
@@ -218,6 +225,10 @@ class SubmitRequest(ApiRequest, frozen=True):
 
     group: Group
     offsets: Annotated[list[SubmitEntry], Entries]
+    topic_ids: Annotated[
+        dict[Topic, TopicId],
+        Meta(description="The topics that the offsets were read from, as an answer named them."),
+    ] = {}
     wait: Annotated[bool, Meta(description="Answer after Kafka, or after timeout_s.")] = False
     timeout_s: Timeout = 10.0
 
@@ -497,6 +508,7 @@ class SubmitAnswer(FlushAnswer, frozen=True, kw_only=True):
 
     accepted: int
     refused: list[PartitionOutcome]
+    topic_ids: TopicIds = {}
 
 
 class HeartbeatAnswer(Struct, frozen=True):
@@ -504,6 +516,7 @@ class HeartbeatAnswer(Struct, frozen=True):
 
     lease_s: float
     last_event_id: Annotated[int, Meta(description="Of the newest failure.")]
+    topic_ids: TopicIds = {}
 
 
 class QueriesKept(Struct, frozen=True):

@@ -50,4 +50,5 @@ FAULTS: Final = {
     33: Fault("an actor raises", "restarted from the coordinator, siblings unhurt"),
     34: Fault("nothing committed, or expired", "its own value, never 0; live ones refreshed"),
     35: Fault("out of file descriptors or threads", "refuses new, keeps old"),
+    36: Fault("a topic is deleted and recreated", "no offset of the former log is used"),
 }

@@ -8,14 +8,17 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr import LocalOffsets
+from offsetmgr import LocalOffsets, OffsetClient
 from offsetmgr.config import CommitSettings
 from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, committing
 from tests.kafka.messages import produce
+from tests.service.support import serve_process
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsetmgr.devkafka import DevKafka
     from offsetmgr.manager import ManagerHandle
     from tests.faults.support import Committing
@@ -133,3 +136,36 @@ def test_offsets_in_process_are_refused_in_a_recreated_topic(
         assert left.offset.offset == FORMER
         assert left.error.code == "TOPIC_RECREATED"
         assert offsets.committed(group, timeout=WAIT_S) == {}
+
+
+@pytest.mark.fault(36)
+@pytest.mark.parametrize("records", [30, 150])
+def test_a_restarted_service_does_not_commit_offsets_of_the_former_log(
+    kafka: DevKafka, group: str, topic: str, tmp_path: Path, records: int
+) -> None:
+    """The client sends its offsets again, with the id of the topic that they were read from."""
+    produce(kafka, topic, range(FORMER), partitions=1)
+    listen, servers = f"unix://{tmp_path}/s", kafka.bootstrap_servers
+    options = ("--listen", listen, "--bootstrap-servers", servers)
+    env = {"OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1"}
+    with serve_process(*options, env=env) as service:
+        client = OffsetClient(service.address, name=group)
+        manager = client.spawn(group, topic, 0)
+        manager.initial_offset(timeout=WAIT_S)
+        for offset in (FORMER - 1, FORMER):
+            client.submit(group, {(topic, 0): offset}, sync=True, timeout=WAIT_S)
+        service.process.kill()
+    delete(kafka, topic)
+    recreate(kafka, topic, records)
+    with client, serve_process(*options, env=env):
+        error = manager.errors().get(timeout=WAIT_S)
+        while error.code == "service_unavailable":
+            error = manager.errors().get(timeout=WAIT_S)
+        assert error.code == "TOPIC_RECREATED"
+        (left,) = client.flush(timeout=WAIT_S).uncommitted.values()
+        assert left.offset.offset == FORMER
+        assert left.error.code == "TOPIC_RECREATED"
+        assert client.committed(group, timeout=WAIT_S) == {}
+        manager.submit(20)
+        assert client.flush(timeout=WAIT_S).ok
+        assert {each.offset for each in client.committed(group).values()} == {20}

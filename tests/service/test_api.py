@@ -48,7 +48,13 @@ def test_a_submit_spawns_and_a_wait_sees_the_commit(service: Running, etl: httpx
     """One request is all that a script needs."""
     answer = submit(etl, entry(0, 42, metadata="run 7", leader_epoch=3), wait=True)
     expected = entry(0, 42, metadata="run 7", leader_epoch=3) | {"group": GROUP}
-    assert answer == {"accepted": 1, "refused": [], "committed": [expected], "uncommitted": []}
+    assert answer == {
+        "accepted": 1,
+        "refused": [],
+        "committed": [expected],
+        "uncommitted": [],
+        "topic_ids": {},
+    }
     assert committed(service, 0) == OffsetAndMetadata(42, "run 7", 3)
 
 

@@ -66,7 +66,8 @@ def example(schema: Mapping[str, Any], defs: Mapping[str, Any], name: str = "") 
     schema = schema.get("anyOf", [schema])[0]
     kind = schema.get("type", "string")
     if kind == "object":
-        return {key: example(each, defs, key) for key, each in schema["properties"].items()}
+        properties = schema.get("properties", {})
+        return {key: example(each, defs, key) for key, each in properties.items()}
     if kind == "array":
         return [example(schema["items"], defs, name)]
     text = EXAMPLES.get(name) or schema.get("enum", ["x"])[0]

@@ -87,7 +87,7 @@ def test_what_is_known_to_be_committed() -> None:
     partition = ClientPartition(-1)
 
     def submit(offset: int, version: int, *, rewind: bool = False) -> None:
-        partition.submit(OffsetAndMetadata(offset), version, rewind=rewind)
+        partition.submit(OffsetAndMetadata(offset), version, "", rewind=rewind)
 
     def seen(offset: int) -> tuple[OffsetAndMetadata | None, int]:
         partition.commit_seen(OffsetAndMetadata(offset))

@@ -192,7 +192,7 @@ class TestNamedTopics:
     def test_an_offset_of_another_topic_is_refused_at_once(self) -> None:
         """It is an error that operators see."""
         core, _ = began()
-        refused = core.factory.submit("g", {tp(): Submission(FORMER + 1, topic_id="former")})
+        refused = core.factory.submit("g", {tp(): FORMER + 1}, topic_ids={"t": "former"})
         assert refused[tp()].code == "TOPIC_RECREATED"
         assert codes(core) == ["TOPIC_RECREATED"]
 
@@ -203,7 +203,7 @@ class TestNamedTopics:
         core.broker.create_topic("t")
         core.broker.set_log(tp(), 0, end)
         handle = core.factory.spawn("g", "t", 0)
-        core.factory.submit("g", {tp(): Submission(FORMER, topic_id="former")})
+        core.factory.submit("g", {tp(): Submission(FORMER)}, topic_ids={"t": "former"})
         core.advance(5.0)
         assert core.holds() is None
         (result,) = core.flush([handle], 5.0)
@@ -212,8 +212,8 @@ class TestNamedTopics:
     def test_the_offset_of_a_topic_as_it_is_is_committed(self) -> None:
         """Whatever lies in between."""
         core, handle = began()
-        topic_id = handle._manager.topic_id or ""
-        assert core.factory.submit("g", {tp(): Submission(FORMER + 1, topic_id=topic_id)}) == {}
+        topic_ids = core.factory.topic_ids([handle.key])
+        assert core.factory.submit("g", {tp(): FORMER + 1}, topic_ids=topic_ids) == {}
         core.advance(2.0)
         assert core.holds() == at(FORMER + 1)
 

@@ -105,7 +105,7 @@ BAD_BODIES = [
     (b'{"group":"g","offsets":{}}', "offsets must be a list of 1 to 10000 entries, not {}"),
     (b'{"group":"g","offsets":[7]}', "offsets[0] must be a JSON object, not 7"),
     (b'{"group":"g","offsets":[{"topic":"t","partition":0}]}', "offsets[0].offset is missing"),
-    (b'{"group":"g","ofsets":[]}', "known here: group, offsets, wait, timeout_s"),
+    (b'{"group":"g","ofsets":[]}', "known here: group, offsets, topic_ids, wait, timeout_s"),
 ]
 
 
