@@ -54,12 +54,6 @@ class WrongValueError(InvalidValueError):
         self.args = (f"{field} must be {wanted}, not {shown(value)}",)
 
 
-def bad_cursor(text: str) -> InvalidValueError:
-    """Return the error of an ``after`` that is not the ``next`` of a page."""
-    fix = "give `next` of the previous page unchanged"
-    return InvalidValueError("query.after", text, "is not a cursor of this service", fix)
-
-
 def kafka_error(what: str, failure: Failure, timeout_s: float) -> KafkaRequestError:
     """Return the error of a request to Kafka that had ``timeout_s`` to be answered."""
     detail = failure.detail

@@ -90,7 +90,8 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
         cache_logger_on_first_use=False,
     )
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        # Not structlog's own tracebacks: they show local variables, such as tokens.
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if target.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

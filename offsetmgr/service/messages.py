@@ -90,12 +90,6 @@ Cursor = Annotated[
     str,
     Meta(description=_NEXT, extra_json_schema={"pattern": "^[^\\n]*/[^/\\n]*/[0-9]{1,7}$"}),
 ]
-PartitionCursor = Annotated[
-    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[a-zA-Z0-9._-]+/[0-9]{1,7}$"})
-]
-QueryCursor = Annotated[
-    str, Meta(description=_NEXT, extra_json_schema={"pattern": "^[0-9]{1,3}/[^\\n]+$"})
-]
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Entries in a page.")]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]
 KafkaTimeout = Annotated[float, Meta(ge=0, le=60, description="Longest wait for Kafka in seconds")]
@@ -390,7 +384,7 @@ class CommittedQuery(OfExistingGroup, frozen=True):
     topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
     timeout_s: KafkaTimeout | None = None
     limit: PageLimit | None = None
-    after: PartitionCursor | None = None
+    after: Cursor | None = None
 
 
 class TopicsQuery(ApiRequest, frozen=True):
@@ -422,13 +416,6 @@ class HistoryQuery(OfExistingGroup, frozen=True):
 
 class QueriesQuery(ApiRequest, frozen=True):
     client: OfClient | None = None
-    limit: PageLimit = 1_000
-    after: QueryCursor | None = None
-
-
-class WatchedQuery(ApiRequest, frozen=True):
-    limit: PageLimit | None = None
-    after: Annotated[str, Meta(max_length=MAX_GROUP_CHARS, description=_NEXT)] | None = None
 
 
 class ClusterQuery(ApiRequest, frozen=True):

@@ -44,13 +44,38 @@ _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
 
 
-class Metrics:
-    """Counters fed by the managers' reports, and the page that shows everything."""
+class Metrics(Collector):
+    """Counters fed by the managers' reports, and the state of each manager at each scrape."""
 
-    def __init__(self, cluster_name: str, version: str, threads: ReadThreads) -> None:
-        """``threads`` make the page, which takes time where there are many managers."""
+    def __init__(
+        self,
+        cluster_name: str,
+        version: str,
+        coordinator: Coordinator,
+        factory: Factory,
+        registry: Registry,
+        hub: EventHub,
+        health: Health,
+        audit: AuditLog,
+        threads: ReadThreads,
+        *,
+        dropped_logs: Callable[[], int],
+        wall_s: Callable[[float], float],
+    ) -> None:
+        """``threads`` make the page, which takes time where there are many managers.
+
+        ``wall_s`` returns the seconds since 1970 of a time of the managers' clock.
+        """
         self._cluster_name = cluster_name
+        self._coordinator = coordinator
+        self._factory = factory
+        self._clients = registry
+        self._hub = hub
+        self._health = health
+        self._audit = audit
         self._threads = threads
+        self._dropped_logs = dropped_logs
+        self._wall_s = wall_s
         self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, label: str) -> Counter:
@@ -82,6 +107,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self.registry.register(self)
 
     def requested(
         self,
@@ -118,40 +144,12 @@ class Metrics:
         page = await self._threads.run(by, lambda: generate_latest(self.registry))
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
-
-class ServiceMetrics(Collector):
-    """Metrics of each manager, and of the service, read at each scrape."""
-
-    def __init__(
-        self,
-        cluster_name: str,
-        coordinator: Coordinator,
-        factory: Factory,
-        registry: Registry,
-        hub: EventHub,
-        health: Health,
-        audit: AuditLog,
-        *,
-        dropped_logs: Callable[[], int],
-        wall_s: Callable[[float], float],
-    ) -> None:
-        """``wall_s`` returns the seconds since 1970 of a time of the managers' clock."""
-        self._cluster_name = cluster_name
-        self._coordinator = coordinator
-        self._factory = factory
-        self._registry = registry
-        self._hub = hub
-        self._health = health
-        self._audit = audit
-        self._dropped_logs = dropped_logs
-        self._wall_s = wall_s
-
     def collect(self) -> Iterable[Metric]:
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
         managers, fence = self._factory.managers(), fence_counts(self._coordinator)
-        clients = len(self._registry.clients())
+        clients = len(self._clients.clients())
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
             ("clients", "Clients whose lease has not lapsed.", clients),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import starmap
-from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.errors import OverloadedError
-from offsetmgr.http.answers import encode, page_of
-from offsetmgr.service.errors import bad_cursor
+from offsetmgr.http.answers import encode
 from offsetmgr.service.messages import (
-    Next,
     QueriesKept,
     QueriesQuery,
     QueriesRequest,
@@ -32,8 +28,10 @@ if TYPE_CHECKING:
     from offsetmgr.service.sessions import Client, Registry
 
 
-QUERY_BYTES: Final = 16 * 1024 * 1024
-"""Of the streaming queries of all clients, in JSON."""
+QUERY_BYTES: Final = 32 * 1024 * 1024
+"""Of the streaming queries of all clients in JSON: half of the largest answer."""
+OVERHEAD_BYTES: Final = 400
+"""Of each query in an answer: its client's name and its time."""
 
 
 class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
@@ -44,10 +42,7 @@ class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
 
 
 class QueriesAnswer(Struct, frozen=True):
-    """A page of streaming queries, by client, in the order of its report."""
-
     queries: list[ReportedQuery]
-    next: Next
 
 
 def _names_of_queries(asked: QueriesRequest) -> Names:
@@ -74,7 +69,8 @@ class Queries:
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
         """Store the client's streaming queries until its lease ends."""
         with self._service.under_way(by) as client:
-            report = QueryReport(asked.queries, self._clock.now(), len(encode(asked.queries)))
+            size = len(encode(asked.queries)) + OVERHEAD_BYTES * len(asked.queries)
+            report = QueryReport(asked.queries, self._clock.now(), size)
             others = [each for each in self._registry.clients() if each is not client]
             mine = [each for each in others if each.identity == client.identity]
             share = self._registry.share(client.identity, QUERY_BYTES)
@@ -90,34 +86,20 @@ class Queries:
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
-        """Return a page of the streaming queries that clients have reported."""
-        after = None if asked.after is None else _read_cursor(asked.after)
-        found = [
-            (client.name, number, client.queries.at_s, query)
-            for client in self._registry.clients()
-            if asked.client in {None, client.name}
-            for number, query in enumerate(client.queries.queries)
-            if (after is None or (client.name, number) > after) and _sees(by, client, query)
-        ]
-        found.sort(key=itemgetter(0, 1))
-        page, following = page_of(starmap(self._reported, found), asked.limit)
-        name, number, *_ = found[len(page) - 1] if page else ("", 0)
-        return QueriesAnswer(page, None if following is None else f"{number}/{name}")
-
-    def _reported(self, name: str, _: int, at_s: float, query: StreamingQuery) -> ReportedQuery:
-        at_s = round(self._wall_s(at_s), 3)
-        return ReportedQuery(client=name, reported_at=at_s, **msgspec.structs.asdict(query))
-
-
-def _read_cursor(text: str) -> tuple[str, int]:
-    """Return client and number of the last query of the page before.
-
-    Raises InvalidValueError.
-    """
-    number, _, name = text.partition("/")
-    if not (name and number.isascii() and number.isdecimal()):
-        raise bad_cursor(text)
-    return name, int(number)
+        """Return the streaming queries that clients have reported."""
+        return QueriesAnswer(
+            [
+                ReportedQuery(
+                    client=client.name,
+                    reported_at=round(self._wall_s(client.queries.at_s), 3),
+                    **msgspec.structs.asdict(query),
+                )
+                for client in self._registry.clients()
+                if asked.client in {None, client.name}
+                for query in client.queries.queries
+                if _sees(by, client, query)
+            ]
+        )
 
 
 def _sees(by: Requester, client: Client, query: StreamingQuery) -> bool:

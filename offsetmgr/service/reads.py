@@ -7,10 +7,10 @@ import heapq
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorBody, error_body
-from offsetmgr.service.errors import bad_cursor, kafka_error
+from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CommittedQuery,
     InitialOffset,
@@ -125,14 +125,14 @@ class Reads:
         for where, failure in result.failures.items():
             if is_asked(where):
                 raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
-        after = None if query.after is None else _read_partition(query.after)
+        after = None if query.after is None else _read_cursor(query.after).topic_partition
         entries = (
             entry(where, value)
             for where, value in sorted(result.offsets.items())
             if value is not None and is_asked(where) and (after is None or where > after)
         )
         page, following = page_of(entries, query.limit)
-        last = None if following is None else f"{page[-1].topic}/{page[-1].partition}"
+        last = None if following is None else str(ManagerKey(query.group, *page[-1].where))
         return OffsetsAnswer(query.group, page, last)
 
     @operation(
@@ -169,15 +169,9 @@ def _read_cursor(text: str) -> ManagerKey:
         group, topic, partition = text.rsplit("/", 2)
         return ManagerKey(group, topic, int(partition))
     except ValueError:
-        raise bad_cursor(text) from None
-
-
-def _read_partition(text: str) -> TopicPartition:
-    """Return the last partition of the page before.  Raises InvalidValueError."""
-    topic, _, partition = text.rpartition("/")
-    if not (topic and partition.isascii() and partition.isdecimal()):
-        raise bad_cursor(text)
-    return TopicPartition(topic, int(partition))
+        hint = "give `next` of the previous page unchanged"
+        problem = "is not a cursor of this service"
+        raise InvalidValueError("query.after", text, problem, hint) from None
 
 
 def seen_managers(

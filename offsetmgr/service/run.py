@@ -36,7 +36,7 @@ from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub, Reports
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.logs import set_level
-from offsetmgr.service.metrics import Metrics, ServiceMetrics
+from offsetmgr.service.metrics import Metrics
 from offsetmgr.service.openapi import operations
 from offsetmgr.service.overview import Overview
 from offsetmgr.service.queries import Queries
@@ -113,21 +113,21 @@ class Assembly:
         self.health = Health(
             coordinator, clock, lambda: self.service.draining, lambda: self.watch.trouble
         )
-        self.metrics = Metrics(settings.cluster_name, release, quick)
-        reports.add(self.metrics)
-        reports.add(self.hub)
-        of_service = ServiceMetrics(
+        self.metrics = Metrics(
             settings.cluster_name,
+            release,
             coordinator,
             self.factory,
             self.registry,
             self.hub,
             self.health,
             self.audit,
+            quick,
             dropped_logs=dropped_logs,
             wall_s=self.watch.wall_s,
         )
-        self.metrics.registry.register(of_service)
+        reports.add(self.metrics)
+        reports.add(self.hub)
         self.metrics.registry.register(self.watch)
         request_timeout_s = settings.commit.request_timeout_s
         overview = Overview(

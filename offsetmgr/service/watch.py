@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.http.answers import json_response, page_of
+from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.ages import measure
@@ -35,9 +35,7 @@ from offsetmgr.service.messages import (
     ClusterQuery,
     ConsumerQuery,
     LagQuery,
-    Next,
     TopicQuery,
-    WatchedQuery,
 )
 from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.service.rights import Names, no_names
@@ -91,13 +89,6 @@ class GroupsAnswer(msgspec.Struct, frozen=True):
 
     groups: list[dict[str, Any]]
     errors: Annotated[list[dict[str, Any]], Meta(description="Why some groups are missing.")] = []
-
-
-class WatchedAnswer(msgspec.Struct, frozen=True):
-    """A page of groups, in the shape that docs/operator.md describes."""
-
-    groups: list[dict[str, Any]]
-    next: Next
 
 
 class BurrowAnswer(msgspec.Struct, frozen=True):
@@ -220,19 +211,11 @@ class GroupWatch(Collector):
 
         return GroupsAnswer(**await self._threads.run(by, read))
 
-    @operation("GET", "/v1/watched", WatchedQuery, WatchedAnswer, needs=no_names)
-    async def watched(self, by: Requester, asked: WatchedQuery) -> WatchedAnswer:
-        """Return the watched groups, sorted by name, as of the last round."""
-
-        def read() -> WatchedAnswer:
-            view = self._selected(self._view(by))
-            names = sorted(name for name in view if asked.after is None or name > asked.after)
-            owners = self._committers()
-            rows = (watched_report([view[name]], owners)["groups"][0] for name in names)
-            page, following = page_of(rows, asked.limit)
-            return WatchedAnswer(page, None if following is None else page[-1]["name"])
-
-        return await self._threads.run(by, read)
+    @operation("GET", "/v1/watched", ApiRequest, GroupsAnswer, needs=no_names)
+    async def watched(self, by: Requester, _: object) -> GroupsAnswer:
+        """Return the watched groups, as of the last round."""
+        view = self._selected(self._view(by))
+        return GroupsAnswer(await self._threads.run(by, lambda: self.report(view)))
 
     def report(self, view: Mapping[str, WatchedGroup]) -> list[dict[str, Any]]:
         """Return watched groups in the shape that docs/operator.md describes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from offsetmgr.client.offsets import Offsets
+from offsetmgr.config import MASK
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
 from offsetmgr.stores.managers import ManagerStore
@@ -38,7 +39,8 @@ def open_store(
         raise InvalidValueError("store", store, "is not a store of offsets", hint)
     scheme, colon, rest = store.partition(":") if isinstance(store, str) else ("kafka", ":", "")
     if not colon:
-        raise InvalidValueError("store", store, "is not a URL", hint)
+        visible = MASK if set(str(store)) & set("@=? ") else store  # it may hold a password
+        raise InvalidValueError("store", visible, "is not a URL", hint)
     if scheme == "memory":
         return MemoryOffsetStore()
     try:

@@ -63,7 +63,7 @@ def test_queries_are_shown_until_the_lease_of_their_client_ends() -> None:
         other.post("/v1/queries", json={"queries": [QUERY]}).raise_for_status()
         assert etl.post("/v1/queries", json={"queries": [QUERY]}).json() == {"kept": 1}
         found = etl.get("/v1/queries").json()["queries"]
-        assert [each["client"] for each in found] == ["b", "etl"]
+        assert [each["client"] for each in found] == ["etl", "b"]
         assert QUERY.items() <= found[0].items()
         assert found[0]["reported_at"] > 1e9
         assert found[0]["error"] is None

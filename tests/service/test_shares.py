@@ -112,7 +112,9 @@ def test_reported_queries_have_a_limit_of_bytes(
         for number in range(11):
             with service.http(f"job-{number}") as job:
                 statuses.append(job.post("/v1/queries", json=report).status_code)
-        assert statuses == [200] * 9 + [429] * 2
+                largest = len(job.get("/v1/queries").content)
+        assert statuses == [200] * 8 + [429] * 3
+        assert largest < queries.QUERY_BYTES
 
 
 # Pages
@@ -133,7 +135,7 @@ def pages(client: httpx.Client, path: str, key: str, **query: Any) -> Iterator[l
 
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch, service: Running) -> Running:
-    """Twelve partitions with the longest metadata, and as many queries with the longest errors."""
+    """Twelve partitions with the longest metadata."""
     monkeypatch.setattr(answers, "PAGE_BYTES", 30_000)
     for name in ("b", "a/1"):
         with service.http(name) as client:
@@ -142,8 +144,6 @@ def crowded(monkeypatch: pytest.MonkeyPatch, service: Running) -> Running:
             ]
             body = {"group": f"orders-{name}", "offsets": entries, "wait": True}
             client.post("/v1/offsets", json=body).raise_for_status()
-            found = [{**QUERY, "id": str(number), "error": "e" * 4_000} for number in range(6)]
-            client.post("/v1/queries", json={"queries": found}).raise_for_status()
     return service
 
 
@@ -157,11 +157,6 @@ def test_a_page_ends_at_its_bytes_and_all_pages_have_all(crowded: Running) -> No
         ]
         assert found == sorted(found)
         assert len(set(found)) == len(found) == 12
-        queries_found = list(pages(client, "/v1/queries", "queries", limit=10_000))
-        listed = [(each["client"], each["id"]) for page in queries_found for each in page]
-        assert listed == sorted(listed)
-        assert len(set(listed)) == len(listed) == 12
-        assert len(queries_found) > 1
         of_group = list(pages(client, "/v1/offsets", "offsets", group="orders-b", limit=4))
         assert [each["partition"] for page in of_group for each in page] == list(range(6))
         assert len(of_group) == 2
@@ -179,7 +174,9 @@ def test_an_answer_that_is_too_large_is_refused_with_the_way_out(
             answer = client.get(path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "answer_too_large")
             assert "limit and after" in answer.json()["error"]["message"]
-        assert client.get("/v1/offsets?group=orders-b&limit=2").json()["next"] == "orders/1"
+        assert (
+            client.get("/v1/offsets?group=orders-b&limit=2").json()["next"] == "orders-b/orders/1"
+        )
 
 
 # Threads

@@ -57,6 +57,27 @@ def test_records_are_json_for_machines(stream: TextIO) -> None:
     assert "ValueError: boom" in failed["exception"]
 
 
+def fail(token: str) -> None:
+    raise ValueError(len(token))
+
+
+def test_a_traceback_shows_no_local_variable() -> None:
+    """A token may be one of them, on a terminal as well."""
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb") as screen, os.fdopen(theirs, "w") as terminal:
+        logs.set_up("info", terminal)
+        try:
+            fail("gehe" + "im")
+        except ValueError:
+            structlog.get_logger("offsetmgr.x").exception("request_failed")
+        structlog.get_logger("offsetmgr.x").info("written")
+        shown = b""
+        while b"written" not in shown:
+            shown += screen.readline()
+    assert b"ValueError" in shown
+    assert b"geheim" not in shown
+
+
 def test_names_cannot_draw_on_a_terminal() -> None:
     """Escape sequences and line breaks come out as text, also in messages of libraries."""
     ours, theirs = os.openpty()
