@@ -5,6 +5,8 @@ Any object with ``encode`` and ``decode`` is a codec.  To run on Spark it has to
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -73,10 +75,11 @@ class Json:
         self.type = type
 
     def encode(self, value: Any) -> bytes:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value if self.type is Any else whole(value))
 
     def decode(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=self.type)
+        value = msgspec.json.decode(data, type=self.type)
+        return value if self.type is Any else whole(value)
 
 
 class MsgPack:
@@ -86,10 +89,37 @@ class MsgPack:
         self.type = type
 
     def encode(self, value: Any) -> bytes:
-        return msgspec.msgpack.encode(value)
+        return msgspec.msgpack.encode(value if self.type is Any else whole(value))
 
     def decode(self, data: bytes) -> Any:
-        return msgspec.msgpack.decode(data, type=self.type)
+        value = msgspec.msgpack.decode(data, type=self.type)
+        return value if self.type is Any else whole(value)
+
+
+def whole(value: Any) -> Any:
+    """Return a value that msgspec may have made, with all defaults of its dataclasses in it.
+
+    msgspec writes what is in an instance alone, and of what it has made itself leaves a plain
+    default with the class.
+    """
+    if dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
+        for field in dataclasses.fields(value):
+            vars(value).setdefault(field.name, getattr(value, field.name))
+    for part in _parts(value):
+        whole(part)
+    return value
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in value.__struct_fields__]
+    return ()
 
 
 def _wrong(value: object, wanted: str) -> TypeError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.messages import decode_key, encode_key
 from offsetmgr.streams.storage import LmdbReader, prefix_end
 
@@ -55,6 +56,11 @@ class TableRows:
         self._get = storage.get
         self._readable = True
 
+    @property
+    def has_caught_up(self) -> bool:
+        """True unless rows of the table were not read yet."""
+        return True
+
     def get(self, key: str) -> Any:
         """Return the row of ``key``; None where there is none.
 
@@ -101,7 +107,8 @@ class TableRows:
         found = self.items()
         while batch := list(islice(found, rows)):
             keys = pa.array([key for key, _ in batch], pa.string())
-            values = pa.array([msgspec.to_builtins(value) for _, value in batch], value_type)
+            plain = [msgspec.to_builtins(whole(value)) for _, value in batch]
+            values = pa.array(plain, value_type)
             value_type = values.type
             yield pa.record_batch([keys, values], ["key", "value"])
 

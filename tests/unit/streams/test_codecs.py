@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka.serialization import (
     IntegerDeserializer,
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 
 from offsetmgr.streams import codecs
 from offsetmgr.streams.registry import RegistryCodec
+from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.storage import MemoryStorage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -81,6 +84,38 @@ def test_broken_data_is_refused(codec: Any) -> None:
     """Invalid values raise."""
     with pytest.raises(ValueError, match=r"."):
         codec.decode(b"\xffx")
+
+
+@dataclass(frozen=True)
+class Address:
+    city: str
+    country: str = "CH"
+
+
+@dataclass
+class Person:
+    name: str
+    age: int = 7
+    homes: dict[str, list[Address]] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("make_codec", [codecs.Json, codecs.MsgPack])
+def test_defaults_of_a_dataclass_are_written_again(make_codec: Any) -> None:
+    """Also nested ones, by every writer: codecs, Arrow, HTTP."""
+    codec = make_codec(Person)
+    data = make_codec().encode({"name": "Ann", "homes": {"main": [{"city": "Bern"}]}})
+    person = codec.decode(data)
+    expected = {
+        "name": "Ann", "age": 7, "homes": {"main": [{"city": "Bern", "country": "CH"}]},
+    }  # fmt: skip
+    assert make_codec().decode(codec.encode(person)) == expected
+    storage = MemoryStorage()
+    storage.apply({b"k": data}, {})
+    converted = msgspec.convert({"name": "Bob"}, Person)
+    assert "age" not in msgspec.to_builtins(converted)
+    rows = TableRows(storage, codec)
+    assert rows.to_arrow().to_pylist() == [{"key": "k", "value": expected}]
+    assert rows.get("k") == person
 
 
 def make() -> tuple[Any, Any]:
