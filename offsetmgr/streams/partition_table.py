@@ -1,4 +1,4 @@
-"""One partition of a view's table: an actor that copies its log into the view's store.
+"""One partition of a view's table: its state and its numbers.
 
 ::
 
@@ -9,43 +9,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-from actors import PooledActor
-from offsetmgr.errors import KafkaRequestError
-from offsetmgr.kafka.messages import headers_of
-from offsetmgr.streams.errors import TopicsError
-from offsetmgr.streams.messages import Message
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+    from offsetmgr.answers import PartitionLog
     from offsetmgr.streams.storage import Storage
-    from offsetmgr.types import PartitionRange
 
 STALLED_S: Final = 120.0
 """A partition that is behind and has read nothing for so long is stalled."""
-
-MAX_BATCH: Final = 100_000
-"""Messages of one write of the store; rows of a large one share pages."""
 
 BACKOFF_STEP_S: Final = 10.0
 BACKOFF_MAX_S: Final = 120.0
 BACKOFF_RESET_S: Final = 60.0
 """A connection that lasted so long ends the back-off of those before."""
 
-_SHORTEST_IDLE_S: Final = 0.005
-_LONGEST_IDLE_S: Final = 0.1
 _RATE_S: Final = 10
 """Rates are of so many seconds."""
-_UNKNOWN_TOPIC: Final = frozenset({3, -190})
-_MISSING_TRIES: Final = 3
-"""A broker that has just started may not know the topic yet."""
-
-log = logging.getLogger("offsetmgr.streams")
 
 
 class TableState(IntEnum):
@@ -69,7 +50,12 @@ class PartitionStats(NamedTuple):
     next_offset: int | None
     """The offset after the last message that is stored."""
     high_watermark: int | None
+    last_stable_offset: int | None
+    """The first message of an open transaction, as of the last look; messages from there on cannot
+    be read yet.  Without one the high watermark."""
     lag: int | None
+    """Messages up to the high watermark that are not stored, those behind an open transaction
+    included."""
     rows: int
     """Messages stored since the start."""
     rows_per_s: float
@@ -80,88 +66,7 @@ class PartitionStats(NamedTuple):
     """Time that the first recovery took."""
     stalled: bool
     error: str | None
-    """Why it stopped, or connects again."""
-
-
-class LogReader(Protocol):
-    """Reads the log of one partition."""
-
-    def read(self) -> Sequence[Any]:
-        """Return some of what has arrived, as confluent-kafka's messages; none once that is all.
-
-        Raises KafkaRequestError.
-        """
-
-    def at_end(self) -> bool:
-        """Return True if what was returned last is the end of the log."""
-
-    def high_watermark(self) -> int | None:
-        """Return the end of the log as far as it is known."""
-
-    def close(self) -> None:
-        """End."""
-
-
-class TableSource(Protocol):
-    """The log of a table's topic."""
-
-    def ask_range(
-        self,
-        partition: int,
-        answer: Callable[[PartitionRange | KafkaRequestError | TopicsError], object],
-    ) -> None:
-        """Call ``answer`` with the range of a partition's log; never blocks."""
-
-    def open(self, partition: int, start: int) -> LogReader:
-        """Return a reader from offset ``start`` on.  Raises KafkaRequestError."""
-
-
-class PendingRows:
-    """The rows of a store with what an update callback has changed of them."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self.changes: dict[bytes, bytes | None] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return a row; None where there is none."""
-        return self.changes[key] if key in self.changes else self._storage.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Write a row."""
-        self.changes[key] = value
-
-    def delete(self, key: bytes) -> None:
-        """Delete a row; there may be none."""
-        self.changes[key] = None
-
-
-class TablePlan(NamedTuple):
-    """All that the partitions of a view share."""
-
-    topic: str
-    storage: Storage
-    source: TableSource
-    update: Callable[[PendingRows, Message], object] | None
-    """Called with each message; None puts or deletes the row of its key."""
-    changed: Callable[[int, TableState, Exception | None], object]
-    """Called with a partition's new state; the error is why it has stopped."""
-
-
-def start_offset(topic: str, partition: int, stored: int | None, held: PartitionRange) -> int:
-    """Return the first offset to read of a log, after the message ``stored``.
-
-    Raises TopicsError where the log ends before that message.
-    """
-    if stored is None:
-        return held.log_start_offset
-    if stored >= held.high_watermark:
-        raise TopicsError(
-            f"{topic}/{partition} ends at offset {held.high_watermark}, but the view has stored "
-            f"the message at {stored}: the table might be gone, or the topic made anew. Delete "
-            "the view's store, and start it again to read the table as it is now"
-        )
-    return max(stored + 1, held.log_start_offset)
+    """Why it stopped, connects again, or waits."""
 
 
 class ReconnectBackoff:
@@ -185,23 +90,81 @@ class ReconnectBackoff:
 
 
 class Progress:
-    """The numbers of a partition, for any thread."""
+    """The state and the numbers of a partition, for any thread."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, now_s: float) -> None:
         self.partition = partition
-        self.state = TableState.STOPPED
+        self.state = TableState.INITIALIZING
+        self.backoff = ReconnectBackoff()
+        self.connect_s: float | None = now_s
+        """When to connect; None while it is connected."""
         self.start = 0
         self.target = 0
         """The end of the log at the connection."""
         self.next_offset: int | None = None
         self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
         self.rows = 0
-        self.began_s = 0.0
+        self.began_s = now_s
         self.recovery_s: float | None = None
-        self.read_s = 0.0
+        self.read_s = now_s
         """Time of the last message, or of the connection."""
         self.error: str | None = None
+        self.at_end = False
+        """True if all is stored that can be read."""
         self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_S)
+
+    @property
+    def connected(self) -> bool:
+        return self.connect_s is None
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if it is time to connect."""
+        return self.connect_s is not None and now_s >= self.connect_s
+
+    @property
+    def hidden_from(self) -> int | None:
+        """The offset of an open transaction for which alone it waits; None if there is none."""
+        at, stable = self.next_offset, self.last_stable_offset
+        if self.state is not TableState.RECOVERING or at is None or stable is None:
+            return None
+        return stable if stable <= at < self.target else None
+
+    def connect(self, start: int, target: int, now_s: float) -> None:
+        """Begin to recover from offset ``start`` up to before ``target``."""
+        self.start = self.next_offset = start
+        self.target = target
+        self.read_s = now_s
+        self.connect_s = self.error = None
+        self.at_end = False
+        self.backoff.connected(now_s)
+        self.state = TableState.RECOVERING
+
+    def disconnect(self, error: str, now_s: float) -> float:
+        """Return the seconds to wait before the next connection."""
+        wait_s = self.backoff.failed(now_s)
+        self.connect_s = now_s + wait_s
+        self.error = error
+        self.state = TableState.CONNECTING
+        return wait_s
+
+    def begin_anew(self, now_s: float) -> None:
+        """Connect at once, with nothing stored."""
+        self.connect_s = now_s
+        self.next_offset = None
+        self.at_end = False
+        self.state = TableState.CONNECTING
+
+    def wrote(self, count: int, last: int | None, end: int | None, now_s: float) -> None:
+        """Take in that ``count`` messages up to ``last`` are stored; ``end`` is that of the log."""
+        self.rows += count
+        if last is not None:
+            self.next_offset = last + 1
+            self.read_s = now_s
+        if end is not None:
+            # It lies behind markers of transactions, which are no messages.
+            self.next_offset = max(end, self.next_offset or 0)
+        self.at_end = end is not None
 
     def sample(self, now_s: float) -> None:
         """Remember the number of rows once a second."""
@@ -222,6 +185,7 @@ class Progress:
             self.state,
             at,
             end,
+            self.last_stable_offset,
             lag,
             self.rows,
             rate,
@@ -232,167 +196,48 @@ class Progress:
         )
 
 
-class _Do(Enum):
-    """Message: what to do now."""
+class PendingRows:
+    """The rows of a store with what an update callback has changed of them."""
 
-    CONNECT = 1
-    READ = 2
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.changes: dict[bytes, bytes | None] = {}
 
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row; None where there is none."""
+        return self.changes[key] if key in self.changes else self._storage.get(key)
 
-class _Range(NamedTuple):
-    """Message: the answer to a question for the range of the log."""
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a row."""
+        self.changes[key] = value
 
-    answer: PartitionRange | KafkaRequestError | TopicsError
-
-
-class PartitionTable(PooledActor):
-    """Keeps the rows of one partition up to date."""
-
-    def __init__(self, plan: TablePlan, progress: Progress) -> None:
-        super().__init__()
-        self._plan = plan
-        self._progress = progress
-        self._backoff = ReconnectBackoff()
-        self._reader: LogReader | None = None
-        self._missing = 0
-        self._idle_s = _SHORTEST_IDLE_S
-
-    def on_start(self) -> None:
-        self._progress.began_s = self._progress.read_s = self.system.clock.now()
-        self._enter(TableState.INITIALIZING)
-        self.actor_ref.tell(_Do.CONNECT)
-
-    def on_stop(self) -> None:
-        self._end(None)
-
-    def on_receive(self, message: object) -> None:
-        if self._progress.state is TableState.STOPPED:
-            return
-        try:
-            match message:
-                case _Do.CONNECT:
-                    self._connect()
-                case _Range(answer):
-                    self._start(answer)
-                case _Do.READ:
-                    self._read()
-        except KafkaRequestError as error:
-            self._retry(error)
-        except Exception as error:  # noqa: BLE001 -- whatever a store or a callback raises
-            self._end(error)
-
-    def _connect(self) -> None:
-        self._enter(TableState.CONNECTING)
-        ref = self.actor_ref
-
-        def answer(found: PartitionRange | KafkaRequestError | TopicsError) -> None:
-            ref.try_tell(_Range(found))
-
-        self._plan.source.ask_range(self._progress.partition, answer)
-
-    def _start(self, answer: PartitionRange | KafkaRequestError | TopicsError) -> None:
-        plan, progress = self._plan, self._progress
-        if isinstance(answer, TopicsError):
-            raise answer
-        if isinstance(answer, KafkaRequestError):
-            missing = answer.info.code in _UNKNOWN_TOPIC
-            self._missing = self._missing + 1 if missing else 0
-            if self._missing >= _MISSING_TRIES:
-                text = f"{plan.topic}/{progress.partition} does not exist any more"
-                raise TopicsError(f"{text}: the table might be gone") from answer
-            raise answer
-        self._missing = 0
-        stored = plan.storage.offset(progress.partition)
-        start = start_offset(plan.topic, progress.partition, stored, answer)
-        self._reader = plan.source.open(progress.partition, start)
-        now_s = self.system.clock.now()
-        self._backoff.connected(now_s)
-        progress.start = progress.next_offset = start
-        progress.target = progress.high_watermark = answer.high_watermark
-        progress.read_s = now_s
-        progress.error = None
-        self._enter(TableState.RECOVERING)
-        self._read()
-
-    def _read(self) -> None:
-        reader, progress = self._reader, self._progress
-        if reader is None:
-            return
-        stored = self._store(reader)
-        now_s = self.system.clock.now()
-        progress.sample(now_s)
-        if stored:
-            progress.read_s = now_s
-        progress.high_watermark = reader.high_watermark() or progress.high_watermark
-        if progress.state is TableState.RECOVERING and (
-            (progress.next_offset or 0) >= progress.target or reader.at_end()
-        ):
-            self._recovered()
-        if stored:
-            self._idle_s = _SHORTEST_IDLE_S
-            self.actor_ref.tell(_Do.READ)
-        else:
-            self.tell_after(self._idle_s, _Do.READ)
-            self._idle_s = min(2 * self._idle_s, _LONGEST_IDLE_S)
-
-    def _store(self, reader: LogReader) -> int:
-        """Store what has arrived; return how many messages that was."""
-        plan, progress = self._plan, self._progress
-        pending = PendingRows(plan.storage)
-        count = last = 0
-        while count < MAX_BATCH and (messages := reader.read()):
-            if plan.update is None:
-                pending.changes.update({each.key() or b"": each.value() for each in messages})
-            else:
-                for each in messages:
-                    plan.update(pending, _message(plan.topic, progress.partition, each))
-            count += len(messages)
-            last = messages[-1].offset()
-        if count:
-            plan.storage.apply(pending.changes, {progress.partition: last})
-            progress.next_offset = last + 1
-            progress.rows += count
-        return count
-
-    def _recovered(self) -> None:
-        progress = self._progress
-        self._enter(TableState.PREPARING)
-        self._plan.storage.flush()
-        if progress.recovery_s is None:
-            progress.recovery_s = self.system.clock.now() - progress.began_s
-        self._enter(TableState.RUNNING)
-
-    def _retry(self, error: KafkaRequestError) -> None:
-        self._close_reader()
-        progress = self._progress
-        wait_s = self._backoff.failed(self.system.clock.now())
-        progress.error = str(error)
-        log.warning(
-            "view of %s/%d connects again in %.0f s: %s",
-            self._plan.topic, progress.partition, wait_s, error,
-        )  # fmt: skip
-        self._enter(TableState.CONNECTING)
-        self.tell_after(wait_s, _Do.CONNECT)
-
-    def _end(self, error: Exception | None) -> None:
-        self._close_reader()
-        if error is not None:
-            self._progress.error = str(error)
-        self._enter(TableState.STOPPED, error)
-
-    def _close_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
-
-    def _enter(self, state: TableState, error: Exception | None = None) -> None:
-        if self._progress.state is not state:
-            self._progress.state = state
-            self._plan.changed(self._progress.partition, state, error)
+    def delete(self, key: bytes) -> None:
+        """Delete a row; there may be none."""
+        self.changes[key] = None
 
 
-def _message(topic: str, partition: int, raw: Any) -> Message:
-    _, timestamp_ms = raw.timestamp()
-    return Message(
-        topic, raw.key() or b"", raw.value(), partition, raw.offset(), timestamp_ms, headers_of(raw)
-    )
+def beyond_log(stored: int | None, log: PartitionLog) -> str:
+    """Return why ``stored``, the last message that was read, is of another log; or nothing."""
+    if stored is None or stored < log.high_watermark:
+        return ""
+    return f"the log ends at offset {log.high_watermark}, but the message at {stored} is stored"
+
+
+def missed_rows(
+    stored: int | None, log: PartitionLog, away_s: float, delete_retention_s: float
+) -> str:
+    """Return why rows may be stored that are deleted by now; or nothing.
+
+    ``away_s`` is the time since the log was last read to its end.
+    """
+    if stored is None:
+        return ""
+    gone = log.log_start_offset - stored - 1
+    if gone > 0:
+        return f"{gone} messages are gone that were not read"
+    if away_s > delete_retention_s:
+        return (
+            f"it was read to its end {away_s:.0f} s ago, and tombstones stay in it for "
+            f"{delete_retention_s:.0f} s (delete.retention.ms)"
+        )
+    return ""

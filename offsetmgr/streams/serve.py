@@ -18,6 +18,7 @@ from offsetmgr.http.files import Tokens, bearer_token, unauthorized
 from offsetmgr.http.front import Front
 from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.http.server import Server
+from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import decode_key, encode_key
 from offsetmgr.streams.storage import prefix_end
@@ -78,6 +79,8 @@ class ViewApp:
             status = HTTPStatus.METHOD_NOT_ALLOWED
             raise HttpStatusError(status, "method_not_allowed", text, {"allow": "GET, HEAD"})
         try:
+            if path.startswith(_KEYS.decode()) or path == "/v1/rows":
+                self._check_caught_up()
             if path.startswith(_KEYS.decode()):
                 # As bytes: a key need not be UTF-8.
                 return self._key(unquote_to_bytes(request.scope["raw_path"][len(_KEYS) :]))
@@ -97,13 +100,23 @@ class ViewApp:
         text = f"there is no {path}; give /v1/keys/KEY, /v1/rows or /v1/status"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
+    def _check_caught_up(self) -> None:
+        """Raise ViewError until the whole table was read: a row that is missing may still come."""
+        view = self.view
+        if not view.has_caught_up:
+            why = next((each.error for each in view.stats().partitions if each.error), None)
+            text = (
+                f"the view of {view.topic} is {view.state.name.lower()}, and has not read all rows"
+            )
+            raise ViewError(f"{text}: {why}" if why else f"{text}: ask again")
+
     def _key(self, raw: bytes) -> Response:
         key = decode_key(raw)
         value = self.view.get(key)
         if value is None:
             text = f"there is no row of key {_shown_key(key)!r}"
             raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
-        return json_response({"key": _shown_key(key), "value": value})
+        return json_response({"key": _shown_key(key), "value": whole(value)})
 
     def _rows(self, query: Mapping[str, str]) -> Response:
         unknown = sorted(set(query) - _ROWS_QUERY)
@@ -113,7 +126,9 @@ class ViewApp:
         start, end = _range(query)
         number = _count(query.get("count"))
         found = self.view.between(start, end)
-        rows, after = page_of(({"key": _shown_key(key), "value": v} for key, v in found), number)
+        rows, after = page_of(
+            ({"key": _shown_key(key), "value": whole(value)} for key, value in found), number
+        )
         return json_response({"rows": rows, "next": None if after is None else after["key"]})
 
 

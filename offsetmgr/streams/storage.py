@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import time
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import lmdb
 
-from offsetmgr.errors import shown
-from offsetmgr.streams.errors import ViewError, made_anew
+from offsetmgr.streams.errors import ViewError
+from offsetmgr.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_KEY_BYTES: Final = 511
 """Longest key that lmdb takes."""
@@ -35,9 +36,12 @@ _ROWS: Final = b"rows"
 _META: Final = b"meta"
 _TOPIC: Final = b"topic"
 _TOPIC_ID: Final = b"topic-id"
+_SEEN: Final = b"seen"
 _EMPTY_KEY: Final = b"empty-key"
 """The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+log = logging.getLogger("offsetmgr.streams")
 
 
 class Storage(Protocol):
@@ -49,7 +53,8 @@ class Storage(Protocol):
     def open(self, topic: str, topic_id: str) -> None:
         """Open or create the store; ``topic_id`` is empty with brokers before 2.8.
 
-        Raises ViewError where it has the rows of another topic, or of an older one of that name.
+        Rows of a former topic of that name are deleted.  Raises ViewError where the store has the
+        rows of another topic.
         """
 
     def close(self) -> None:
@@ -69,6 +74,15 @@ class Storage(Protocol):
 
         Raises ViewError.
         """
+
+    def clear(self, topic_id: str) -> None:
+        """Delete all rows and offsets; from now on the rows are of the topic with this id."""
+
+    def seen_s(self) -> float | None:
+        """Return the time, since 1970, until which no deletion was missed; None of a new store."""
+
+    def note_seen(self, at_s: float) -> None:
+        """Keep a new such time."""
 
     def flush(self) -> None:
         """Called once a partition has recovered its rows."""
@@ -106,6 +120,15 @@ class MemoryStorage:
             else:
                 self._rows[key] = value
         self._offsets.update(offsets)
+
+    def clear(self, topic_id: str) -> None:  # noqa: ARG002 -- nothing outlasts the process
+        self.close()
+
+    def seen_s(self) -> float | None:
+        return None
+
+    def note_seen(self, at_s: float) -> None:
+        """Nothing is to be noted."""
 
     def flush(self) -> None:
         """Nothing is to be flushed."""
@@ -165,6 +188,10 @@ class LmdbReader:
         found = self._meta_value(_offset_name(partition))
         return None if found is None else int(found)
 
+    def seen_s(self) -> float | None:
+        found = self._meta_value(_SEEN)
+        return None if found is None else float(found)
+
     def _meta_value(self, name: bytes) -> bytes | None:
         with self._env.begin(self._meta) as txn:
             return txn.get(name)
@@ -202,16 +229,19 @@ class LmdbStorage(LmdbReader):
         self._map_bytes = map_bytes
 
     def open(self, topic: str, topic_id: str) -> None:
+        self._topic = topic
         self.path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as opened:
             opened.enter_context(self._locked())
             self._forget_unsynced()
             self._open(readonly=False, sync=self._fsync, map_bytes=self._map_bytes)
             opened.callback(self._env.close)
-            origin = _checked_origin(self.path, self._meta_value, topic, topic_id)
+            if _is_former(self.path, self._meta_value, topic, topic_id):
+                self.clear(topic_id)
             with self._env.begin(self._meta, write=True) as txn:
-                for name, value in origin.items():
-                    txn.put(name, value)
+                txn.put(_TOPIC, topic.encode())
+                txn.put(_TOPIC_ID, topic_id.encode() or txn.get(_TOPIC_ID, b""))
+                self._empty = txn.stat(self._rows)["entries"] == 0
             if self._fsync:
                 self._env.sync(True)  # noqa: FBT003 -- the library's parameter
                 self._mark.unlink(missing_ok=True)
@@ -224,16 +254,21 @@ class LmdbStorage(LmdbReader):
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         # In their order, neighbours fall on one page.
-        keys = sorted(key for key in rows if key)
-        puts = ((key, value) for key in keys if (value := rows[key]) is not None)
+        keys = sorted(rows)
+        values: list[Any] = list(map(rows.__getitem__, keys))
+        puts: Iterable[tuple[bytes, Any]] = zip(keys, values, strict=True)
+        deleted = [key for key in keys if rows[key] is None] if None in values else []
+        if deleted or b"" in rows:
+            puts = ((key, value) for key, value in puts if key and value is not None)
         try:
             with self._env.begin(self._rows, write=True) as txn:
-                txn.cursor().putmulti(puts)
-                for key, value in rows.items():
-                    if not key:
-                        self._put_unnamed(txn, value)
-                    elif value is None and len(key) <= MAX_KEY_BYTES:
+                txn.cursor().putmulti(puts, append=self._empty)
+                self._empty = False
+                for key in deleted:
+                    if key and len(key) <= MAX_KEY_BYTES:
                         txn.delete(key)
+                if b"" in rows:
+                    self._put_unnamed(txn, rows[b""])
                 for partition, offset in offsets.items():
                     txn.put(_offset_name(partition), b"%d" % offset, db=self._meta)
         except lmdb.BadValsizeError:
@@ -247,6 +282,18 @@ class LmdbStorage(LmdbReader):
             raise ViewError(f"{text}: give LmdbStorage a higher one") from None
         except lmdb.Error as error:
             raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
+
+    def clear(self, topic_id: str) -> None:
+        with self._env.begin(write=True) as txn:
+            for database in (self._rows, self._meta):
+                txn.drop(database, delete=False)
+            txn.put(_TOPIC_ID, topic_id.encode(), db=self._meta)
+            txn.put(_TOPIC, self._topic.encode(), db=self._meta)
+        self._empty = True
+
+    def note_seen(self, at_s: float) -> None:
+        with self._env.begin(self._meta, write=True) as txn:
+            txn.put(_SEEN, repr(at_s).encode())
 
     def flush(self) -> None:
         self._env.sync(self._fsync)
@@ -315,12 +362,15 @@ class RocksStorage:
         except Exception as error:
             raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
         try:
-            origin = _checked_origin(self.path, self._meta_value, topic, topic_id)
+            former = _is_former(self.path, self._meta_value, topic, topic_id)
         except ViewError:
             self.close()
             raise
-        for name, value in origin.items():
-            self._db[_META + name] = value
+        if former:
+            self.clear(topic_id)
+        self._db[_META + _TOPIC] = topic.encode()
+        if topic_id:
+            self._db[_META + _TOPIC_ID] = topic_id.encode()
 
     def close(self) -> None:
         self._db.close()
@@ -360,6 +410,19 @@ class RocksStorage:
         except Exception as error:
             raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
 
+    def clear(self, topic_id: str) -> None:
+        topic = self._meta_value(_TOPIC) or b""
+        self._db.delete_range(b"", b"\xff")
+        self._db[_META + _TOPIC] = topic
+        self._db[_META + _TOPIC_ID] = topic_id.encode()
+
+    def seen_s(self) -> float | None:
+        found = self._meta_value(_SEEN)
+        return None if found is None else float(found)
+
+    def note_seen(self, at_s: float) -> None:
+        self._db[_META + _SEEN] = repr(at_s).encode()
+
     def flush(self) -> None:
         self._db.flush()
 
@@ -370,18 +433,20 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
-def _checked_origin(
+def _is_former(
     path: Path, read: Callable[[bytes], bytes | None], topic: str, topic_id: str
-) -> dict[bytes, bytes]:
-    """Return what a store is to say of its topic.  Raises ViewError where it says another thing."""
+) -> bool:
+    """Return True if a store has the rows of a former topic.  Raises ViewError for another one."""
     held = (read(_TOPIC) or topic.encode()).decode()
     if held != topic:
         text = f"the store at {path} has the rows of {held}, not of {topic}"
         raise ViewError(f"{text}: give another path")
     held_id = (read(_TOPIC_ID) or b"").decode()
-    if held_id and topic_id and held_id != topic_id:
-        raise ViewError(f"{made_anew(topic)} (the store is at {path})")
-    return {_TOPIC: topic.encode(), _TOPIC_ID: (topic_id or held_id).encode()}
+    if not (held_id and topic_id and held_id != topic_id):
+        return False
+    text = "the rows of topic %s in %s are deleted: the topic was deleted and recreated since"
+    log.warning(text, topic, path)
+    return True
 
 
 def _offset_name(partition: int) -> bytes:

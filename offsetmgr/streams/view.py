@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from enum import IntEnum
-from functools import cache
-from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors import ActorSystem
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import encode_key
-from offsetmgr.streams.partition_table import (
-    PartitionTable,
-    Progress,
-    TablePlan,
-    TableState,
-)
+from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
-from offsetmgr.streams.table_source import KafkaTable
+from offsetmgr.streams.table_reader import TablePlan, TableReader
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
@@ -29,14 +22,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from actors import ActorRef
     from offsetmgr.streams.codecs import Codec
     from offsetmgr.streams.messages import Message
     from offsetmgr.streams.partition_table import PartitionStats, PendingRows
     from offsetmgr.streams.storage import Storage
 
+GROUP: Final = "offsetmgr-view"
+"""Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""
+
 _STOP_S: Final = 60.0
-_numbers: Final = count()
 
 
 class ViewState(IntEnum):
@@ -65,7 +59,8 @@ class ViewStats(NamedTuple):
     topic: str
     state: ViewState
     lag: int | None
-    """Messages not stored yet; None where a partition's is not known."""
+    """Messages up to the high watermarks that are not stored yet, those behind an open transaction
+    included; None where a partition's is not known."""
     rows_per_s: float
     recovery: float
     """The lowest of the partitions."""
@@ -75,18 +70,11 @@ class ViewStats(NamedTuple):
     partitions: tuple[PartitionStats, ...]
 
 
-@cache
-def shared_system() -> ActorSystem:
-    """Return the threads of all views of this process."""
-    return ActorSystem(threads=2, name="views")
-
-
 class View(TableRows):
     """The rows of a table's topic in a store at ``path``, while it is started.
 
     ``kafka`` is the bootstrap servers or librdkafka's settings.  ``storage`` replaces the lmdb
-    store, ``update(rows, message)`` what is done with each message.  ``system`` are the threads
-    that it uses; by default all views of a process share two.
+    store, ``update(rows, message)`` what is done with each message.
 
     Raises InvalidValueError.
     """
@@ -100,7 +88,6 @@ class View(TableRows):
         *,
         storage: Storage | None = None,
         update: Callable[[PendingRows, Message], object] | None = None,
-        system: ActorSystem | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         if (path is None) == (storage is None):
@@ -112,55 +99,37 @@ class View(TableRows):
         self._readable = False
         self._kafka = kafka
         self._timeout_s = timeout_s
-        self._source: KafkaTable | None = None
-        self._update = update
-        self._system = system
+        self._plan = TablePlan(topic, self._store, update, self._take_states)
+        self._reader: TableReader | None = None
+        self._last: TableReader | None = None
+        """The reader of the last start, for stats."""
         self._observers: list[Callable[[ViewState], object]] = []
         self._changed = threading.Condition()
         self._state = ViewState.IDLE
         self._error: Exception | None = None
-        self._partitions: list[Progress] = []
-        self._refs: list[ActorRef[PartitionTable]] = []
 
     def start(self) -> Self:
         """Open the store and begin to read the topic.
 
         Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
         """
-        if self._source is not None:
-            return self
-        source = KafkaTable(self._kafka, self.topic, timeout_s=self._timeout_s)
-        try:
-            found = source.describe()
-            self._store.open(self.topic, found.topic_id)
-        except BaseException:
-            source.close()
-            raise
-        self._source = source
-        self._error = None
-        self._partitions = [Progress(each) for each in range(found.partitions)]
-        plan = TablePlan(self.topic, self._store, source, self._update, self._take_state)
-        system = self._system or shared_system()
-        self._refs = [
-            system.spawn(PartitionTable, plan, each, name=f"view-{next(_numbers)}-{self.topic}")
-            for each in self._partitions
-        ]
+        if self._reader is None:
+            reader = TableReader(self._kafka, self._plan, group=GROUP, timeout_s=self._timeout_s)
+            self._error = None
+            self._reader = self._last = reader
+            try:
+                reader.start()
+            except BaseException:
+                self._reader = None
+                raise
         return self
 
     def stop(self, timeout: float = _STOP_S) -> None:
         """End reading and close the store; harmless when repeated."""
-        source, self._source = self._source, None
-        if source is None:
-            return
-        self._readable = False
-        for ref in self._refs:
-            ref.stop(block=False)
-        try:
-            for ref in self._refs:
-                ref.stop(timeout=timeout)
-            self._store.close()
-        finally:
-            source.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._readable = False
+            reader.stop(timeout)
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all has been read that the topic holds.
@@ -175,7 +144,7 @@ class View(TableRows):
                 self._refuse()
             if self._state is not ViewState.RUNNING:
                 state = self._state.name.lower()
-                why = next((each.error for each in self._partitions if each.error), "")
+                why = next((each.error for each in self.stats().partitions if each.error), "")
                 text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
                 raise OffsetTimeoutError(f"{text}: {why}" if why else text)
 
@@ -188,6 +157,12 @@ class View(TableRows):
     def recovered(self) -> bool:
         """True if all has been read that the topic held when the view connected."""
         return self._state is ViewState.RUNNING
+
+    @property
+    def has_caught_up(self) -> bool:
+        """True if the table was read to its end since the start, or since it began anew."""
+        reader = self._reader
+        return reader is not None and reader.caught_up.is_set()
 
     def observe(self, observer: Callable[[ViewState], object]) -> Callable[[], None]:
         """Call ``observer`` with each new state, in a thread of the view's; it must not block.
@@ -205,8 +180,9 @@ class View(TableRows):
 
     def stats(self) -> ViewStats:
         """Return states, lag, rates and recovery."""
-        now_s = (self._system or shared_system()).clock.now()
-        found = tuple(each.stats(now_s) for each in self._partitions)
+        now_s, reader = time.monotonic(), self._last
+        parts = () if reader is None else reader.partitions.values()
+        found = tuple(each.stats(now_s) for each in parts)
         lags = [each.lag for each in found]
         return ViewStats(
             self.topic,
@@ -232,15 +208,19 @@ class View(TableRows):
         text = f"the view of {self.topic} is {state}, and has no rows to read yet"
         raise ViewError(f"{text}: call start() and wait_until_running()")
 
-    def _take_state(self, _partition: int, _state: TableState, error: Exception | None) -> None:
-        """Take in the new state of a partition."""
+    def _take_states(self) -> None:
+        """Take in new states of the partitions."""
+        reader = self._last
         with self._changed:
-            self._error = self._error or error
-            lowest = _STATES[min(each.state for each in self._partitions)]
+            if reader is None:
+                return
+            self._error = reader.error
+            states = [part.state for part in reader.partitions.values()]
+            lowest = _STATES[min(states, default=TableState.STOPPED)]
             if lowest is self._state:
                 return
             self._state = lowest
-            self._readable = lowest >= ViewState.CONNECTING and self._source is not None
+            self._readable = lowest >= ViewState.CONNECTING and self._reader is not None
             self._changed.notify_all()
             for observer in list(self._observers):
                 observer(lowest)

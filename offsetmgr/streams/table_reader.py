@@ -1,0 +1,542 @@
+"""Copies the log of a table's topic into a store, and follows it: for views and for lookups.
+
+One thread reads all partitions and gathers their rows; a second one writes what was gathered, so
+that rows of a large write share pages.  A third one asks Kafka about the topic: for its id, so that
+a recreated table begins anew, and for its partitions, so that added ones are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotAnsweredError
+from itertools import groupby
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from offsetmgr.answers import Failure
+from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OffsetTimeoutError
+from offsetmgr.kafka.clients import open_consumer
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import checked_config
+from offsetmgr.kafka.errors import does_not_exist, request_error
+from offsetmgr.kafka.messages import headers_of
+from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs
+from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.messages import Message as TableMessage
+from offsetmgr.streams.partition_table import (
+    PendingRows,
+    Progress,
+    TableState,
+    beyond_log,
+    missed_rows,
+)
+from offsetmgr.types import check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from confluent_kafka import Consumer
+
+    from offsetmgr.answers import PartitionLog, TopicLog
+    from offsetmgr.streams.storage import Storage
+
+LOOK_S: Final = 5.0
+"""Pause between two questions for the topic's id and its partitions."""
+
+GATHERED_BYTES: Final = 64 * 1024**2
+"""Most memory of the rows that are gathered for one write; twice as much while one is written."""
+GATHERED_S: Final = 1.0
+"""Longest time for which rows are gathered."""
+
+SEEN_S: Final = 60.0
+"""Pause between two notes in the store that the table was read to its end."""
+
+_CHUNK: Final = 250
+"""Most messages of a read: fewer than start Python's garbage collector, whose full runs took half
+of a recovery's time."""
+_ROW_BYTES: Final = 200
+"""Memory of a gathered row beside its key and value."""
+_IDLE_S: Final = 0.1
+_PAUSE_S: Final = 0.01
+_DAY_S: Final = 24 * 3600.0
+_ENDS: Final = {
+    "log_start_offset": EARLIEST,
+    "high_watermark": LATEST,
+    "last_stable_offset": LATEST,
+}
+_AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
+_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
+
+log = logging.getLogger("offsetmgr.streams")
+
+
+class TablePlan(NamedTuple):
+    """What a reader does."""
+
+    topic: str
+    storage: Storage
+    update: Callable[[PendingRows, TableMessage], object] | None = None
+    """Called with each message; None puts or deletes the row of its key."""
+    changed: Callable[[], object] = lambda: None
+    """Called after the state of a partition has changed."""
+    until_stable: bool = False
+    """True if a table is recovered at its last stable offset; False is at the high watermark, so
+    that messages behind an open transaction are waited for."""
+
+
+class _Answer(NamedTuple):
+    """The topic as it is now."""
+
+    log: TopicLog
+    delete_retention_s: float
+    """For so long tombstones stay in the topic; infinite if it is not compacted."""
+
+
+class _Gathered:
+    """What was read and is not written."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | None] = {}
+        self.messages: list[Message] = []
+        """For an update callback, instead of the rows."""
+        self.size = 0
+        self.since_s = 0.0
+        self.offsets: dict[int, int] = {}
+        """The last message of each partition."""
+        self.counts: dict[int, int] = {}
+        """Messages of each partition."""
+        self.ends: dict[int, int] = {}
+        """Where the partitions end that were read to their end."""
+
+
+class TableReader:
+    """Keeps the rows of a topic in a store up to date, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        kafka: str | Mapping[str, object],
+        plan: TablePlan,
+        *,
+        group: str,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """``kafka`` is the bootstrap servers or librdkafka's settings.
+
+        ``group`` is never joined and nothing is committed to it, but Kafka may ask for the right to
+        it.  ``timeout_s`` is for each request.  Raises InvalidValueError.
+        """
+        self._plan = plan
+        self._topic = check_topic(plan.topic)
+        settings = checked_config(kafka)
+        self._group = str(settings.get("group.id", group))
+        self._settings: dict[str, object] = {
+            # librdkafka's own, 1 MB and a second's pause whenever a queue is full, slow a recovery.
+            "max.partition.fetch.bytes": 8 * 1024**2,
+            "fetch.queue.backoff.ms": 5,
+            **settings,
+            "group.id": self._group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._timeout_s = timeout_s
+        self._kafka = settings
+        self.partitions: dict[int, Progress] = {}
+        self.error: Exception | None = None
+        """Why it has ended by itself."""
+        self.caught_up = threading.Event()
+        """Set while each partition has been read to its end since the table last began anew."""
+        self._topic_id = ""
+        self._consumer: Consumer | None = None
+        self._gathered = _Gathered()
+        self._ended = threading.Event()
+        self._away: KafkaError | None = None
+        self._asked: Future[_Answer] | None = None
+        self._when_asked: dict[int, int | None] = {}
+        """The next offsets of the connected partitions when Kafka was asked."""
+        self._look_s = self._tick_s = self._seen_s = 0.0
+        self._writing: Future[None] | None = None
+        self._told: set[str] = set()
+
+    def start(self) -> None:
+        """Open the store and begin to read.
+
+        Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
+        """
+        self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
+        try:
+            answer = self._ask(connecting=True)
+            self._topic_id = answer.log.topic_id
+            self._plan.storage.open(self._topic, self._topic_id)
+        except BaseException as error:
+            self._reader.close()
+            if isinstance(error, KafkaRequestError) and does_not_exist(error):
+                fix = "create it, or start what writes the table"
+                raise TopicsError(f"topic {self._topic} does not exist: {fix}") from None
+            raise
+        now_s = time.monotonic()
+        self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
+        self._plan.changed()
+        self._pool = ThreadPoolExecutor(2, f"table-{self._topic}")
+        self._asked = Future()
+        self._asked.set_result(answer)
+        name = f"table-{self._topic}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End reading, and close the store after the last write; once."""
+        self._ended.set()
+        self._thread.join(timeout)
+        self._pool.submit(self._reader.close)
+        self._pool.shutdown(wait=False)
+        if self._thread.is_alive():
+            text = f"the table of {self._topic} still writes its store after {timeout} s"
+            raise OffsetTimeoutError(text)
+        self._plan.storage.close()
+
+    # The thread that reads
+
+    def _run(self) -> None:
+        try:
+            self._enter(self.partitions.values(), TableState.CONNECTING)
+            while not self._ended.is_set():
+                self._look()
+                self._read()
+            self._written()
+            if self._at_end():
+                self._plan.storage.note_seen(time.time())
+        except Exception as error:  # noqa: BLE001 -- whatever a store or a callback raises
+            # At the end of the process the pool's threads end first.
+            self.error = error if threading.main_thread().is_alive() else None
+        finally:
+            self._close_consumer()
+            for part in self.partitions.values():
+                part.error = part.error if self.error is None else str(self.error)
+                part.state = TableState.STOPPED
+            self.caught_up.set()  # whoever waits for it finds the error
+            self._plan.changed()
+
+    def _look(self) -> None:
+        """Ask about the topic where that is due, and take in the answer."""
+        now_s = time.monotonic()
+        if self._writing is not None and self._writing.done():
+            self._written()
+        if now_s >= self._tick_s:
+            self._tick(now_s)
+        if self._asked is None:
+            parts = self.partitions.values()
+            due = any(part.is_due(now_s) for part in parts)
+            if due or now_s >= self._look_s:
+                self._when_asked = {p.partition: p.next_offset for p in parts if p.connected}
+                self._asked = self._pool.submit(self._ask, connecting=due)
+        elif self._asked.done():
+            asked, self._asked = self._asked, None
+            self._look_s = now_s + LOOK_S
+            try:
+                answer = asked.result()
+            except KafkaRequestError as error:
+                gone = does_not_exist(error)
+                parts = self.partitions.values()
+                self._lose([p for p in parts if p.is_due(now_s) or (gone and p.connected)], error)
+            else:
+                self._take(answer)
+
+    def _tick(self, now_s: float) -> None:
+        """Do what is due once a second."""
+        self._tick_s = now_s + 1.0
+        for number, part in self.partitions.items():
+            part.sample(now_s)
+            if part.connected and self._consumer is not None:
+                where = TopicPartition(self._topic, number)
+                _, end = self._consumer.get_watermark_offsets(where, cached=True)
+                part.high_watermark = max(end, part.high_watermark or 0)
+        if now_s >= self._seen_s and self._writing is None and self._at_end():
+            self._seen_s = now_s + SEEN_S
+            self._plan.storage.note_seen(time.time())
+
+    def _at_end(self) -> bool:
+        return all(part.at_end for part in self.partitions.values())
+
+    def _take(self, answer: _Answer) -> None:
+        now_s = time.monotonic()
+        topic_id, logs = answer.log.topic_id, answer.log.partitions
+        if self._topic_id and topic_id and topic_id != self._topic_id:
+            self._begin_anew("the topic was deleted and recreated", topic_id)
+            self.partitions = {n: part for n, part in self.partitions.items() if n in logs}
+        self._topic_id = topic_id or self._topic_id
+        for number in sorted(logs.keys() - self.partitions.keys()):
+            log.info("topic %s has a new partition %d, which is read too", self._topic, number)
+            part = Progress(number, now_s)
+            part.state = TableState.CONNECTING
+            self.partitions = {**self.partitions, number: part}
+        for number, part in self.partitions.items():
+            ends = logs.get(number)
+            # One that was lost since may have stored more than the answer knows.
+            due = part.is_due(now_s) and number not in self._when_asked
+            if ends is None or ends.failure is not None:
+                if due or (ends is None and part.connected):
+                    self._lose([part], self._failure(number, ends))
+                continue
+            part.high_watermark = ends.high_watermark
+            part.last_stable_offset = ends.last_stable_offset
+            # Without ids this alone tells of another log.
+            cut = part.connected and (self._when_asked.get(number) or 0) > ends.high_watermark
+            if due or cut:
+                self._connect(part, ends, answer.delete_retention_s)
+            self._watch_transaction(part)
+
+    def _failure(self, number: int, ends: PartitionLog | None) -> KafkaRequestError:
+        if ends is None or ends.failure is None:
+            return self._error(KafkaError(KafkaError._UNKNOWN_PARTITION))  # noqa: SLF001
+        return request_error(f"log of {self._topic}/{number}", ends.failure, topic=self._topic)
+
+    def _connect(self, part: Progress, ends: PartitionLog, delete_retention_s: float) -> None:
+        self._hand_over()
+        self._written()
+        number, storage = part.partition, self._plan.storage
+        stored, seen_s = storage.offset(number), storage.seen_s()
+        away_s = 0.0 if seen_s is None else time.time() - seen_s
+        why = beyond_log(stored, ends)
+        missed = missed_rows(stored, ends, away_s, delete_retention_s)
+        if why or (missed and self._plan.update is None and delete_retention_s < inf):
+            self._begin_anew(why or missed, self._topic_id)
+            stored = None
+        elif missed:
+            log.warning("table %s/%d: %s", self._topic, number, missed)
+        if storage.seen_s() is None:
+            storage.note_seen(time.time())  # from its beginning on nothing is missed
+        start = ends.log_start_offset if stored is None else max(stored + 1, ends.log_start_offset)
+        stable = ends.last_stable_offset
+        target = stable if self._plan.until_stable and stable else ends.high_watermark
+        part.connect(start, target, time.monotonic())
+        self._plan.changed()
+        where = TopicPartition(self._topic, number, start)
+        if self._consumer is None:
+            self._consumer = open_consumer(self._settings, {"error_cb": self._fail})
+        self._consumer.incremental_assign([where])
+        self._gathered.ends.update({number: start} if start >= target else {})
+
+    def _begin_anew(self, why: str, topic_id: str) -> None:
+        """Delete all rows, and read the topic from its beginning."""
+        text = "the rows of topic %s are deleted and read again from its beginning: %s"
+        log.warning(text, self._topic, why)
+        self._written()
+        self.caught_up.clear()
+        self._close_consumer()
+        self._gathered = _Gathered()
+        self._plan.storage.clear(topic_id)
+        for part in self.partitions.values():
+            part.begin_anew(time.monotonic())
+        self._plan.changed()
+
+    def _watch_transaction(self, part: Progress) -> None:
+        hidden_from = part.hidden_from
+        if hidden_from is not None and part.error is None:
+            part.error = f"an open transaction hides the messages from offset {hidden_from} on"
+            log.warning("table %s/%d waits: %s", self._topic, part.partition, part.error)
+
+    def _lose(self, parts: Sequence[Progress], error: KafkaRequestError) -> None:
+        """Connect partitions again after their back-off."""
+        now_s = time.monotonic()
+        if not parts:
+            return
+        wheres = [TopicPartition(self._topic, p.partition) for p in parts if p.connected]
+        if wheres and self._consumer is not None:
+            self._consumer.incremental_unassign(wheres)
+        waits_s = {part.disconnect(str(error), now_s) for part in parts}
+        text = "table %s connects again in %.0f s to partitions %s: %s"
+        log.warning(text, self._topic, max(waits_s), [p.partition for p in parts], error)
+        if not any(part.connected for part in self.partitions.values()):
+            self._close_consumer()
+        self._plan.changed()
+
+    def _read(self) -> None:
+        """Gather what has arrived, and hand it over to be written when that is enough."""
+        if self._consumer is None:
+            self._ended.wait(_IDLE_S)
+            return
+        gathered = self._gathered
+        found = self._consumer.consume(_CHUNK, 0)
+        if not found:
+            empty = not (gathered.offsets or gathered.ends)
+            found = self._consumer.consume(1, _IDLE_S if empty else _PAUSE_S)
+        if any(map(Message.error, found)):
+            found = self._without_events(found)
+        if found:
+            self._gather(found)
+        elif self._away is not None:
+            error, self._away = self._error(self._away), None
+            self._lose([part for part in self.partitions.values() if part.connected], error)
+        if self._is_enough():
+            self._hand_over()
+
+    def _without_events(self, found: list[Message]) -> list[Message]:
+        """Take in ends of partitions and errors; return the messages."""
+        messages = []
+        for each in found:
+            error, number = each.error(), each.partition()
+            part = self.partitions.get(-1 if number is None else number)
+            if error is None:
+                messages.append(each)
+            elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                text = (
+                    f"Kafka does not let this user DESCRIBE the group {self._group}; topic "
+                    f"{self._topic} is read without it"
+                )
+                self._tell(text)
+            elif part is None or each.topic() is None:
+                self._away = error
+            elif error.code() == _END:
+                self._gathered.ends[part.partition] = each.offset() or 0
+            elif part.connected:
+                self._lose([part], self._error(error))
+        return messages
+
+    def _gather(self, messages: list[Message]) -> None:
+        gathered = self._gathered
+        if not gathered.offsets:
+            gathered.since_s = time.monotonic()
+        # In C wherever possible: this is done for each message of a recovery.
+        partition_of: Any = Message.partition
+        for number, grouped in groupby(messages, partition_of):
+            run = list(grouped)
+            gathered.offsets[number] = run[-1].offset() or 0
+            gathered.counts[number] = gathered.counts.get(number, 0) + len(run)
+        keys: list[Any] = list(map(Message.key, messages))
+        values: list[Any] = list(map(Message.value, messages))
+        if None in keys:
+            keys = [key or b"" for key in keys]
+        if self._plan.update is None:
+            gathered.rows.update(zip(keys, values, strict=True))
+        else:
+            gathered.messages += messages
+        data = sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        gathered.size += data + _ROW_BYTES * len(messages)
+
+    def _is_enough(self) -> bool:
+        gathered = self._gathered
+        if not (gathered.offsets or gathered.ends):
+            return False
+        if gathered.size >= GATHERED_BYTES:
+            return True  # and wait for the write before
+        if self._writing is not None:
+            return False
+        recovering = any(
+            part.state is TableState.RECOVERING and number not in gathered.ends
+            for number, part in self.partitions.items()
+        )
+        return not recovering or time.monotonic() - gathered.since_s >= GATHERED_S
+
+    def _hand_over(self) -> None:
+        self._written()
+        gathered, self._gathered = self._gathered, _Gathered()
+        if gathered.offsets or gathered.ends:
+            self._writing = self._pool.submit(self._write, gathered)
+
+    def _written(self) -> None:
+        """Wait for the write under way, and raise what it has raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _close_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _fail(self, error: KafkaError) -> None:
+        """Take in an error of the client; it connects again to a single broker by itself."""
+        if error.code() == _AWAY or error.fatal():
+            self._away = error
+
+    def _error(self, error: KafkaError) -> KafkaRequestError:
+        return request_error(f"read of {self._topic}", error, right="READ", topic=self._topic)
+
+    def _tell(self, text: str) -> None:
+        """Log a warning once."""
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
+
+    # In other threads
+
+    def _ask(self, *, connecting: bool) -> _Answer:
+        """Return the topic as it is now.  Raises KafkaRequestError."""
+        what, admin = f"description of topic {self._topic}", self._reader.admin
+        try:
+            found = topic_logs(admin, [self._topic], _ENDS, self._timeout_s, self._timeout_s)
+        except NotAnsweredError:
+            raise request_error(what, Failure(error_info(TIMED_OUT))) from None
+        topic = found[self._topic]
+        if topic.failure is not None:
+            raise request_error(what, topic.failure, topic=self._topic)
+        return _Answer(topic, self._delete_retention_s() if connecting else _DAY_S)
+
+    def _delete_retention_s(self) -> float:
+        """Return how long tombstones stay in the topic; infinite if none are taken out."""
+        settings = self._reader.topic_settings([self._topic])[self._topic]
+        if isinstance(settings, OffsetManagerError):
+            self._tell(f"{settings}; delete.retention.ms of one day is assumed")
+            return _DAY_S
+        if "compact" not in settings.get("cleanup.policy", "compact"):
+            return inf
+        return int(settings.get("delete.retention.ms", _DAY_S * 1_000)) / 1_000
+
+    def _write(self, gathered: _Gathered) -> None:
+        """Write what was gathered."""
+        storage, update = self._plan.storage, self._plan.update
+        rows = gathered.rows
+        if update is not None:
+            pending = PendingRows(storage)
+            for each in gathered.messages:
+                update(pending, _message(self._topic, each))
+            rows = pending.changes
+        if gathered.offsets:
+            storage.apply(rows, gathered.offsets)
+        now_s = time.monotonic()
+        recovered = []
+        for number in gathered.offsets.keys() | gathered.ends.keys():
+            part = self.partitions[number]
+            part.wrote(
+                gathered.counts.get(number, 0),
+                gathered.offsets.get(number),
+                gathered.ends.get(number),
+                now_s,
+            )
+            if part.state is TableState.RECOVERING and (part.next_offset or 0) >= part.target:
+                recovered.append(part)
+        if recovered:
+            self._enter(recovered, TableState.PREPARING)
+            storage.flush()
+            for part in recovered:
+                part.recovery_s = part.recovery_s or time.monotonic() - part.began_s
+                part.error = None
+            self._enter(recovered, TableState.RUNNING)
+        if all(part.state is TableState.RUNNING for part in self.partitions.values()):
+            self.caught_up.set()
+
+    def _enter(self, parts: Iterable[Progress], state: TableState) -> None:
+        for part in parts:
+            part.state = state
+        self._plan.changed()
+
+
+def _message(topic: str, raw: Message) -> TableMessage:
+    _, timestamp_ms = raw.timestamp()
+    return TableMessage(
+        topic,
+        raw.key() or b"",
+        raw.value(),
+        raw.partition() or 0,
+        raw.offset() or 0,
+        timestamp_ms,
+        headers_of(raw),
+    )

@@ -1,0 +1,297 @@
+"""Tables that change under a view or a lookup: transactions, partitions, topics, rights, time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.streams import codecs
+from offsetmgr.streams.lookups import rows_of
+from offsetmgr.streams.partition_table import TableState
+from offsetmgr.streams.storage import LmdbStorage, MemoryStorage
+from offsetmgr.streams.view import View, ViewState
+from tests.conftest import create_topic
+from tests.kafka.test_views import served
+from tests.secured import USER, user_login
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def admin(kafka: DevKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have views look at their topics more often."""
+    monkeypatch.setattr("offsetmgr.streams.table_reader.LOOK_S", 0.2)
+
+
+def send(kafka: DevKafka, topic: str, rows: Mapping[str, str | None], partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for key, value in rows.items():
+        producer.produce(topic, value, key, partition=partition)
+    assert producer.flush(WAIT_S) == 0
+
+
+def view_of(kafka: DevKafka, topic: str, path: Path) -> View:
+    return View(kafka.bootstrap_servers, topic, codecs.String(), path)
+
+
+def delete(admin: AdminClient, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+    listed = partial(admin.list_topics, timeout=WAIT_S)
+    eventually(lambda: topic in listed().topics, expected=False)
+
+
+class Transactional:
+    """A producer that leaves a transaction open."""
+
+    def __init__(self, kafka: DevKafka, name: str) -> None:
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        self.producer = Producer({**servers, "transactional.id": name})
+        self.producer.init_transactions(WAIT_S)
+
+    def write(self, topic: str, key: str, value: str, partition: int = 0) -> None:
+        self.producer.begin_transaction()
+        self.producer.produce(topic, value, key, partition)
+        assert self.producer.flush(WAIT_S) == 0
+
+
+@pytest.mark.usefixtures("quick")
+class TestTransactions:
+    def test_a_view_is_not_running_while_a_transaction_hides_committed_rows(
+        self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
+    ) -> None:
+        """It says which offset it waits for, over HTTP too; lookups take what is committed."""
+        topic = new_topic(1)
+        send(kafka, topic, {"a": "1"})
+        hanging, other = (Transactional(kafka, f"{unique_name}-{n}") for n in (1, 2))
+        hanging.write(topic, "x", "9")
+        other.write(topic, "a", "2")
+        other.producer.commit_transaction(WAIT_S)
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        assert rows_of(servers, topic).get(b"a") == b"1"
+        with view_of(kafka, topic, tmp_path) as view:
+            hides = "an open transaction hides the messages from offset 1 on"
+            eventually(lambda: view.stats().partitions[0].error, hides)
+            (part,) = view.stats().partitions
+            assert (part.next_offset, part.last_stable_offset, part.high_watermark) == (1, 1, 4)
+            assert (part.lag, part.recovery) == (3, 0.25)
+            assert (view.state, view.has_caught_up) == (ViewState.CATCH_UP, False)
+            with pytest.raises(OffsetTimeoutError, match=hides):
+                view.wait_until_running(0.1)
+            hanging.producer.abort_transaction(WAIT_S)
+            view.wait_until_running(WAIT_S)
+            assert dict(view) == {"a": "2"}
+            eventually(lambda: view.stats().lag, 0)
+            assert view.stats().partitions[0].error is None
+            # One that begins later does not end the state.
+            hanging.write(topic, "x", "9")
+            eventually(lambda: view.stats().partitions[0].lag, 1)
+            assert view.state is ViewState.RUNNING
+            hanging.producer.commit_transaction(WAIT_S)
+            eventually(lambda: view.get("x"), "9")
+        eventually(lambda: rows_of(servers, topic).get(b"a"), b"2")
+
+    def test_a_view_is_as_far_as_its_last_partition(
+        self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
+    ) -> None:
+        """Until that one has caught up, rows of the others can be read, and are followed."""
+        topic = new_topic(3)
+        hanging = Transactional(kafka, unique_name)
+        hanging.write(topic, "b", "1", partition=1)
+        with view_of(kafka, topic, tmp_path) as view:
+            for number in (0, 2):
+                send(kafka, topic, {f"{number}": "1"}, number)
+            ahead = [TableState.RUNNING, TableState.RECOVERING, TableState.RUNNING]
+            eventually(lambda: [part.state for part in view.stats().partitions], ahead)
+            assert (view.state, view.recovered) == (ViewState.CATCH_UP, False)
+            eventually(lambda: dict(view), {"0": "1", "2": "1"})
+            with pytest.raises(OffsetTimeoutError, match=r"within 0.01 s, but catch_up"):
+                view.wait_until_running(0.01)
+            hanging.producer.commit_transaction(WAIT_S)
+            view.wait_until_running(WAIT_S)
+            assert view.get("b") == "1"
+
+    def test_nothing_is_served_before_the_table_was_read(
+        self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
+    ) -> None:
+        """A row that is missing may still come."""
+        topic = new_topic(1)
+        hanging = Transactional(kafka, unique_name)
+        hanging.write(topic, "a", "1")
+        options = ["--table", topic, "--path", str(tmp_path), "--codec", "string"]
+        options += ["--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers]
+        with served(options) as url, httpx.Client(base_url=url, timeout=WAIT_S) as http:
+            for target in ("/v1/keys/a", "/v1/rows"):
+                answer = http.get(target)
+                assert answer.status_code == 503
+                assert "has not read all rows" in answer.json()["error"]["message"]
+            assert http.get("/v1/status").json()["partitions"][0]["lag"] == 1
+            hanging.producer.commit_transaction(WAIT_S)
+            eventually(lambda: http.get("/v1/keys/a").status_code, 200)
+            assert http.get("/v1/keys/b").status_code == 404
+
+
+@pytest.mark.usefixtures("quick")
+class TestPartitionsAndTopics:
+    def test_added_partitions_are_read(
+        self, kafka: DevKafka, admin: AdminClient, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Live and after a restart, by views and by lookups."""
+        topic = new_topic(1)
+        send(kafka, topic, {"0": "old"})
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        assert rows_of(servers, topic).get(b"0") == b"old"
+        expected = {str(number): "new" for number in range(4)}
+        with view_of(kafka, topic, tmp_path) as view:
+            view.wait_until_running(WAIT_S)
+            admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_S)
+            for number in range(3):
+                send(kafka, topic, {str(number): "new"}, number)
+            eventually(lambda: dict(view), dict.fromkeys("012", "new"))
+            view.wait_until_running(WAIT_S)
+            assert len(view.stats().partitions) == 3
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(WAIT_S)
+        send(kafka, topic, {"3": "new"}, 3)
+        with view_of(kafka, topic, tmp_path) as view:
+            view.wait_until_running(WAIT_S)
+            assert dict(view) == expected
+        eventually(
+            lambda: {k: rows_of(servers, topic).get(k.encode()) for k in expected},
+            dict.fromkeys(expected, b"new"),
+        )
+
+    @pytest.mark.parametrize("messages", [2, 3, 6])
+    def test_a_recreated_table_begins_anew(
+        self, kafka: DevKafka, admin: AdminClient, unique_name: str, tmp_path: Path, messages: int
+    ) -> None:
+        """Whether the new log is shorter, as long or longer; live and after a restart."""
+        create_topic(kafka, unique_name, 2)
+        send(kafka, unique_name, {"a": "1", "b": "2", "c": "3"})
+        send(kafka, unique_name, {"d": "4"}, 1)
+        servers = {"bootstrap.servers": kafka.bootstrap_servers}
+        assert rows_of(servers, unique_name).get(b"a") == b"1"
+        new = {f"new-{number}": "1" for number in range(messages - 1)}
+        with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
+            view.wait_until_running(WAIT_S)
+            delete(admin, unique_name)
+            create_topic(kafka, unique_name, 1)
+            send(kafka, unique_name, {"a": "9", **new})
+            eventually(lambda: dict(view), {"a": "9", **new})
+            view.wait_until_running(WAIT_S)
+            assert view.stats().lag == 0
+        eventually(lambda: rows_of(servers, unique_name).get(b"a"), b"9")
+        assert rows_of(servers, unique_name).get(b"b") is None
+        delete(admin, unique_name)
+        create_topic(kafka, unique_name, 3)
+        send(kafka, unique_name, {"z": "1", **new}, 2)
+        with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
+            view.wait_until_running(WAIT_S)
+            assert dict(view) == {"z": "1", **new}
+
+    def test_a_view_waits_for_a_deleted_topic(
+        self, kafka: DevKafka, admin: AdminClient, unique_name: str
+    ) -> None:
+        """Its rows can be read meanwhile; it says what is wrong."""
+        create_topic(kafka, unique_name, 1)
+        send(kafka, unique_name, {"a": "1"})
+        servers = kafka.bootstrap_servers
+        with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
+            view.wait_until_running(WAIT_S)
+            delete(admin, unique_name)
+            eventually(lambda: view.state, ViewState.CONNECTING)
+            assert "does not exist" in (view.stats().partitions[0].error or "")
+            assert dict(view) == {"a": "1"}
+            create_topic(kafka, unique_name, 1)
+            send(kafka, unique_name, {"b": "2"})
+            eventually(lambda: dict(view), {"b": "2"})
+
+    @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
+    def test_a_view_that_was_away_for_longer_than_tombstones_stay_begins_anew(
+        self,
+        kafka: DevKafka,
+        admin: AdminClient,
+        unique_name: str,
+        tmp_path: Path,
+        away_s: float,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """A row whose tombstone it has missed is not served; after a shorter time it goes on."""
+        config = {"cleanup.policy": "compact", "delete.retention.ms": "1800000"}
+        new = NewTopic(unique_name, 1, config=config)
+        admin.create_topics([new])[unique_name].result(WAIT_S)
+        send(kafka, unique_name, {"a": "1"})
+        with view_of(kafka, unique_name, tmp_path) as view:
+            view.wait_until_running(WAIT_S)
+        store = LmdbStorage(tmp_path)
+        store.open(unique_name, "")
+        # As if the tombstone of "ghost" had been compacted away meanwhile.
+        store.apply({b"ghost": b"2"}, {})
+        store.note_seen(time.time() - away_s)
+        store.close()
+        with caplog.at_level(logging.WARNING), view_of(kafka, unique_name, tmp_path) as view:
+            view.wait_until_running(WAIT_S)
+            ghost = {} if away_s > 1_800 else {"ghost": "2"}
+            assert dict(view) == {"a": "1", **ghost}
+        assert ("tombstones stay in it for 1800 s" in caplog.text) is (not ghost)
+
+
+@pytest.fixture
+def granted(kafka: DevKafka, unique_name: str) -> None:
+    """Let the user read the topic, and nothing else."""
+    create_topic(kafka, unique_name, 1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC, unique_name, ResourcePatternType.LITERAL, f"User:{USER}", "*",
+            operation, AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE)
+    ]  # fmt: skip
+    for created in admin.create_acls(bindings).values():
+        created.result(WAIT_S)
+
+
+@pytest.mark.usefixtures("granted")
+def test_a_view_needs_rights_to_its_topic_alone(
+    kafka: DevKafka, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those to its group and to settings are named once, and it runs without them."""
+    send(kafka, unique_name, {"a": "1"})
+    with View(user_login(kafka), unique_name, codecs.String(), storage=MemoryStorage()) as view:
+        view.wait_until_running(WAIT_S)
+        assert dict(view) == {"a": "1"}
+        group = f"does not let this user DESCRIBE the group offsetmgr-view; topic {unique_name}"
+        eventually(lambda: group in caplog.text, expected=True)
+        send(kafka, unique_name, {"a": "2"})
+        eventually(lambda: view.get("a"), "2")
+    assert "delete.retention.ms of one day is assumed" in caplog.text
+    assert caplog.text.count(group) == 1
