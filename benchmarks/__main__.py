@@ -25,11 +25,11 @@ NAMES: Final = (
     *("managers", "watch", "stores", "service", "consumer", "crowd", "overhead", "paths"),
     "page",
 )
-FURTHER: Final = ("consumer_peers", "streams", "views", "view_peers")
+FURTHER: Final = ("consumer_peers", "streams", "views", "view_peers", "keys")
 """Longer ones, to be named; those of peers install them."""
 MODULES: Final = {
     **dict.fromkeys(("overhead", "paths"), "spark"),
-    **dict.fromkeys(("consumer_peers", "streams", "view_peers"), "peers"),
+    **dict.fromkeys(("consumer_peers", "streams", "view_peers", "keys"), "peers"),
 }
 """Where a benchmark is a function of its name; the others are ``run`` of their module."""
 

@@ -2,7 +2,8 @@
 
 The others are installed under ``.peers``: the Python ones by pip, goka by Go.  pyrallel-consumer
 needs Python 3.12; it is left out where there is none.  A peer that is faster than ours is a floor
-that is missed.  Run as a program, it is our counter of keys, or our view's recovery.
+that is missed.  Run as a program, it is our counter of keys, or our
+view's recovery.
 """
 
 from __future__ import annotations
@@ -20,13 +21,22 @@ from uuid import uuid4
 
 import psutil
 
-from benchmarks.harness import PARTITIONS, ROOT, at_least, filled, show
+from benchmarks.harness import PARTITIONS, ROOT, at_least, at_most, filled, show
 from benchmarks.spark import lab
 from benchmarks.views import ROWS, recovery_s
 from offsetmgr.devkafka.command import create_topic
-from offsetmgr.streams import Context, codecs, define_group, input, persist
-from offsetmgr.streams.processor import Processor, ProcessorSettings
-from offsetmgr.streams.topics import TopicManager
+from offsetmgr.streams import (
+    Context,
+    Processor,
+    ProcessorSettings,
+    TopicManager,
+    codecs,
+    define_group,
+    group_table,
+    input,
+    persist,
+)
+from offsetmgr.streams.layout import KEYS_PER_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,28 +175,33 @@ def streams(brokers: str, _rounds: int) -> list[str]:
 
 
 def _measure(name: str, command: list[str], brokers: str, topics: dict[int, str]) -> Rate:
-    took_s, peak = [], 0
+    took_s, peaks = [], []
     few, many = COUNTS[name]
     for messages in (few, many):
         words = [brokers, topics[messages], str(messages), f"count-{uuid4().hex[:8]}"]
-        began_s = time.perf_counter()
-        with (
-            TemporaryDirectory(prefix="offsetmgr-streams-") as folder,
-            subprocess.Popen(
-                [*command, *words, folder],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            ) as process,
-        ):
-            while process.poll() is None:
-                peak = max(peak, _memory(process.pid))
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(SAMPLE_S)
-        if process.returncode:
-            raise RuntimeError(f"{command} ended with status {process.returncode}")
-        took_s.append(time.perf_counter() - began_s)
+        seconds, peak = _run([*command, *words])
+        took_s.append(seconds)
+        peaks.append(peak)
     per_s = (many - few) / (took_s[1] - took_s[0])
-    return Rate(took_s[0] - few / per_s, per_s, peak // 1_000_000)
+    return Rate(took_s[0] - few / per_s, per_s, max(peaks) // 1_000_000)
+
+
+def _run(command: Sequence[str]) -> tuple[float, int]:
+    """Run a program with a folder as its last word; return its seconds and most bytes of memory."""
+    peak, began_s = 0, time.perf_counter()
+    with (
+        TemporaryDirectory(prefix="offsetmgr-streams-") as folder,
+        subprocess.Popen(
+            [*command, folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
+        while process.poll() is None:
+            peak = max(peak, _memory(process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_S)
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with status {process.returncode}")
+    return time.perf_counter() - began_s, peak
 
 
 def _memory(pid: int) -> int:
@@ -207,7 +222,12 @@ def _count(brokers: str, topic: str, count: str, group: str) -> None:
 
     messages = int(count)
     graph = define_group(group, input(topic, codecs.Bytes(), increment), persist(codecs.Int64()))
-    settings = ProcessorSettings(missing="earliest", max_offsets_per_trigger=messages)
+    # A batch of all, up to a size that fits into memory.
+    settings = ProcessorSettings(
+        missing="earliest",
+        max_offsets_per_trigger=min(messages, EVENTS),
+        buckets=None if messages <= EVENTS else messages // KEYS_PER_BUCKET,
+    )
     with lab(brokers, 0) as spark:
         checkpoint = spark.new_checkpoint()
         processor = Processor(
@@ -216,6 +236,29 @@ def _count(brokers: str, topic: str, count: str, group: str) -> None:
         while sum(processor.stats().read.values()) < messages:
             processor.await_end(timeout=0.05)
         processor.stop()
+
+
+# A table of many keys: a processor that counts them, and a view of its table
+
+MANY_KEYS: Final = 10_000_000
+MOST_MINUTES: Final = 15
+"""Of the processor and the view together."""
+
+
+def keys(brokers: str, _rounds: int) -> list[str]:
+    topic, group = filled(brokers, MANY_KEYS, MANY_KEYS, b"1"), f"keys-{uuid4().hex[:8]}"
+    programs = {
+        "a processor counts them": [*OURS, brokers, topic, str(MANY_KEYS), group],
+        "a view reads its table": [*OURS, brokers, group_table(group)],
+    }
+    found = {name: _run(command) for name, command in programs.items()}
+    rows = [
+        (name, f"{seconds:,.0f} s", f"{MANY_KEYS / seconds:,.0f}/s", f"{peak // 1_000_000:,} MB")
+        for name, (seconds, peak) in found.items()
+    ]
+    show(f"{MANY_KEYS:,} keys", ("what", "time", "rate", "memory"), rows)
+    minutes = sum(seconds for seconds, _ in found.values()) / 60
+    return at_most("time of ten million keys", minutes, MOST_MINUTES, "minutes")
 
 
 # Recovery of views: all read the same topic, named and marked as quixstreams' changelogs
@@ -234,7 +277,7 @@ def view_peers(brokers: str, rounds: int) -> list[str]:
     create_topic(brokers, INPUT, PARTITIONS)
     filled(brokers, 1_000, 1_000, topic=INPUT)
     commands = {
-        "offsetmgr": [*OURS, brokers],
+        "offsetmgr": [*OURS, brokers, TABLE],
         "goka": [_goka(), "view", brokers, TABLE],
         "quixstreams": [*_installed(*QUIX), "recover", brokers, INPUT, "1", GROUP],
     }
@@ -247,8 +290,8 @@ def view_peers(brokers: str, rounds: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    brokers, *words, folder = sys.argv[1:]
+    brokers, topic, *words, folder = sys.argv[1:]
     if words:
-        _count(brokers, *words)
+        _count(brokers, topic, *words)
     else:
-        print(recovery_s(brokers, TABLE, Path(folder)))
+        print(recovery_s(brokers, topic, Path(folder)))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.cli.common import Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
+from offsetmgr.cli.common import Execute, Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.client.transport import Credentials
 from offsetmgr.kafka.cluster import ClusterReader
@@ -117,6 +117,33 @@ def get(
 ) -> None:
     """Print the row of a key of a view as JSON; exits with 1 where there is none."""
     print_json(_ask(view, f"/v1/keys/{quote(key, safe='')}", kafka))
+
+
+def copy_table(
+    source: Annotated[str, Argument(help="The table's topic, such as <group>-table.")],
+    target: Annotated[str, Argument(help="A topic that does not exist, or has no messages.")],
+    partitions: Annotated[
+        int | None, Option(min=1, help="Partitions of a target that does not exist.")
+    ] = None,
+    *,
+    execute: Execute = False,
+    kafka: KafkaOptions,
+    output: OutputOptions,
+) -> None:
+    """Copy a table into a topic with another number of partitions; without --execute, show a plan.
+
+    Stop what writes the table first. Then give the processor the new topic (table_suffix) and a
+    new checkpoint: it reads the rows from there, and its inputs from the group's offsets.
+    """
+    from offsetmgr.streams.table_copy import copy_table as copy
+    from offsetmgr.streams.table_copy import plan_copy
+
+    settings = kafka.for_librdkafka()
+    plan = plan_copy(settings, source, target, partitions)
+    if execute:
+        plan = copy(settings, plan, kafka.timeout)
+    answer = {**plan._asdict(), "executed": execute}
+    output.print(answer, list(answer), [list(answer.values())])
 
 
 def _ask(url: str, target: str, kafka: KafkaOptions) -> dict[str, Any]:

@@ -95,6 +95,20 @@ class Checkpoint:
         except FileNotFoundError:
             return []
 
+    def write(self, name: str, text: str) -> None:
+        """Replace a file; a reader finds the old text, the new one or, for a moment, none."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(text)
+        # Hadoop's checksum of the old text.
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        new.replace(path)
+
+    def remove(self, name: str) -> None:
+        """Delete a file if it is there."""
+        (self._root / name).unlink(missing_ok=True)
+
     def has_offsets(self) -> bool:
         """Return True if the query has begun a batch.
 
@@ -193,6 +207,22 @@ class _SparkCheckpoint(Checkpoint):
         if not files.exists(path):
             return []
         return [str(each.getPath().getName()) for each in files.listStatus(path)]
+
+    def write(self, name: str, text: str) -> None:
+        path, files = self._open(name)
+        new = self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.new")
+        stream = files.create(new, True)  # noqa: FBT003 -- Hadoop's
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self.remove(name)  # HDFS and object stores do not rename to a name that exists
+        if not files.rename(new, path):
+            raise OSError(f"{new} cannot be renamed to {path}")
+
+    def remove(self, name: str) -> None:
+        path, files = self._open(name)
+        files.delete(path, False)  # noqa: FBT003 -- the same
 
     def _open(self, name: str) -> tuple[Any, Any]:
         path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")

@@ -1,7 +1,14 @@
 """Stateful stream processing: a graph of callbacks, tested without a broker, run on Spark.
 
-This package needs only msgspec, so that executors need no more.
+Importing this package needs msgspec alone, and so do the graph, its codecs and the tester.  The
+names of ``_LAZY``, which ``import *`` leaves out, are imported when they are used, with what they
+need: ``ViewReader`` lmdb, those that talk to Kafka the extra ``server``, the processor ``spark``.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from offsetmgr.streams import codecs
 from offsetmgr.streams.codecs import Codec
@@ -11,6 +18,7 @@ from offsetmgr.streams.errors import (
     ContextError,
     GraphError,
     ProcessingError,
+    ProcessorError,
     TopicsError,
     ViewError,
 )
@@ -32,6 +40,22 @@ from offsetmgr.streams.graph import (
 from offsetmgr.streams.messages import NO_TIME, Headers
 from offsetmgr.streams.tester import QueueTracker, Tester
 
+if TYPE_CHECKING:
+    from offsetmgr.streams.kafka import kafka_emitter as kafka_emitter
+    from offsetmgr.streams.processor import Processor as Processor
+    from offsetmgr.streams.processor import ProcessorSettings as ProcessorSettings
+    from offsetmgr.streams.progress import ProcessorStats as ProcessorStats
+    from offsetmgr.streams.registry import RegistryCodec as RegistryCodec
+    from offsetmgr.streams.rows import ViewReader as ViewReader
+    from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
+    from offsetmgr.streams.storage import MemoryStorage as MemoryStorage
+    from offsetmgr.streams.storage import RocksStorage as RocksStorage
+    from offsetmgr.streams.topics import TopicManager as TopicManager
+    from offsetmgr.streams.topics import TopicSettings as TopicSettings
+    from offsetmgr.streams.view import View as View
+    from offsetmgr.streams.view import ViewState as ViewState
+    from offsetmgr.streams.view import ViewStats as ViewStats
+
 __all__ = [
     "NO_TIME",
     "Codec",
@@ -44,6 +68,7 @@ __all__ = [
     "GroupGraph",
     "Headers",
     "ProcessingError",
+    "ProcessorError",
     "QueueTracker",
     "Tester",
     "TopicsError",
@@ -61,3 +86,31 @@ __all__ = [
     "persist",
     "visitor",
 ]
+
+_LAZY: Final = {
+    "LmdbStorage": "storage",
+    "MemoryStorage": "storage",
+    "Processor": "processor",
+    "ProcessorSettings": "processor",
+    "ProcessorStats": "progress",
+    "RegistryCodec": "registry",
+    "RocksStorage": "storage",
+    "TopicManager": "topics",
+    "TopicSettings": "topics",
+    "View": "view",
+    "ViewReader": "rows",
+    "ViewState": "view",
+    "ViewStats": "view",
+    "kafka_emitter": "kafka",
+}
+"""The module of each."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

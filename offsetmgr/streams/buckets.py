@@ -8,29 +8,32 @@ written whole when one of its keys is touched.
 from __future__ import annotations
 
 import time
-from concurrent.futures import TimeoutError as FutureTimeoutError
+import traceback
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 import pandas as pd
 
-from offsetmgr.retry_headers import Origin, failure_headers
+from offsetmgr import retry_headers
+from offsetmgr.deadlines import Deadline
 from offsetmgr.streams.context import Tables
+from offsetmgr.streams.engine import update_rows
 from offsetmgr.streams.errors import BucketError, ProcessingError
 from offsetmgr.streams.hashing import partition_of
-from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.messages import Message, Record
+from offsetmgr.streams.messages import MAX_BYTES, Message, Record, kafka_bytes
+from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.streaming.state import GroupState
 
     from offsetmgr.streams.engine import Effects, Engine
+    from offsetmgr.streams.messages import Rows
 
 INPUT_COLUMNS: Final = ("source", "partition", "offset", "timestamp", "key", "value", "headers")
-"""``source`` is the index of the topic in ``Plan.sources``; ``timestamp`` is in milliseconds."""
+"""``source`` is an index of ``Plan.sources``; ``timestamp`` is in milliseconds."""
 
 OUTPUT_SCHEMA: Final = (
     "target int, key binary, value binary, partition int, "
@@ -43,6 +46,8 @@ VISIT_HEADER: Final = "offsetmgr-visit"
 """Of a record in the loop topic that asks a bucket for a visit: the visitor's name."""
 ID_HEADER: Final = "offsetmgr-id"
 """Of an emitted record: its origin as ``topic/partition/offset/number``, the same when repeated."""
+ID_BYTES: Final = 320
+"""More than the header of an id takes of a record."""
 
 _FORMAT: Final = 1
 _IN_ORDER: Final = itemgetter(0, 1, 2)
@@ -62,13 +67,22 @@ _packed: Final = msgspec.msgpack.Encoder().encode
 _unpacked: Final = msgspec.msgpack.Decoder(BucketState).decode
 
 
+class Source(NamedTuple):
+    """A topic that the query reads."""
+
+    role: Literal["table", "join", "stream"]
+    topic: str
+
+
 class Plan(NamedTuple):
     """All that a worker has to know.  Picklable, as it travels with each task."""
 
     engine: Engine
     buckets: int
-    sources: Sequence[str]
-    """Topics in the order in which a batch's rows are processed: table, joins, inputs, loop."""
+    sources: Sequence[Source]
+    """In the order in which a batch's rows are processed: table, joins, inputs, loop."""
+    joins: Mapping[str, str]
+    """Name of each joined table in the state, by topic."""
     targets: Sequence[str]
     partitions: Mapping[str, int]
     """Number of partitions of each target."""
@@ -84,8 +98,8 @@ class Plan(NamedTuple):
 
 def process_bucket(
     plan: Plan, bucket: int, frames: Iterable[pd.DataFrame], state: GroupState
-) -> pd.DataFrame:
-    """Return the records that a bucket's part of a batch writes, and keep its state.
+) -> Iterator[pd.DataFrame]:
+    """Yield the records that a bucket's part of a batch writes, and keep its state.
 
     Raises ProcessingError, BucketError; then Spark keeps nothing of the batch.
     """
@@ -99,10 +113,10 @@ def process_bucket(
                 f"{rows.format}, the processor {plan.buckets} in format {_FORMAT}: start it with a "
                 "new checkpoint, which reads the table again from its topic"
             )
+        # A joined table may have been added or removed since.
+        rows.joins = {name: rows.joins.get(name, {}) for name in plan.joins.values()}
     else:
-        rows = BucketState(
-            _FORMAT, plan.buckets, {}, {edge.topic: {} for edge in graph.joint_tables}
-        )
+        rows = BucketState(_FORMAT, plan.buckets, {}, {name: {} for name in plan.joins.values()})
     batch = _Batch(plan, rows)
     batch.run(_messages(plan.sources, frames), recovered=recovered)
     packed = _packed(rows)
@@ -114,7 +128,7 @@ def process_bucket(
             f"{plan.buckets:,} (the table is read again from its topic), or with a higher limit"
         )
     state.update((packed,))
-    return batch.frame()
+    yield from batch.frames()
 
 
 def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -123,7 +137,7 @@ def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd
     for frame in frames:
         batch = _Batch(plan, empty)
         batch.run(_messages(plan.sources, [frame]), recovered=True)
-        yield batch.frame()
+        yield from batch.frames()
 
 
 class _Batch:
@@ -133,69 +147,94 @@ class _Batch:
         self._plan = plan
         self._engine = plan.engine
         self._table = rows.table
-        self._joins = rows.joins
-        graph = plan.engine.graph
-        self._table_topic = graph.table_topic
-        lookups = {
-            edge.topic: rows_of(plan.lookup_kafka, edge.topic, plan.lookup_views.get(edge.topic))
-            for edge in graph.lookup_tables
-        }
-        self._tables = Tables(rows.table, rows.joins, lookups)
+        self._joins = {topic: rows.joins[name] for topic, name in plan.joins.items()}
+        self._table_topic = plan.engine.graph.table_topic
+        self._loop_topic = plan.engine.graph.loop_topic
+        self._tables = Tables(rows.table, self._joins, _lookups(plan))
         self._changed: dict[bytes, Record] = {}
         """Rows of the table: only the last of a key has to reach a compacted topic."""
         self._records: list[Record] = []
         self._deferred: list[tuple[Message, Effects]] = []
 
-    def run(self, messages: Iterable[Message], *, recovered: bool) -> None:
-        """Process messages in order; ``recovered`` says that the table's own rows are known."""
-        for message in messages:
-            if message.topic == self._table_topic:
-                if not recovered:
-                    _put(self._table, message.key, message.value)
-            elif message.topic in self._joins:
-                _put(self._joins[message.topic], message.key, message.value)
-            elif message.headers and (visitor := dict(message.headers).get(VISIT_HEADER)):
-                self._visit(visitor.decode(), message)
-            else:
-                self._process(message)
-        for message, effects in self._deferred:
-            self._await(message, effects)
+    def run(self, messages: Iterable[tuple[Source, Message]], *, recovered: bool) -> None:
+        """Process messages in order; ``recovered`` says that the table's own rows are known.
 
-    def frame(self) -> pd.DataFrame:
-        """Return what is written, as a frame of ``OUTPUT_SCHEMA``."""
+        Raises ProcessingError without a cause, whose text Spark's workers could perhaps not send.
+        """
+        try:
+            for source, message in messages:
+                if source.role == "join":
+                    update_rows(self._joins[message.topic], message.key, message.value)
+                elif source.role == "table":
+                    if not recovered:
+                        update_rows(self._table, message.key, message.value)
+                elif message.topic == self._loop_topic and (
+                    visitor := dict(message.headers or ()).get(VISIT_HEADER)
+                ):
+                    self._visit(visitor, message)
+                else:
+                    self._attempt(message, self._engine.process, message)
+            deadline = Deadline(self._plan.defer_timeout_s)
+            for message, effects in self._deferred:
+                self._await(message, effects, deadline)
+        except ProcessingError as error:
+            cause = traceback.format_exception(error.__cause__) if error.__cause__ else []
+            stack = "".join(cause).encode("utf-8", "backslashreplace").decode()
+            # Indented, as the driver looks for our own errors at the start of a line.
+            error.args = ("\n  | ".join([str(error), *stack.splitlines()]),)
+            raise error from None
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """Yield what is written, in the columns of ``OUTPUT_SCHEMA``; nothing if that is nothing.
+
+        Spark cannot convert an empty frame, whose columns have no types.
+        """
         targets = {topic: index for index, topic in enumerate(self._plan.targets)}
         partitions = self._plan.partitions
         records = [*self._records, *self._changed.values()]
-        return pd.DataFrame(
-            {
-                "target": [targets[each.topic] for each in records],
-                "key": [each.key for each in records],
-                "value": [each.value for each in records],
-                "partition": [partition_of(each.key, partitions[each.topic]) for each in records],
-                "headers": [each.headers or None for each in records],
-            }
-        )
+        if records:
+            yield pd.DataFrame(
+                {
+                    "target": [targets[each.topic] for each in records],
+                    "key": [each.key for each in records],
+                    "value": [each.value for each in records],
+                    "partition": [
+                        partition_of(each.key, partitions[each.topic]) for each in records
+                    ],
+                    "headers": [each.headers or None for each in records],
+                }
+            )
 
-    def _process(self, message: Message) -> None:
+    def _attempt(self, message: Message, call: Callable[..., Effects], *arguments: Any) -> None:
+        """Apply the effects of a message; a failure becomes a dead letter if there is a topic."""
         try:
-            effects = self._engine.process(message, self._tables)
+            effects = call(*arguments, self._tables)
         except ProcessingError as error:
             if self._plan.dead_letters is None:
                 raise
-            self._records.append(_dead_letter(self._plan.dead_letters, message, error))
-            return
-        self._apply(message, effects)
+            self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
+        else:
+            self._apply(message, effects)
 
-    def _visit(self, name: str, control: Message) -> None:
-        meta = msgspec.json.decode(control.value or b"null")
+    def _visit(self, name: bytes, control: Message) -> None:
+        visitor = name.decode("utf-8", "replace")
+        try:
+            self._engine.check_visitor(visitor)
+            meta = msgspec.json.decode(control.value or b"null")
+        except ValueError as error:
+            self._attempt(control, self._refuse, control, f"the visit cannot be made: {error}")
+            return
         for key, value in list(self._table.items()):
-            row = control._replace(topic=name, key=key, value=value, headers=None)
-            self._apply(row, self._engine.visit(name, meta, row, self._tables))
+            row = control._replace(topic=visitor, key=key, value=value, headers=None)
+            self._attempt(row, self._engine.visit, visitor, meta, row)
+
+    def _refuse(self, message: Message, problem: str, _tables: Tables) -> Effects:
+        raise ProcessingError(self._engine.graph.group, message, problem)
 
     def _apply(self, message: Message, effects: Effects) -> None:
         for number, record in enumerate(effects.records):
             if record.topic == self._table_topic:
-                _put(self._table, record.key, record.value)
+                update_rows(self._table, record.key, record.value)
                 self._changed[record.key] = record
             elif self._plan.record_ids:
                 origin = f"{message.topic}/{message.partition}/{message.offset}/{number}"
@@ -206,39 +245,60 @@ class _Batch:
         if effects.deferred:
             self._deferred.append((message, effects))
 
-    def _await(self, message: Message, effects: Effects) -> None:
-        group, limit_s = self._engine.graph.group, self._plan.defer_timeout_s
+    def _await(self, message: Message, effects: Effects, deadline: Deadline) -> None:
         for each in effects.deferred:
             try:
-                each.result(limit_s)
-            except FutureTimeoutError as error:
-                problem = f"a deferred commit was not done within {limit_s} s"
-                raise ProcessingError(group, message, problem) from error
-            except Exception as error:
-                problem = f"a deferred commit failed: {error}"
-                raise ProcessingError(group, message, problem) from error
+                each.result(deadline.left_s)
+            except BaseException as error:
+                problem = f"a deferred commit was not done within {deadline.timeout} s"
+                if each.done():
+                    problem = f"a deferred commit failed: {error_text(error)}"
+                else:
+                    problem += ": on Spark a batch ends once its own are done, so call done() in it"
+                raise ProcessingError(self._engine.graph.group, message, problem) from error
+
+    def _dead_letter(self, topic: str, message: Message, error: ProcessingError) -> Record:
+        """Return a letter that Kafka takes: without stack, value or its own headers if need be."""
+        origin = retry_headers.Origin(message.topic, message.partition, message.offset)
+        headers = retry_headers.failure_headers(
+            message.headers or (), origin, error, tries=1, now_ms=int(time.time() * 1_000)
+        )
+        short = [each for each in headers if each[0] != retry_headers.STACK]
+        size = str(len(message.value or b"")).encode()
+        cut = [*short, (retry_headers.CUT, size)]
+        ours = [each for each in cut if each[0].startswith(retry_headers.PREFIX)]
+        choices = [
+            Record(topic, message.key, message.value, headers),
+            Record(topic, message.key, message.value, short),
+            Record(topic, message.key, None, cut),
+            Record(topic, message.key, None, ours),
+        ]
+        limit = self._engine.limits.get(topic, MAX_BYTES)
+        fitting = (letter for letter in choices if kafka_bytes(letter) <= limit)
+        return next(fitting, Record(topic, b"", None, ours))
 
 
-def _messages(sources: Sequence[str], frames: Iterable[pd.DataFrame]) -> Iterator[Message]:
+def _lookups(plan: Plan) -> dict[str, Rows]:
+    tables = [edge.topic for edge in plan.engine.graph.lookup_tables]
+    if not tables:
+        return {}
+    from offsetmgr.streams.lookups import rows_of  # noqa: PLC0415 -- confluent-kafka
+
+    return {each: rows_of(plan.lookup_kafka, each, plan.lookup_views.get(each)) for each in tables}
+
+
+def _messages(
+    sources: Sequence[Source], frames: Iterable[pd.DataFrame]
+) -> Iterator[tuple[Source, Message]]:
     """Yield the rows of frames in the order of their sources, partitions and offsets."""
     rows: list[tuple[Any, ...]] = []
     for frame in frames:
         rows.extend(zip(*(frame[name].tolist() for name in INPUT_COLUMNS), strict=True))
     rows.sort(key=_IN_ORDER)
-    for source, partition, offset, timestamp_ms, key, value, headers in rows:
+    for number, partition, offset, timestamp_ms, key, value, headers in rows:
+        source = sources[number]
         listed = None if headers is None else [(each["key"], each["value"]) for each in headers]
-        yield Message(sources[source], key or b"", value, partition, offset, timestamp_ms, listed)
-
-
-def _put(rows: dict[bytes, bytes], key: bytes, value: bytes | None) -> None:
-    if value is None:
-        rows.pop(key, None)
-    else:
-        rows[key] = value
-
-
-def _dead_letter(topic: str, message: Message, error: ProcessingError) -> Record:
-    origin = Origin(message.topic, message.partition, message.offset)
-    now_ms = int(time.time() * 1_000)
-    headers = failure_headers(message.headers or (), origin, error, tries=1, now_ms=now_ms)
-    return Record(topic, message.key, message.value, headers)
+        yield (
+            source,
+            Message(source.topic, key or b"", value, partition, offset, timestamp_ms, listed),
+        )

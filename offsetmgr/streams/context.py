@@ -7,9 +7,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.errors import ContextError
 from offsetmgr.streams.messages import NO_TIME, Record, decode_key, encode_key, header_list
+from offsetmgr.text import error_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +62,7 @@ class Context:
         """Written so far."""
         self.deferred: list[Future[None]] = []
         """One for each ``defer_commit``."""
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """The first failure; it ends the processor whatever the callback does."""
         self.over = False
 
@@ -151,9 +152,9 @@ class Context:
         edge = self._graph.loop_stream or self._refuse("no loop topic configured: add loop()")
         self._emit(edge.topic, key, self._encoded(edge, value), headers)
 
-    def fail(self, error: Exception | str) -> NoReturn:
+    def fail(self, error: BaseException | str) -> NoReturn:
         """Stop the processor and leave the message uncommitted."""
-        failure = error if isinstance(error, Exception) else ContextError(str(error))
+        failure = error if isinstance(error, BaseException) else ContextError(str(error))
         self.failure = self.failure or failure
         raise failure
 
@@ -200,14 +201,14 @@ class Context:
     def _read(self, edge: Edge, rows: Rows, key: bytes) -> bytes | None:
         try:
             return rows.get(key)
-        except Exception as error:  # noqa: BLE001 -- tables raise anything
-            self._refuse(f"cannot read key {shown(key)} of {edge}: {error}", error)
+        except BaseException as error:  # noqa: BLE001 -- tables raise anything
+            self._refuse(f"cannot read key {shown(key)} of {edge}: {error_text(error)}", error)
 
     def _encoded(self, edge: Edge, value: Any) -> bytes:
         try:
             data = edge.codec.encode(value)
-        except Exception as error:  # noqa: BLE001 -- codecs raise anything
-            self._refuse(f"cannot encode {shown(value)} for {edge}: {error}", error)
+        except BaseException as error:  # noqa: BLE001 -- codecs raise anything
+            self._refuse(f"cannot encode {shown(value)} for {edge}: {error_text(error)}", error)
         if not isinstance(data, bytes):
             self._refuse(f"the codec of {edge} encoded to {type(data).__name__}, not bytes")
         return data
@@ -215,8 +216,8 @@ class Context:
     def _decoded(self, edge: Edge, row: bytes) -> Any:
         try:
             return edge.codec.decode(row)
-        except Exception as error:  # noqa: BLE001 -- codecs raise anything
-            self._refuse(f"cannot decode the row of {edge}: {error}", error)
+        except BaseException as error:  # noqa: BLE001 -- codecs raise anything
+            self._refuse(f"cannot decode the row of {edge}: {error_text(error)}", error)
 
     def _stateless(self) -> NoReturn:
         self._refuse("cannot access state in stateless processor: add persist() to the group")
@@ -230,7 +231,7 @@ class Context:
             self._refuse("cannot emit to table topic: use set_value() instead")
         self._refuse(f"topic {shown(topic)} is not configured for output: add output() with it")
 
-    def _refuse(self, text: str, cause: Exception | None = None) -> NoReturn:
+    def _refuse(self, text: str, cause: BaseException | None = None) -> NoReturn:
         error = ContextError(text)
         error.__cause__ = cause
         self.fail(error)

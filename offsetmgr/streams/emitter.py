@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offsetmgr.errors import OffsetManagerError, shown
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.streams.messages import Record, encode_key, header_list
+from offsetmgr.text import shown
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:

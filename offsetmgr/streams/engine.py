@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.context import Context, Tables
-from offsetmgr.streams.errors import ProcessingError
+from offsetmgr.streams.errors import ContextError, ProcessingError
+from offsetmgr.streams.messages import MAX_BYTES, header_list, kafka_bytes
+from offsetmgr.text import error_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
     from concurrent.futures import Future
 
     from offsetmgr.streams.graph import Callback, GroupGraph
@@ -59,11 +61,13 @@ class Engine:
         nil_handling: NilHandling = "ignore",
         default_headers: Headers | None = None,
         context_wrapper: Callable[[Context], Any] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         """``default_headers`` go with each emit and loopback.
 
-        ``context_wrapper`` returns what callbacks get in the place of the context.  Raises
-        GraphError, InvalidValueError.
+        ``context_wrapper`` returns what callbacks get in the place of the context.  ``limits`` are
+        the largest records by topic, in bytes; of a topic without one Kafka's default counts.
+        Raises GraphError, InvalidValueError.
         """
         graph.validate()
         if nil_handling not in {"ignore", "process", "decode"}:
@@ -71,8 +75,9 @@ class Engine:
             raise InvalidValueError("nil_handling", nil_handling, "is no way to handle nil", fix)
         self.graph = graph
         self._nil_handling = nil_handling
-        self._default_headers = dict(default_headers or {})
+        self._default_headers = dict(header_list(default_headers or {}))
         self._wrapper = context_wrapper
+        self.limits: Mapping[str, int] = dict(limits or {})
         self._visitors = {edge.topic: edge for edge in graph.visitors}
 
     def process(self, message: Message, tables: Tables) -> Effects:
@@ -87,8 +92,8 @@ class Engine:
         if data is not None or self._nil_handling == "decode":
             try:
                 value = edge.codec.decode(data)
-            except Exception as error:
-                problem = f"cannot decode the value with {edge}: {error}"
+            except BaseException as error:
+                problem = f"cannot decode the value with {edge}: {error_text(error)}"
                 raise ProcessingError(self.graph.group, message, problem) from error
         return self._call(edge.callback, message, value, tables)
 
@@ -96,27 +101,45 @@ class Engine:
         """Return the effects of a visit: the visitor's callback gets ``meta`` as its value.
 
         ``row`` has the key of a row of the group table, and ``name`` as its topic.  Raises
-        InvalidValueError where no visitor has this name; ProcessingError.
+        InvalidValueError if no visitor has this name; ProcessingError.
         """
-        visitor = self._visitors.get(name)
-        if visitor is None:
+        self.check_visitor(name)
+        return self._call(self._visitors[name].callback, row, meta, tables)
+
+    def check_visitor(self, name: str) -> None:
+        """Raise InvalidValueError if no visitor has this name."""
+        if name not in self._visitors:
             fix = "add visitor() with it to the group"
             raise InvalidValueError("visitor", name, "is not defined", fix)
-        return self._call(visitor.callback, row, meta, tables)
 
     def _call(self, callback: Callback, message: Message, value: Any, tables: Tables) -> Effects:
         context = Context(self.graph, message, tables, self._default_headers)
         try:
             callback(context if self._wrapper is None else self._wrapper(context), value)
-            failure = context.failure
-        except Exception as error:  # noqa: BLE001 -- callbacks raise anything
+            failure = context.failure or self._too_large(context.records)
+        except BaseException as error:  # noqa: BLE001 -- callbacks raise anything
             failure = context.failure or error
         finally:
             context.over = True
         if failure is not None:
-            problem = f"callback {_name(callback)} failed: {type(failure).__name__}: {failure}"
+            problem = f"callback {_name(callback)} failed: {error_text(failure)}"
             raise ProcessingError(self.graph.group, message, problem) from failure
         return Effects(context.records, context.deferred)
+
+    def _too_large(self, records: Iterable[Record]) -> ContextError | None:
+        """Return the error of the first record that Kafka would refuse; None if there is none."""
+        for record in records:
+            limit = self.limits.get(record.topic, MAX_BYTES)
+            if not record.headers and len(record.key) + len(record.value or b"") < limit // 2:
+                continue  # most are small
+            size = kafka_bytes(record)
+            if size > limit:
+                return ContextError(
+                    f"a record of {size:,} bytes for {record.topic} with key {shown(record.key)} "
+                    f"is larger than the {limit:,} bytes that Kafka takes (max.request.size of the "
+                    "producer, max.message.bytes of the topic)"
+                )
+        return None
 
 
 def _name(callback: Callback) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from offsetmgr.streams.messages import Message
@@ -37,6 +38,8 @@ class ProcessingError(OffsetManagerError):
     code = "stream_processing"
 
     def __init__(self, group: str, message: Message, problem: str) -> None:
+        # On one line and without surrogates: Spark's workers send it as UTF-8.
+        problem = visible(problem)
         key = message.key.decode("utf-8", "backslashreplace")
         place = f"{message.topic}/{message.partition} at offset {message.offset}, key {key!r}"
         super().__init__(
@@ -67,11 +70,3 @@ class ViewError(OffsetManagerError):
     """A view is not started or has failed, or its store cannot be used."""
 
     code = "stream_view"
-
-
-def made_anew(topic: str) -> str:
-    """Return what to say of a topic whose id has changed."""
-    return (
-        f"topic {topic} was deleted and made anew, so the view's rows are of a table that is gone. "
-        "Delete the view's store, and start it again to read the table as it is now"
-    )

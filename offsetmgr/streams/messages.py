@@ -15,6 +15,12 @@ HeaderList = Sequence["tuple[str, bytes | None]"]
 NO_TIME: Final = datetime.min.replace(tzinfo=timezone.utc)
 """Timestamp of a message that has none."""
 
+MAX_BYTES: Final = 1_048_576
+"""Largest record by the defaults of Kafka's producers and brokers."""
+
+_BATCH_BYTES: Final = 61 + 21
+"""Of a batch around its records, and most of a record around its parts."""
+
 
 class Message(NamedTuple):
     """A message to process."""
@@ -59,9 +65,27 @@ def encode_key(key: str) -> bytes:
 def header_list(headers: Headers) -> HeaderList:
     """Return headers as Kafka keeps them.  Raises InvalidValueError."""
     for name, value in headers.items():
+        try:
+            name.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise InvalidValueError("header", name, "is not text", "give a str of UTF-8") from None
         if not (value is None or isinstance(value, bytes)):
             raise InvalidValueError(f"header {name}", value, "is not bytes", "encode it")
     return tuple(headers.items())
+
+
+def kafka_bytes(record: Record) -> int:
+    """Return the size of a record as Kafka's limits count it: alone in a batch, uncompressed."""
+    parts = [record.key, record.value]
+    for name, value in record.headers:
+        parts += [name.encode(), value]
+    size = _BATCH_BYTES + _length_bytes(len(record.headers))
+    return size + sum(_length_bytes(len(part or b"")) + len(part or b"") for part in parts)
+
+
+def _length_bytes(length: int) -> int:
+    """Return the bytes of a length, of which each has 7 bits of twice the number."""
+    return max(1, ((2 * length).bit_length() + 6) // 7)
 
 
 def decode_key(key: bytes) -> str:

@@ -13,58 +13,51 @@ import logging
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetTimeoutError
-from offsetmgr.kafka.producer import MessageProducer
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
-from offsetmgr.spark.progress import read_offsets
 from offsetmgr.streams import buckets
 from offsetmgr.streams.engine import Engine, NilHandling
 from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
+from offsetmgr.streams.messages import MAX_BYTES
+from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
+from offsetmgr.streams.query import Query
+from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
+from offsetmgr.streams.visits import request_visit
 from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
 
-    import pandas as pd
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
-    from pyspark.sql.streaming.state import GroupState
     from typing_extensions import Self
 
-    from offsetmgr.answers import Written
+    from offsetmgr.answers import TopicLog
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark import OffsetCommits
+    from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.graph import GroupGraph
-    from offsetmgr.types import PartitionRange
+    from offsetmgr.streams.layout import Layout
+    from offsetmgr.streams.view import View
 
 _log = logging.getLogger("offsetmgr.streams")
-
-State = Literal["stopped", "initializing", "recovering", "running", "stalled", "failed"]
 
 STALLED_S: Final = 120.0
 """A batch that takes longer is reported as stalled."""
 
-KEYS_PER_BUCKET: Final = 5_000
-MIN_BUCKETS: Final = 128
-MAX_BUCKETS: Final = 4_096
-
-_LAYOUT: Final = "offsetmgr"
-"""Folder in the checkpoint that holds the ``_Layout``."""
-
 _POLL_S: Final = 0.2
 _LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
-_REQUEST_S: Final = 30.0
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
 
@@ -89,7 +82,8 @@ class ProcessorSettings:
     """Least time between the starts of two batches; 0 starts one as soon as there is data."""
 
     missing: Missing = "latest"
-    """Start of an input where the group has committed nothing: an end of its log or a time."""
+    """Start of an input where the group has committed nothing: an end of its log or a time;
+    ``error`` refuses to start.  An input that is added later begins there too."""
 
     nil_handling: NilHandling = "ignore"
     default_headers: Mapping[str, bytes | None] = field(default_factory=dict)
@@ -112,7 +106,8 @@ class ProcessorSettings:
     """Settings of the loop and the table when they are created."""
 
     kafka_options: Mapping[str, str] = field(default_factory=dict)
-    """Options of Spark's Kafka source and sink, such as ``kafka.security.protocol``."""
+    """More options of Spark's Kafka source and sink.  Brokers and security come from ``kafka``, and
+    ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError for what makes no sense."""
@@ -120,46 +115,21 @@ class ProcessorSettings:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
+        timed = isinstance(self.missing, datetime) and self.missing.tzinfo is not None
+        if not timed and self.missing not in ("earliest", "latest", "error"):
+            fix = "give 'earliest', 'latest', 'error' or a datetime with a time zone"
+            raise InvalidValueError("missing", self.missing, "is unknown", fix)
         if self.dead_letters is not None:
             check_topic(self.dead_letters, "dead_letters")
-
-
-class ProcessorStats(NamedTuple):
-    """The state of a processor after its last batch."""
-
-    state: State
-    batch_id: int | None
-    """None before the first batch."""
-    rows: int
-    """Messages of the last batch."""
-    rows_per_s: float
-    batch_s: float
-    """Time that the last batch took."""
-    read: Mapping[TopicPartition, int]
-    """The next offset to read of each partition of inputs and loop."""
-    lag: Mapping[TopicPartition, int]
-    """Messages of inputs and loop that were not read when the batch began, per partition."""
-    buckets: int
-    """Buckets that hold rows."""
-    state_bytes: int
-    """Memory of Spark's state stores."""
-
-
-class _Layout(NamedTuple):
-    """Choices that stay the same as long as a checkpoint is used."""
-
-    buckets: int
-    recovery: Mapping[int, int]
-    """Ends of the group table's partitions when the checkpoint was new; empty for an empty one."""
 
 
 class Processor:
     """A group's processor in a Spark session, which has the Kafka connector.
 
-    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings; Spark's own go into
-    ``settings.kafka_options``.  ``checkpoint`` is the checkpointLocation of its query.  With
-    ``offsets`` (an OffsetClient, or LocalOffsets) the group's offsets are committed, so that lag
-    tools see it, and a new checkpoint starts from them.
+    ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings, of which Spark's
+    clients get those for TLS and SASL.  ``checkpoint`` is the checkpointLocation of its query.
+    With ``offsets`` (an OffsetClient, or LocalOffsets) the group's offsets are committed, so that
+    lag tools see it, and a new checkpoint starts from them.
 
     Raises GraphError, InvalidValueError.
     """
@@ -182,15 +152,19 @@ class Processor:
             default_headers=self.settings.default_headers,
         )
         for table in self.settings.lookup_views:
-            if table not in {edge.topic for edge in graph.lookup_tables}:
+            if table not in graph.lookups:
                 fix = "add lookup() with it to the group"
                 raise InvalidValueError("lookup_views", table, "is no lookup table", fix)
+        if not hasattr(spark, "_jvm"):
+            fix = "give a session of the driver's own Spark"
+            raise InvalidValueError("spark", spark, "is a session of Spark Connect", fix)
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
+        self._options = spark_options(self._kafka, self.settings.kafka_options)
         self._checkpoint = checkpoint
         self._offsets = offsets
         # Settings of its own: other queries of the session keep theirs.
         self._spark = spark.newSession()
-        self._layout: _Layout | None = None
+        self._layout: Layout | None = None
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
 
@@ -205,16 +179,15 @@ class Processor:
         With ``available_now`` it ends once it has processed what its topics hold now; what it
         sends to its own loop meanwhile waits for the next start.
 
-        Raises TopicsError, and what `starting_offsets` raises.
+        Raises TopicsError; ProcessorError if the checkpoint cannot be used with this graph; and
+        what `starting_offsets` raises.
         """
         if self._query is not None and self._query.isActive:
             return self
         with TopicManager(self._kafka, self.settings.topics) as topics:
-            stored = topics.log_ranges(self.graph.table_topic) if self.graph.group_table else {}
-            partitions = self._prepared(topics)
-        layout = self._layout = self._layout_of(stored)
-        frame = self._written(layout, partitions)
-        writer = frame.writeStream.format("kafka").options(**self._spark_kafka())
+            query = self._planned(topics)
+        self._layout = query.layout
+        writer = query.frame().writeStream.format("kafka").options(**self._options)
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
         if available_now:
             writer = writer.trigger(availableNow=True)
@@ -228,7 +201,7 @@ class Processor:
         self._query = writer.start()
         _log.info(
             "processor %s started: %d buckets, %d rows of its table to recover",
-            self.graph.group, layout.buckets, sum(layout.recovery.values()),
+            self.graph.group, query.layout.buckets, sum(query.layout.recovery.values()),
         )  # fmt: skip
         return self
 
@@ -294,89 +267,115 @@ class Processor:
         """Ask for a call of the visitor ``name`` for each row, with ``meta`` as its value.
 
         ``meta`` is anything that JSON can hold.  Returns once Kafka has the request; the rows are
-        visited by one of the next batches.  Raises InvalidValueError, ProcessorError.
+        visited by one of the next batches.  Raises InvalidValueError; ProcessorError if the
+        processor does not run, or Kafka does not take the request: then no row is visited.
         """
-        if name not in {each.topic for each in self.graph.visitors}:
-            fix = "add visitor() with it to the group"
-            raise InvalidValueError("visitor", name, "is not defined", fix)
-        if self._layout is None:
-            raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
-        value = msgspec.json.encode(meta)
-        headers = [(buckets.VISIT_HEADER, name.encode())]
-        answers: list[Written | KafkaRequestError] = []
-        producer = MessageProducer(self._kafka, name="visit")
-        for bucket in range(self._layout.buckets):
-            topic = self.graph.loop_topic
-            producer.send(topic, value, str(bucket), answers.append, headers=headers, wait=True)
-        producer.close(_REQUEST_S)
-        failed = [answer for answer in answers if isinstance(answer, KafkaRequestError)]
-        if failed or len(answers) < self._layout.buckets:
-            why = failed[0] if failed else f"Kafka did not answer within {_REQUEST_S} s"
-            raise ProcessorError(f"not every bucket is visited by {name}: {why}; visit again")
+        self._engine.check_visitor(name)
+        if self._layout is None or not self._running().isActive:
+            text = f"processor {self.graph.group} does not run: visit while it does, after start()"
+            raise ProcessorError(text)
+        topic, buckets = self.graph.loop_topic, self._layout.buckets
+        request_visit(self._kafka, self.graph.group, topic, name, meta, buckets)
+
+    def view(self, path: str | Path | None = None) -> View:
+        """Return a view of the group's table in this process, not started: rows, ranges, stats.
+
+        ``path`` is the folder of its store; without one it keeps the rows in memory.  Raises
+        ProcessorError for a stateless group.
+        """
+        from offsetmgr.streams.storage import MemoryStorage  # noqa: PLC0415 -- lmdb
+        from offsetmgr.streams.view import View  # noqa: PLC0415 -- only where asked for
+
+        table = self.graph.group_table
+        if table is None:
+            text = f"group {self.graph.group} is stateless and has no rows: add persist() to it"
+            raise ProcessorError(text)
+        storage = MemoryStorage() if path is None else None
+        return View(self._kafka, table.topic, table.codec, path, storage=storage)
 
     @property
     def recovered(self) -> bool:
         """True if the table holds all that its topic held when the checkpoint was new."""
-        if self._query is None or self._layout is None:
-            return False
-        if not self._layout.recovery and not self.graph.joint_tables:
-            return True
-        files = open_checkpoint(self._checkpoint, self._spark)
-        return files.read("metadata") is not None and files.last_finished() is not None
+        files = self._files()
+        if self._query is None or not self._reads_tables:
+            return self._query is not None
+        return files.last_begun() is not None and files.last_finished() is not None
 
     @property
     def state(self) -> State:
         """The processor's state now."""
-        query = self._query
-        if query is None:
-            return "stopped"
-        if not query.isActive:
-            return "stopped" if self._failed() is None else "failed"
-        status = query.status
-        if status["message"].startswith("Initializing"):
-            return "initializing"
-        files = open_checkpoint(self._checkpoint, self._spark)
-        begun = files.last_begun()
-        finished = None if begun is None else files.last_finished()
-        if begun is not None and begun.at_s is not None:
-            late = time.time() - begun.at_s > STALLED_S
-            if late and (finished is None or finished.batch_id < begun.batch_id):
-                return "stalled"
-        return "running" if self.recovered else "recovering"
+        return state_of(self._query, self._files(), STALLED_S, recovering=self._reads_tables)
 
     def stats(self) -> ProcessorStats:
-        """Return rates, lag and sizes after the last batch."""
-        progress = None if self._query is None else self._query.lastProgress
-        if progress is None:
-            return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
-        report = json.loads(progress.json)
-        read: dict[TopicPartition, int] = {}
-        lag: dict[TopicPartition, int] = {}
-        streams = self._streams()
-        for source in report["sources"]:
-            newest = _positions(source.get("latestOffset"))
-            for partition, end in _positions(source.get("endOffset")).items():
-                if partition.topic in streams:
-                    read[partition] = end
-                    lag[partition] = max(0, newest.get(partition, end) - end)
-        stores = report.get("stateOperators", [])
-        return ProcessorStats(
-            self.state,
-            report["batchId"],
-            report["numInputRows"],
-            report.get("processedRowsPerSecond", 0.0),
-            report["durationMs"].get("triggerExecution", 0) / 1_000,
-            read,
-            lag,
-            sum(each["numRowsTotal"] for each in stores),
-            sum(each["memoryUsedBytes"] for each in stores),
-        )
+        """Return rates, lag and sizes after the last batch.
+
+        Spark measures a batch as a whole; for each partition of the table, see `view`.
+        """
+        return stats_of(self._query, self.state, self._streams())
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def _reads_tables(self) -> bool:
+        return self._layout is not None and TABLES in self._layout.topics
+
+    def _planned(self, topics: TopicManager) -> Query:
+        """Check and create topics, adapt the checkpoint, and return what makes the query."""
+        graph, settings, files = self.graph, self.settings, self._files()
+        partitions = self._prepared(topics)
+        streams = self._streams()
+        joins = [edge.topic for edge in graph.joint_tables]
+        logs = topics.logs([*streams, *joins, *([graph.table_topic] if graph.group_table else [])])
+
+        def positions(added: Collection[str]) -> dict[TopicPartition, int]:
+            return self._starts(topics, added, logs)
+
+        start = Start(
+            graph,
+            streams,
+            logs,
+            settings.buckets,
+            positions,
+            loss_is_accepted=self._options.get("failOnDataLoss", "").lower() == "false",
+        )
+        layout = LayoutFiles(files).prepare(start)
+        # Spark takes them from its checkpoint if that has any.
+        starts: dict[str, dict[int, int]] = {}
+        for (topic, number), offset in ({} if files.has_offsets() else positions(streams)).items():
+            starts.setdefault(topic, {})[number] = offset
+        self._engine.limits = self._limits(topics)
+        roles = {topic: buckets.Source("join", topic) for topic in joins}
+        tables = layout.topics.get(TABLES, [])
+        plan = buckets.Plan(
+            engine=self._engine,
+            buckets=layout.buckets,
+            sources=[
+                *(roles.get(topic, buckets.Source("table", topic)) for topic in tables),
+                *(buckets.Source("stream", topic) for topic in streams),
+            ],
+            joins={topic: layout.join_name(topic) for topic in joins},
+            targets=self._targets(),
+            partitions=partitions,
+            lookup_kafka=self._kafka,
+            lookup_views=settings.lookup_views,
+            dead_letters=settings.dead_letters,
+            record_ids=settings.record_ids,
+            bucket_bytes=settings.bucket_bytes,
+            defer_timeout_s=settings.defer_timeout_s,
+        )
+        return Query(
+            self._spark,
+            layout,
+            plan,
+            self._options,
+            json.dumps(starts) if starts else "earliest",
+            settings.max_offsets_per_trigger,
+            settings.parallelism or self._spark.sparkContext.defaultParallelism,
+        )
 
     def _streams(self) -> list[str]:
         """Return the topics that the group consumes."""
@@ -398,8 +397,8 @@ class Processor:
         """Check and create topics; return the number of partitions of each."""
         graph = self.graph
         counts = prepare_topics(topics, graph)
-        number = counts[graph.input_streams[0].topic]
-        if graph.visitors:
+        if graph.visitors and graph.loop_topic not in counts:
+            number = max(counts[edge.topic] for edge in graph.copartitioned)
             counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, number)
         missing = [topic for topic in self._targets() if topic not in counts]
         found = topics.partitions(missing)
@@ -408,137 +407,49 @@ class Processor:
                 text = f"group {graph.group} cannot start: topic {topic} does not exist"
                 raise TopicsError(f"{text}: create it, as the partition of a key depends on it")
             counts[topic] = len(found[topic])
-        for topic in (graph.table_topic, graph.loop_topic):
-            if counts.get(topic, number) != number:
-                raise TopicsError(
-                    f"group {graph.group} cannot start: {topic} has {counts[topic]} partitions, "
-                    f"its inputs {number}: delete {topic}, or give the group another name"
-                )
         return counts
 
-    def _spark_kafka(self) -> dict[str, str]:
-        servers = str(self._kafka["bootstrap.servers"])
-        return {"kafka.bootstrap.servers": servers, **self.settings.kafka_options}
+    def _limits(self, topics: TopicManager) -> dict[str, int]:
+        """Return the largest record of each topic that the processor writes, in bytes."""
+        request = int(self._options.get("kafka.max.request.size", MAX_BYTES))
+        limits = dict.fromkeys(self._targets(), request)
+        if self._options.get("kafka.compression.type", "none") == "none":
+            # Brokers measure what is compressed.
+            for topic, most in topics.max_bytes(limits).items():
+                limits[topic] = min(request, most)
+        reserved = buckets.ID_BYTES if self.settings.record_ids else 0
+        return {topic: most - reserved for topic, most in limits.items()}
 
-    def _layout_of(self, table: Mapping[int, PartitionRange]) -> _Layout:
-        """Return the checkpoint's layout; choose and keep one where it is new."""
-        files = open_checkpoint(self._checkpoint, self._spark)
-        wanted = self.settings.buckets
-        for name in files.names(_LAYOUT):
-            if name.startswith("part-"):
-                known = json.loads(files.read(f"{_LAYOUT}/{name}") or "{}")
-                if wanted not in {None, known["buckets"]}:
-                    fix = f"give {known['buckets']} or none, or start with a new checkpoint"
-                    problem = "is not that of the checkpoint"
-                    raise InvalidValueError("buckets", wanted, problem, fix)
-                recovery = {int(number): end for number, end in known["recovery"].items()}
-                return _Layout(known["buckets"], recovery)
-        rows = sum(log.high_watermark - log.log_start_offset for log in table.values())
-        recovery = {number: log.high_watermark for number, log in table.items()}
-        chosen = wanted or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS)
-        layout = _Layout(chosen, recovery if rows else {})
-        text = json.dumps({"buckets": layout.buckets, "recovery": layout.recovery})
-        frame = self._spark.createDataFrame([(text,)], "value string").coalesce(1)
-        frame.write.mode("overwrite").text(f"{self._checkpoint}/{_LAYOUT}")
-        return layout
+    def _starts(
+        self, topics: TopicManager, streams: Collection[str], logs: Mapping[str, TopicLog]
+    ) -> dict[TopicPartition, int]:
+        """Return where to begin: with the loop at its beginning, with inputs as the settings say.
 
-    def _written(self, layout: _Layout, partitions: Mapping[str, int]) -> DataFrame:
-        """Return the stream of all that the processor writes."""
-        graph, settings = self.graph, self.settings
-        tables = [edge.topic for edge in graph.joint_tables]
-        if layout.recovery:
-            tables.insert(0, graph.table_topic)
-        streams = self._streams()
-        plan = buckets.Plan(
-            engine=self._engine,
-            buckets=layout.buckets,
-            sources=[*tables, *streams],
-            targets=self._targets(),
-            partitions=partitions,
-            lookup_kafka=self._kafka,
-            lookup_views=settings.lookup_views,
-            dead_letters=settings.dead_letters,
-            record_ids=settings.record_ids,
-            bucket_bytes=settings.bucket_bytes,
-            defer_timeout_s=settings.defer_timeout_s,
-        )
-        frame = self._stream_source(streams)
-        if tables:
-            frame = self._table_source(tables, layout).unionByName(frame)
-        rows = frame.select(
-            self._bucket(layout).alias("bucket"),
-            _index_of(plan.sources).alias("source"),
-            "partition",
-            "offset",
-            F.unix_millis("timestamp").alias("timestamp"),
-            "key",
-            "value",
-            "headers",
-        )
-        written = self._processed(plan, rows)
-        names = F.array(*map(F.lit, plan.targets))
-        topic = F.element_at(names, F.col("target") + 1).alias("topic")
-        return written.select(topic, "key", "value", "partition", "headers")
+        The ends are those of now, so that nothing is missed that comes after `start`.
+        """
+        missing = self.settings.missing
+        inputs = [topic for topic in streams if topic != self.graph.loop_topic]
+        known: dict[TopicPartition, int] = {}
+        if inputs and self._offsets is not None:
+            text = starting_offsets(self._offsets, self.graph.group, inputs, missing)
+            for topic, offsets in json.loads(text).items():
+                known |= {TopicPartition(topic, int(n)): at for n, at in offsets.items() if at >= 0}
+        elif inputs and missing == "error":
+            fix = "give offsets=, from which the group begins, or 'earliest' or 'latest'"
+            raise InvalidValueError("missing", missing, "leaves no place to begin", fix)
+        elif inputs and isinstance(missing, datetime):
+            known = topics.offsets_at(inputs, missing)
+        starts: dict[TopicPartition, int] = {}
+        for topic in streams:
+            for number, log in logs[topic].partitions.items():
+                early = topic == self.graph.loop_topic or missing == "earliest"
+                end = log.last_stable_offset or 0
+                where = TopicPartition(topic, number)
+                starts[where] = log.log_start_offset if early else known.get(where, end)
+        return starts | known
 
-    def _processed(self, plan: buckets.Plan, rows: DataFrame) -> DataFrame:
-        if self.graph.group_table is None and not self.graph.joint_tables:
-
-            def stateless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-                return buckets.process_stateless(plan, frames)
-
-            return rows.mapInPandas(stateless, buckets.OUTPUT_SCHEMA)
-
-        def stateful(
-            key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState
-        ) -> Iterator[pd.DataFrame]:
-            yield buckets.process_bucket(plan, key[0], frames, state)
-
-        conf = self._spark.conf
-        tasks = self.settings.parallelism or self._spark.sparkContext.defaultParallelism
-        conf.set("spark.sql.shuffle.partitions", str(tasks))
-        conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
-        rocksdb = "spark.sql.streaming.stateStore.rocksdb"
-        conf.set(f"{rocksdb}.changelogCheckpointing.enabled", "true")
-        return rows.groupBy("bucket").applyInPandasWithState(
-            stateful, buckets.OUTPUT_SCHEMA, buckets.STATE_SCHEMA, "append", "NoTimeout"
-        )
-
-    def _source(self, topics: Sequence[str], **options: str) -> DataFrame:
-        reader = self._spark.readStream.format("kafka").options(**self._spark_kafka())
-        reader = reader.option("subscribe", ",".join(topics)).option("includeHeaders", "true")
-        return reader.options(**options).load()
-
-    def _stream_source(self, topics: Sequence[str]) -> DataFrame:
-        start = "latest" if self.settings.missing == "latest" else "earliest"
-        if self._offsets is not None:
-            start = starting_offsets(
-                self._offsets,
-                self.graph.group,
-                topics,
-                self.settings.missing,
-                checkpoint=self._checkpoint,
-                spark=self._spark,
-            )
-        limit = str(self.settings.max_offsets_per_trigger)
-        return self._source(topics, startingOffsets=start, maxOffsetsPerTrigger=limit)
-
-    def _table_source(self, topics: Sequence[str], layout: _Layout) -> DataFrame:
-        """Return joined tables, and the group's own as it was when the checkpoint was new."""
-        frame = self._source(topics, startingOffsets="earliest")
-        if not layout.recovery:
-            return frame
-        count = max(layout.recovery) + 1
-        ends = F.array(*(F.lit(layout.recovery.get(number, 0)) for number in range(count)))
-        before = F.col("offset") < F.element_at(ends, F.col("partition") + 1)
-        return frame.where((F.col("topic") != self.graph.table_topic) | before)
-
-    def _bucket(self, layout: _Layout) -> Column:
-        by_key = F.expr(f"pmod(hash(coalesce(key, X'')), {layout.buckets})")
-        if not self.graph.visitors:
-            return by_key
-        visit = F.expr(f"exists(headers, each -> each.key = '{buckets.VISIT_HEADER}')")
-        in_loop = F.col("topic") == self.graph.loop_topic
-        return F.when(in_loop & visit, F.col("key").cast("string").cast("int")).otherwise(by_key)
+    def _files(self) -> Checkpoint:
+        return open_checkpoint(self._checkpoint, self._spark)
 
     def _running(self) -> StreamingQuery:
         if self._query is None:
@@ -556,19 +467,14 @@ class Processor:
         return None if self._query is None else self._query.exception()
 
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
-        """Return the cause in Python where there is one, not Spark's pages of Java."""
+        """Return the cause in one sentence where it is known, not Spark's pages of Java."""
         found = _OURS.findall(str(error))
-        return ProcessorError(found[-1] if found else str(error))
-
-
-def _index_of(topics: Sequence[str]) -> Column:
-    index = F.lit(None).cast("int")
-    for number, topic in enumerate(topics):
-        index = F.when(F.col("topic") == topic, number).otherwise(index)
-    return index
-
-
-def _positions(value: object) -> dict[TopicPartition, int]:
-    if not value or value == "null":
-        return {}
-    return read_offsets(value if isinstance(value, str) else json.dumps(value))
+        if found:
+            return ProcessorError(found[-1])
+        if "failOnDataLoss" in str(error):
+            return ProcessorError(
+                f"group {self.graph.group}: Kafka has no longer messages that come next, as a "
+                "topic was deleted, recreated or cut: start the processor again, which reports "
+                "what is missing"
+            )
+        return ProcessorError(str(error))

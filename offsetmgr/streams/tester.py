@@ -241,6 +241,7 @@ class TesterProcessor:
 
         Raises InvalidValueError, ProcessingError.
         """
+        self._engine.check_visitor(name)
         self.check()
         keys = sorted(self._topics.rows[self.graph.table_topic])
         for key in keys:

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import NewTopic
 
-from offsetmgr.codes import UNKNOWN_TOPIC
+from offsetmgr.answers import Failure
+from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.errors import known
-from offsetmgr.kafka.topics import create_topics
+from offsetmgr.kafka.errors import does_not_exist, known, request_error
+from offsetmgr.kafka.topics import EARLIEST, LATEST, create_topics, topic_logs
 from offsetmgr.streams.errors import TopicsError
-from offsetmgr.types import TopicPartition
+from offsetmgr.text import listed
+from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from typing_extensions import Self
 
+    from offsetmgr.answers import TopicLog
     from offsetmgr.streams.graph import GroupGraph
-    from offsetmgr.types import PartitionRange
 
 _PAUSE_S: Final = 0.1
+_ENDS: Final = {
+    "log_start_offset": EARLIEST,
+    "high_watermark": LATEST,
+    "last_stable_offset": LATEST,
+}
 
 log = logging.getLogger("offsetmgr.streams")
 
@@ -73,30 +84,25 @@ def prepare_topics(topics: Topics, graph: GroupGraph) -> dict[str, int]:
     names = {
         edge.topic for edge in graph.copartitioned + graph.lookup_tables + graph.output_streams
     }
+    names |= {edge.topic for edge in (graph.loop_stream, graph.group_table) if edge is not None}
     found = topics.partitions(sorted(names))
     counts = {topic: len(numbers) for topic, numbers in found.items()}
-    copartitioned = sorted({edge.topic for edge in graph.copartitioned})
     problems = []
     for edge in (*graph.copartitioned, *graph.lookup_tables):
         if edge.topic not in found:
             problems.append(f"topic {edge.topic} ({edge.kind}) does not exist: create it")
         elif found[edge.topic] != list(range(counts[edge.topic])):
             problems.append(f"topic {edge.topic} has a gap: its partitions are {found[edge.topic]}")
-    if len({counts[topic] for topic in copartitioned if topic in counts}) > 1:
-        several = ", ".join(
-            f"{topic} has {counts[topic]}" for topic in copartitioned if topic in counts
-        )
-        problems.append(
-            f"inputs and joins are not co-partitioned: {several}; give them one number of "
-            "partitions, by copying those of another number into new topics"
-        )
     if problems:
         raise TopicsError(f"group {graph.group} cannot start: " + "; ".join(problems))
-    partitions = counts[copartitioned[0]]
+    # Only for new ones: a key's state is found by its hash, whatever these numbers are.
+    most = max(counts[edge.topic] for edge in graph.copartitioned)
     if graph.loop_stream is not None:
-        counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, partitions)
+        loop = graph.loop_topic
+        counts[loop] = topics.ensure_stream(loop, counts.get(loop, most))
     if graph.group_table is not None:
-        counts[graph.table_topic] = topics.ensure_table(graph.table_topic, partitions)
+        table = graph.table_topic
+        counts[table] = topics.ensure_table(table, counts.get(table, most))
     return counts
 
 
@@ -119,20 +125,15 @@ class TopicManager:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partition numbers of those topics that exist, sorted."""
-        found: dict[str, list[int]] = {}
-        for topic, answer in self._reader.partitions_of(topics).items():
-            if isinstance(answer, list):
-                found[topic] = answer
-            elif not (isinstance(answer, KafkaRequestError) and answer.info.code == UNKNOWN_TOPIC):
-                raise answer
-        return found
+        return {topic: sorted(found) for topic, found in self._replicas(topics).items()}
 
     def ensure_table(self, topic: str, partitions: int) -> int:
         """Create a compacted topic unless it exists; return the number of its partitions.
 
         Raises TopicsError where ``settings`` forbid to create it, or demand what it is not.
         """
-        return self.ensure_topic(topic, partitions, self.settings.table)
+        fix = "alter its settings, or copy its rows into a new topic (offsetmgr streams copy-table)"
+        return self._ensure(topic, partitions, self.settings.table, fix)
 
     def ensure_stream(self, topic: str, partitions: int) -> int:
         """Create a topic with retention unless it exists; as ``ensure_table``."""
@@ -140,8 +141,11 @@ class TopicManager:
 
     def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         """Create a topic with settings ``config`` unless it exists; as ``ensure_table``."""
-        existing = self.partitions([topic])
-        if topic not in existing:
+        return self._ensure(topic, partitions, config, "alter or delete the topic")
+
+    def _ensure(self, topic: str, partitions: int, config: Mapping[str, str], fix: str) -> int:
+        existing = self._replicas([topic]).get(topic)
+        if existing is None:
             if not self.settings.create:
                 raise TopicsError(
                     f"topic {topic} does not exist, and the settings say create=False: create it "
@@ -149,28 +153,68 @@ class TopicManager:
                 )
             self._create(topic, partitions, config)
             return partitions
-        actual = len(existing[topic])
-        problems = [] if actual == partitions else [f"{actual} partitions, not {partitions}"]
         held = known(self._reader.topic_settings([topic])[topic])
+        actual = len(existing)
+        problems = [] if actual == partitions else [f"{actual} partitions, not {partitions}"]
+        replicas, wanted = sorted(set(existing.values())), self.settings.replication
+        if wanted is not None and replicas != [wanted]:
+            problems.append(f"replication {' and '.join(map(str, replicas))}, not {wanted}")
         problems += [
             f"{name}={held.get(name)}, not {value}"
             for name, value in config.items()
             if held.get(name) != value
         ]
         if problems:
-            self._mismatch(f"topic {topic} has {'; '.join(problems)}: alter or delete the topic")
+            self._mismatch(f"topic {topic} has {'; '.join(problems)}: {fix}")
         return actual
 
-    def log_ranges(self, topic: str) -> dict[int, PartitionRange]:
-        """Return the range of each partition's log; none where the topic does not exist."""
-        numbers = self.partitions([topic]).get(topic, [])
-        ranges = {}
-        asked = (TopicPartition(topic, number) for number in numbers)
-        for where, found in self._reader.log_ranges(asked).items():
-            if isinstance(found, OffsetManagerError):
-                raise found
-            ranges[where.partition] = found
-        return ranges
+    def logs(self, topics: Iterable[str]) -> dict[str, TopicLog]:
+        """Return the ids, the ends and the last stable offsets of topics' logs."""
+        names = sorted({*topics})
+        deadline = Deadline(self._reader.timeout_s)
+        while True:
+            try:
+                found = topic_logs(
+                    self._reader.admin, names, _ENDS, deadline.left_s, self._reader.timeout_s
+                )
+            except FutureTimeoutError:
+                failure = Failure(error_info(TIMED_OUT))
+                raise request_error(f"logs of {listed(names)}", failure) from None
+            failed = {
+                topic: failure
+                for topic, log in found.items()
+                for failure in (log.failure, *(each.failure for each in log.partitions.values()))
+                if failure is not None
+            }
+            if not failed:
+                return found
+            topic, failure = next(iter(failed.items()))
+            if not failure.info.retriable or deadline.left_s < _PAUSE_S:
+                raise request_error(f"log of {topic}", failure, topic=topic)
+            time.sleep(_PAUSE_S)
+
+    def offsets_at(self, topics: Iterable[str], at: datetime) -> dict[TopicPartition, int]:
+        """Return the first offset at or after a time in each partition that has one."""
+        at_ms = round(at.timestamp() * 1_000)
+        wheres = [
+            TopicPartition(topic, number)
+            for topic, numbers in self.partitions(topics).items()
+            for number in numbers
+        ]
+        found = self._reader.offsets_at(dict.fromkeys(wheres, at_ms))
+        return {
+            where: offset
+            for where, answer in found.items()
+            if (offset := known(answer)) is not None
+        }
+
+    def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the largest batch that the brokers take of each topic, where they say so."""
+        return {
+            topic: int(found["max.message.bytes"])
+            for topic, found in self._reader.topic_settings(topics).items()
+            if not isinstance(found, OffsetManagerError)
+        }
 
     def close(self) -> None:
         """End the connections."""
@@ -194,6 +238,22 @@ class TopicManager:
                     "check the brokers and start again"
                 )
             time.sleep(_PAUSE_S)
+
+    def _replicas(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return the number of replicas by partition of those topics that exist."""
+        names = TopicCollection([check_topic(topic) for topic in topics])
+        timeout_s = self._reader.timeout_s
+        sent = self._reader.admin.describe_topics(names, request_timeout=timeout_s)
+        found: dict[str, dict[int, int]] = {}
+        for topic, pending in sent.items():
+            try:
+                answer = self._reader.result(pending, f"description of topic {topic}")
+            except KafkaRequestError as error:
+                if not does_not_exist(error):
+                    raise
+            else:
+                found[topic] = {each.id: len(each.replicas) for each in answer.partitions}
+        return found
 
     def _mismatch(self, text: str) -> None:
         if self.settings.mismatch == "fail":

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.streams import (
+    MemoryStorage,
     TopicsError,
+    View,
     codecs,
     define_group,
     input,
@@ -16,6 +22,7 @@ from offsetmgr.streams import (
     persist,
 )
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
+from tests.kafka.test_views import command
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -36,8 +43,8 @@ def test_loop_and_table_are_created_once(
         counts = prepare_topics(manager, graph)
         assert counts == {topic: 3, f"{group}-loop": 3, f"{group}-table": 3}
         assert prepare_topics(manager, graph) == counts
-        assert manager.log_ranges(f"{group}-table") == dict.fromkeys(range(3), (0, 0))
-        assert manager.log_ranges(f"{group}-none") == {}
+        log = manager.logs([f"{group}-table"])[f"{group}-table"]
+        assert [each[:2] for each in log.partitions.values()] == [(0, 0)] * 3
         with pytest.raises(
             TopicsError, match=r"cleanup.policy=delete, not compact.*mismatch='warn'"
         ):
@@ -58,3 +65,49 @@ def test_nothing_is_created_where_that_is_forbidden(kafka: DevKafka, unique_name
         pytest.raises(TopicsError, match=r"create it with 2 partitions and cleanup.policy=compact"),
     ):
         manager.ensure_table(unique_name, 2)
+
+
+def test_replication_is_compared(
+    kafka: DevKafka, new_topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the settings give a number."""
+    topic = new_topic(1)
+    with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=1)) as manager:
+        manager.ensure_topic(topic, 1, {})
+    assert caplog.text == ""
+    with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=3)) as manager:
+        manager.ensure_topic(topic, 1, {})
+    assert "has replication 1, not 3: alter" in caplog.text
+
+
+def test_a_table_is_copied_into_more_partitions(
+    kafka: DevKafka, new_topic: TopicFactory, unique_name: str
+) -> None:
+    """Tombstones and headers too; of a key in two partitions the younger message counts."""
+    servers, source = kafka.bootstrap_servers, new_topic(2)
+    producer = Producer({"bootstrap.servers": servers})
+    headers: dict[str, str | bytes | None] = {"trace": b"1"}
+    for number in range(200):
+        key, value = f"k{number % 50}", None if number % 50 == 7 else str(number)
+        # As after partitions were added to it: the older half is elsewhere.
+        place, at_ms = number // 100, 1_000_000 + number
+        producer.produce(source, value, key, place, headers=headers, timestamp=at_ms)
+    assert producer.flush(60) == 0
+    options = [source, unique_name, "--bootstrap-servers", servers]
+    missing = CliRunner().invoke(app, ["streams", "copy-table", *options])
+    assert missing.exit_code == 2
+    assert "partitions None is missing; give the number" in missing.output
+    options += ["--partitions", "5", "--json"]
+    plan = json.loads(command("streams", "copy-table", *options))
+    assert (plan["messages"], plan["target_partitions"], plan["executed"]) == (200, 5, False)
+    assert json.loads(command("streams", "copy-table", *options, "--execute"))["messages"] == 200
+    with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
+        view.wait_until_running(60)
+        expected = {f"k{number}": str(number + 150) for number in range(50) if number != 7}
+        assert dict(view) == expected
+        assert len(view.stats().partitions) == 5
+    with TopicManager(servers, TopicSettings(mismatch="fail"), timeout_s=60) as manager:
+        assert manager.ensure_table(unique_name, 5) == 5
+    again = CliRunner().invoke(app, ["streams", "copy-table", *options, "--execute"])
+    assert again.exit_code == 1
+    assert "has 200 messages: name one that has none" in again.output

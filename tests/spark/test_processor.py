@@ -427,9 +427,9 @@ class TestErrors:
         def nothing(_context: Context, _value: bytes) -> None: ...
 
         brokers, code = kafka.bootstrap_servers, codecs.Bytes()
-        one, two = new_topic(1), new_topic(2)
+        one = new_topic(1)
         wrong = {
-            "not co-partitioned": [input(one, code, nothing), input(two, code, nothing)],
+            "no-such-input": [input("no-such-input", code, nothing)],
             "no-such-topic": [input(one, code, nothing), lookup("no-such-topic", code)],
             "no-such-output": [input(one, code, nothing), output("no-such-output", code)],
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -29,7 +29,10 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.engine import Effects, Engine
-from offsetmgr.streams.messages import Message, Record
+from offsetmgr.streams.messages import Message, Record, kafka_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEXT = codecs.String()
 MESSAGE = Message("in", b"bob", b"5", 3, 42, 1_000, [("a", b"1"), ("a", b"2"), ("b", None)])
@@ -168,9 +171,9 @@ def test_any_key_survives(key: bytes) -> None:
         (lambda c: c.emit("out", 5, "v"), "key 5 is not text"),
         (lambda c: c.emit("out", "\ud800", "v"), "is not text"),
         (lambda c: c.set_value(1, headers={"a": "x"}), "header a 'x' is not bytes"),
-        (lambda c: c.value(), "cannot read key b'bob' of persist group-table/Int64: store away"),
-        (lambda c: c.join("names"), "cannot read key b'bob' of join names/String: store away"),
-        (lambda c: c.lookup("rates", "k"), "cannot read key b'k' of lookup rates/Int64: store aw"),
+        (lambda c: c.value(), "key b'bob' of persist group-table/Int64: ConnectionError: store"),
+        (lambda c: c.join("names"), "key b'bob' of join names/String: ConnectionError: store"),
+        (lambda c: c.lookup("rates", "k"), "key b'k' of lookup rates/Int64: ConnectionError"),
     ],
     ids=range(18),
 )
@@ -238,7 +241,7 @@ def test_errors_have_the_coordinates_and_the_cause() -> None:
     assert str(again) == str(failed.value)
     message = MESSAGE._replace(value=b"five")
     text = failure(raising, message=message, codec=codecs.Int64())
-    assert "cannot decode the value with input in/Int64: invalid literal" in text
+    assert "cannot decode the value with input in/Int64: ValueError: invalid literal" in text
     text = failure(lambda ctx, _: ctx.value(), tables=Tables({b"bob": b"x"}))
     assert "cannot decode the row of persist group-table/Int64" in text
 
@@ -296,3 +299,56 @@ def test_only_valid_graphs_run() -> None:
     """An engine checks its graph."""
     with pytest.raises(GraphError, match="no input stream"):
         Engine(define_group("group"))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), None])
+def test_whatever_a_callback_raises_is_the_failure_of_its_message(
+    error: BaseException | None,
+) -> None:
+    """So are errors of codecs and tables, and one whose text cannot be read or encoded."""
+
+    class Unreadable(BaseException):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def raising(ctx: Context, value: str) -> None:
+        raise Unreadable if error is None else error
+
+    name = "Unreadable: its text cannot be had" if error is None else type(error).__name__
+    assert f"raising failed: {name}" in failure(raising)
+    broken = Mock(encode=Mock(side_effect=error or Unreadable), decode=Mock(side_effect=SystemExit))
+    graph = define_group("g", input("in", broken, print), output("out", broken))
+    with pytest.raises(ProcessingError, match=r"cannot decode the value .*: SystemExit"):
+        Engine(graph).process(MESSAGE, Tables({}))
+    assert "ValueError: \\ud800\\n2" in failure(lambda ctx, _: ctx.fail(ValueError("\ud800\n2")))
+
+
+def test_a_record_that_kafka_would_not_take_is_a_failure() -> None:
+    """By the limit of its topic, to the byte; the largest one is taken."""
+
+    def emit(size: int) -> Callable[[Context, str], None]:
+        headers = {"h": b"1", "n": None}
+        return lambda ctx, _: ctx.emit("out", "k", "x" * size, headers)
+
+    (record,) = run(emit(1_000)).records
+    # 61 of the batch, 21 of the record, 1 for the number of headers; each part with its length.
+    size = kafka_bytes(record)
+    assert size == 83 + 2 + (2 + 1_000) + 2 + 2 + 2 + 1
+    assert len(run(emit(1_000), limits={"out": size}).records) == 1
+    text = failure(emit(1_001), limits={"out": size})
+    assert (
+        f"a record of {size + 1:,} bytes for out with key b'k' is larger than the {size:,}" in text
+    )
+    assert "in/3 at offset 42, key 'bob'" in text
+    assert "group-table with key b'bob' is larger than the 100" in failure(
+        lambda ctx, _: ctx.set_value(1, {"h": b"x" * 100}), limits={"group-table": 100}
+    )
+    assert "1,048,576" in failure(emit(1_048_576))
+
+
+@pytest.mark.parametrize("name", ["\udcff", 5, None])
+def test_a_header_name_that_is_not_text_is_refused(name: Any) -> None:
+    """Kafka's are UTF-8."""
+    assert "is not text" in failure(lambda ctx, _: ctx.emit("out", "k", "v", {name: b""}))
+    with pytest.raises(InvalidValueError, match=r"header .* is not text"):
+        run(print, default_headers={name: b""})

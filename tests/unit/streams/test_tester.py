@@ -257,6 +257,8 @@ def test_visits() -> None:
     tester = Tester()
     processor = tester.add_processor(graph)
     out = tester.queue_tracker("out")
+    with pytest.raises(InvalidValueError, match="visitor 'unknown' is not defined"):
+        processor.visit_all("unknown")  # also of a table without rows
     tester.consume("numbers", "bob", 1)
     tester.consume("numbers", "ann", 2)
     assert processor.visit_all("reset", 15) == 2

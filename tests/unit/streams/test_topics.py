@@ -58,6 +58,10 @@ def test_loop_and_table_are_created_like_the_inputs() -> None:
     counts = prepare_topics(cluster, GRAPH)
     assert counts == {"clicks": 3, "names": 3, "rates": 1, "g-loop": 3, "g-table": 3}
     assert cluster.created == [("g-loop", "stream", 3), ("g-table", "table", 3)]
+    # Those that exist stay as they are, whatever the inputs have.
+    cluster = Cluster(clicks=[0], names=[0, 1], rates=[0], **{"g-table": [0, 1, 2]})
+    assert prepare_topics(cluster, GRAPH)["g-table"] == 3
+    assert cluster.created == [("g-loop", "stream", 2), ("g-table", "table", 3)]
     cluster = Cluster(clicks=[0, 1], out=[0, 1, 2, 3])
     graph = define_group("g", input("clicks", C, print), output("out", C))
     assert prepare_topics(cluster, graph) == {"clicks": 2, "out": 4}
@@ -65,15 +69,13 @@ def test_loop_and_table_are_created_like_the_inputs() -> None:
 
 
 def test_all_mistakes_are_told_and_nothing_is_created() -> None:
-    """Topics that are missing, have gaps, or are not co-partitioned."""
+    """Topics that are missing or have gaps."""
     cluster = Cluster(clicks=[0, 1], names=[0, 1, 3])
     with pytest.raises(TopicsError) as failed:
         prepare_topics(cluster, GRAPH)
     assert str(failed.value) == (
         "group g cannot start: topic names has a gap: its partitions are [0, 1, 3]; "
-        "topic rates (lookup) does not exist: create it; "
-        "inputs and joins are not co-partitioned: clicks has 2, names has 3; give them one number "
-        "of partitions, by copying those of another number into new topics"
+        "topic rates (lookup) does not exist: create it"
     )
     assert cluster.created == []
     with pytest.raises(TopicsError, match=r"clicks \(input\) does not exist.*names \(join\)"):

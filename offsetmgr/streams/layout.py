@@ -1,0 +1,380 @@
+"""The layout of a processor's checkpoint: its graph, its buckets, and the topics of its sources.
+
+Spark takes the positions of a query's sources from its checkpoint, whatever the graph is now.  So
+the layout is kept beside them, in the folder ``offsetmgr``.  A start with another graph puts the
+positions of added topics into Spark's files and takes those of removed topics out, or is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark.progress import read_offsets
+from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.text import listed
+from offsetmgr.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from offsetmgr.answers import TopicLog
+    from offsetmgr.spark.checkpoint import Checkpoint
+    from offsetmgr.streams.graph import GroupGraph
+
+    Offsets = dict[TopicPartition, int]
+
+KEYS_PER_BUCKET: Final = 5_000
+MIN_BUCKETS: Final = 128
+MAX_BUCKETS: Final = 4_096
+
+TABLES: Final = "tables"
+"""Source of the joined tables and, until it is recovered, of the group's own; read without limit.
+There is none if the query reads no table."""
+STREAMS: Final = "streams"
+"""Source of the inputs and the loop."""
+
+_FOLDER: Final = "offsetmgr"
+_EDIT: Final = f"{_FOLDER}/edit.json"
+"""Texts of files that are being written: the next start finishes what a killed one began."""
+_NAME: Final = "layout-"
+_VERSION: Final = "v1"
+_START_VERSION: Final = "\0v1"
+
+_log = logging.getLogger("offsetmgr.streams")
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The choices and the graph with which a checkpoint was written."""
+
+    group: str
+    buckets: int
+    stateful: bool
+    table: str
+    """Topic of the group table; empty if the group has never had one."""
+    table_partitions: int
+    codec: str
+    """Class of the table's codec."""
+    recovery: dict[int, int]
+    """Ends of the table's partitions when the checkpoint was new; empty if there is nothing to
+    recover, or all is recovered."""
+    joins: dict[str, int]
+    """Each table that was ever joined, with the number of times that it was begun again: rows of a
+    former time are no longer its rows."""
+    topics: dict[str, list[str]]
+    """Topics of the sources ``TABLES`` and ``STREAMS``, in this order."""
+    ids: dict[str, str]
+    """Id of each topic that is read or is the table; brokers before 2.8 give none."""
+
+    def join_name(self, topic: str) -> str:
+        """Return the name of a joined table's rows in the state."""
+        number = self.joins[topic]
+        return f"{topic}/{number}" if number else topic
+
+
+class Start(NamedTuple):
+    """The graph of a start, and its topics as they are now."""
+
+    graph: GroupGraph
+    streams: list[str]
+    """The inputs and the loop."""
+    logs: Mapping[str, TopicLog]
+    """Of all topics that are read, and of the table."""
+    buckets: int | None
+    """None is as in the checkpoint, or as the table needs."""
+    positions: Callable[[Collection[str]], Offsets]
+    """Returns where to begin with topics that are added to the streams."""
+    loss_is_accepted: bool
+    """True if messages that Kafka has no longer may be skipped."""
+
+    @property
+    def table(self) -> str:
+        """The topic of the group table; empty without one."""
+        return self.graph.table_topic if self.graph.group_table else ""
+
+    @property
+    def codec(self) -> str:
+        """The class of the table's codec; empty without a table."""
+        table = self.graph.group_table
+        return "" if table is None else type(table.codec).__name__
+
+    @property
+    def stateful(self) -> bool:
+        return bool(self.graph.group_table or self.graph.joint_tables)
+
+    def layout(self, buckets: int, recovery: dict[int, int], joins: dict[str, int]) -> Layout:
+        tables = list(dict.fromkeys(edge.topic for edge in self.graph.joint_tables))
+        if recovery:
+            tables.insert(0, self.table)
+        topics = {TABLES: tables} if tables else {}
+        return Layout(
+            group=self.graph.group,
+            buckets=buckets,
+            stateful=self.stateful,
+            table=self.table,
+            table_partitions=len(self.logs[self.table].partitions) if self.table else 0,
+            codec=self.codec,
+            recovery=recovery,
+            joins=joins,
+            topics={**topics, STREAMS: self.streams},
+            ids={topic: log.topic_id for topic, log in self.logs.items()},
+        )
+
+
+class LayoutFiles:
+    """The layout of one checkpoint."""
+
+    def __init__(self, files: Checkpoint) -> None:
+        self._files = files
+        edit = files.read(_EDIT)
+        if edit is not None:
+            self._write(json.loads(edit))
+
+    def prepare(self, start: Start) -> Layout:
+        """Put the layout for a start into the checkpoint, and return it.
+
+        Raises ProcessorError if the checkpoint cannot be used with this graph, or messages that it
+        has not read are gone; InvalidValueError for another number of buckets.
+        """
+        known = self._known()
+        begun = self._files.last_begun()
+        if begun is None and not self._files.names("sources"):
+            layout = _new(start)
+            self._write({self._next_name(): _text(layout)})
+            return layout
+        if known is None:
+            text = f"checkpoint {self._files.location} is of another program"
+            raise ProcessorError(f"{text}: give the processor a checkpoint of its own")
+        _check(known, start, self._files.location)
+        finished = self._files.last_finished()
+        layout = _adapted(known, start, recovering=finished is None)
+        texts = {self._next_name(): _text(layout)} if layout != known else {}
+        newest = -1 if begun is None else begun.batch_id
+        done = -1 if finished is None else finished.batch_id
+        texts |= self._moved(_Moves(known, layout, start), newest, done)
+        if texts:
+            self._files.write(_EDIT, json.dumps(texts))
+            self._write(texts)
+        return layout
+
+    def _moved(self, moves: _Moves, newest: int, done: int) -> dict[str, str]:
+        """Return the files of Spark's that change, with their new texts.  Raises ProcessorError.
+
+        Spark reads the positions at the end of its last two batches, ``newest`` and the one before;
+        before the first is finished also those at which its sources began.
+        """
+        names = list(moves.known.topics)
+        initial: dict[str, Offsets] = {}
+        for number, name in enumerate(names):
+            text = self._files.read(f"sources/{number}/0")
+            if text:
+                initial[name] = read_offsets(text.splitlines()[-1])
+        heads: dict[int, list[str]] = {}
+        ends = {-1: initial}
+        for batch in (newest, newest - 1):
+            if batch >= 0:
+                lines = (self._files.read(f"offsets/{batch}") or "").splitlines()
+                heads[batch], found = lines[:2], lines[2:]
+                if lines[:1] != [_VERSION] or len(found) != len(names):
+                    text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
+                    raise ProcessorError(f"{text}: start the processor with a new checkpoint")
+                # A source that has not begun has none yet.
+                ends[batch] = {
+                    name: (read_offsets(line) if line != "-" else {}) or initial.get(name, {})
+                    for name, line in zip(names, found, strict=True)
+                }
+        if not moves.needed(ends[newest if done == newest else max(newest - 1, -1)]):
+            return {}
+        texts: dict[str, str] = {}
+        for batch, head in heads.items():
+            lines = [moves.line(name, ends[batch]) for name in moves.layout.topics]
+            texts[f"offsets/{batch}"] = "\n".join([*head, *lines])
+        for number, name in enumerate(moves.layout.topics if newest <= 0 else ()):
+            if name in initial or name not in names:
+                line = moves.line(name, initial)
+                texts[f"sources/{number}/0"] = f"{_START_VERSION}\n{line}"
+        return texts
+
+    def _known(self) -> Layout | None:
+        """Return the newest layout that is whole; None if there is none."""
+        for name in sorted(self._names(), reverse=True):
+            try:
+                return msgspec.json.decode(self._files.read(f"{_FOLDER}/{name}") or "", type=Layout)
+            except msgspec.MsgspecError:
+                continue
+        return None
+
+    def _names(self) -> list[str]:
+        return [name for name in self._files.names(_FOLDER) if name.startswith(_NAME)]
+
+    def _next_name(self) -> str:
+        numbers = [int(name.removeprefix(_NAME)) for name in self._names()]
+        return f"{_FOLDER}/{_NAME}{max(numbers, default=0) + 1:06}"
+
+    def _write(self, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self._files.write(name, text)
+        self._files.remove(_EDIT)
+
+
+class _Moves:
+    """The differences between two layouts in the positions of their sources."""
+
+    def __init__(self, known: Layout, layout: Layout, start: Start) -> None:
+        self.known = known
+        self.layout = layout
+        self._start = start
+        self._kept: dict[str, set[str]] = {}
+        self._begin: dict[str, Offsets] = {}
+        """Where to begin with topics that are new or were recreated."""
+        for name, topics in layout.topics.items():
+            before = known.topics.get(name, [])
+            again = [each for each in topics if each in before and _recreated(known, start, each)]
+            added = [each for each in topics if each not in before]
+            self._kept[name] = {*topics} - {*again} - {*added}
+            begin = start.positions(added) if name == STREAMS else _log_starts(start, added)
+            self._begin[name] = begin | _log_starts(start, again)
+            for topic in (*added, *again):
+                what = "was added" if topic in added else "was deleted and recreated"
+                where = {
+                    number: at for (each, number), at in self._begin[name].items() if each == topic
+                }
+                _log.warning(
+                    "group %s: topic %s %s; it is read from %s on", layout.group, topic, what, where
+                )
+
+        self._gone = [
+            each
+            for name, topics in known.topics.items()
+            for each in topics
+            if each not in layout.topics.get(name, ())
+        ]
+        for topic in self._gone:
+            if topic != known.table:  # which is recovered now
+                _log.warning("group %s: topic %s is no longer read", layout.group, topic)
+
+    def needed(self, reached: Mapping[str, Offsets]) -> bool:
+        """Return True if Spark's files have to change; ``reached`` is where the next batch begins.
+
+        Raises ProcessorError if messages from there on are gone.
+        """
+        start = self._start
+        for name, kept in self._kept.items():
+            here = reached.get(name, {})
+            logs = _log_starts(start, kept)
+            lost = [each for each, at in here.items() if logs.get(each, 0) > at]
+            if lost and not start.loss_is_accepted:
+                raise ProcessorError(
+                    f"group {self.layout.group} cannot go on: Kafka has no longer what comes next "
+                    f"of {listed(lost)}. Start it with a new checkpoint, or skip these messages "
+                    "with kafka_options={'failOnDataLoss': 'false'}"
+                )
+            # Spark takes a new partition that begins above 0 for lost data.
+            self._begin[name] |= {each: at for each, at in logs.items() if at and each not in here}
+        return bool(self._gone) or any(self._begin.values())
+
+    def line(self, name: str, ends: Mapping[str, Offsets]) -> str:
+        """Return the position of a source as Spark writes it."""
+        kept = self._kept[name]
+        topics: dict[str, dict[int, int]] = {}
+        old = {where: at for where, at in ends.get(name, {}).items() if where.topic in kept}
+        for (topic, number), at in {**old, **self._begin[name]}.items():
+            topics.setdefault(topic, {})[number] = at
+        return json.dumps(topics)
+
+
+def _new(start: Start) -> Layout:
+    """Choose the layout of a new checkpoint."""
+    logs = start.logs[start.table].partitions if start.table else {}
+    # An open transaction is not part of the table.
+    ends = {number: log.last_stable_offset or 0 for number, log in logs.items()}
+    rows = sum(ends.values()) - sum(log.log_start_offset for log in logs.values())
+    buckets = start.buckets or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS)
+    joins = dict.fromkeys((edge.topic for edge in start.graph.joint_tables), 0)
+    return start.layout(buckets, ends if rows else {}, joins)
+
+
+def _adapted(known: Layout, start: Start, *, recovering: bool) -> Layout:
+    """Return the layout for a start on a checkpoint that is in use."""
+    joins = dict(known.joins)
+    for edge in start.graph.joint_tables:
+        topic = edge.topic
+        if topic not in known.topics.get(TABLES, ()) or _recreated(known, start, topic):
+            joins[topic] = joins.get(topic, -1) + 1
+    recovery = known.recovery if recovering and start.table else {}
+    layout = start.layout(known.buckets, recovery, joins)
+    if not start.table:  # one that comes back later has to be the same
+        layout = msgspec.structs.replace(
+            layout, table=known.table, table_partitions=known.table_partitions, codec=known.codec
+        )
+    return msgspec.structs.replace(layout, ids={**known.ids, **layout.ids})
+
+
+def _check(known: Layout, start: Start, location: str) -> None:
+    """Raise ProcessorError, InvalidValueError if the checkpoint cannot be used with this graph."""
+    if known.group == start.graph.group and start.buckets not in {None, known.buckets}:
+        fix = f"give {known.buckets} or none, or start with a new checkpoint"
+        raise InvalidValueError("buckets", start.buckets, "is not that of the checkpoint", fix)
+    new = (
+        "start it with a new checkpoint, which reads the table from its topic and the inputs from "
+        "the group's committed offsets"
+    )
+    problem = _problem(known, start, new)
+    if problem:
+        text = f"group {start.graph.group} cannot start: checkpoint {location} {problem}"
+        raise ProcessorError(text)
+
+
+def _problem(known: Layout, start: Start, new: str) -> str:
+    """Return why a checkpoint cannot be used, and what to do; empty if it can."""
+    if known.group != start.graph.group:
+        return f"is of group {known.group}; give each group a checkpoint of its own"
+    if known.stateful and not start.stateful:
+        return f"has a table or a join, and the graph has none now; {new}"
+    if start.stateful and not known.stateful:
+        return f"has no state, and the graph has a table or a join now; {new}"
+    return _table_problem(known, start, new) if start.table else ""
+
+
+def _table_problem(known: Layout, start: Start, new: str) -> str:
+    table = start.table
+    logs = start.logs[table].partitions
+    if not known.table:
+        rows = any(log.high_watermark > log.log_start_offset for log in logs.values())
+        return f"has no table, and topic {table} has rows; {new}" if rows else ""
+    if known.table != table:
+        return f"has the rows of topic {known.table}, not of {table}; {new}"
+    if _recreated(known, start, table):
+        text = f"has the rows of a former topic {table}, which was deleted and recreated"
+        return f"{text}; copy a backup into it, and {new}"
+    if known.table_partitions != len(logs):
+        return (
+            f"has rows for {known.table_partitions} partitions of {table}, which has {len(logs)} "
+            f"now, so that a key may be in two; copy it (offsetmgr streams copy-table {table} NEW),"
+            f" give the suffix of the copy as table_suffix, and {new}"
+        )
+    if known.codec != start.codec:
+        text = f"has rows of the codec {known.codec}, not of {start.codec}"
+        return f"{text}; keep the codec, or give the group another name"
+    return ""
+
+
+def _recreated(known: Layout, start: Start, topic: str) -> bool:
+    before, now = known.ids.get(topic), start.logs[topic].topic_id
+    return bool(before and now and before != now)
+
+
+def _log_starts(start: Start, topics: Iterable[str]) -> Offsets:
+    return {
+        TopicPartition(topic, number): log.log_start_offset
+        for topic in topics
+        for number, log in start.logs[topic].partitions.items()
+    }
+
+
+def _text(layout: Layout) -> str:
+    return msgspec.json.encode(layout).decode()

@@ -1,0 +1,107 @@
+"""Copies a table's topic into one with another number of partitions."""
+
+from __future__ import annotations
+
+from heapq import merge
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.kafka.log_reader import read_to_end
+from offsetmgr.kafka.messages import headers_of
+from offsetmgr.kafka.producer import MessageProducer
+from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.kafka import PARTITIONER
+from offsetmgr.streams.topics import TopicManager, TopicSettings
+from offsetmgr.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from confluent_kafka import Message
+
+    from offsetmgr.answers import Written
+
+_KAFKA_S: Final = 30.0
+
+
+class TableCopy(NamedTuple):
+    """A copy that is planned or done."""
+
+    source: str
+    target: str
+    source_partitions: int
+    target_partitions: int
+    messages: int
+    """Offsets of the source before the copy, afterwards the messages that were copied."""
+
+
+def plan_copy(
+    kafka: Mapping[str, object], source: str, target: str, partitions: int | None
+) -> TableCopy:
+    """Return what a copy would do; ``partitions`` are those of a target that does not exist.
+
+    Raises TopicsError where there is no source, or the target has messages; InvalidValueError
+    without a number of partitions; KafkaRequestError.
+    """
+    with TopicManager(kafka, timeout_s=_KAFKA_S) as topics:
+        found = topics.partitions([source, target])
+        if source not in found or source == target:
+            raise TopicsError(f"topic {source} cannot be copied: name one that exists, and another")
+        logs = topics.logs(found)
+    ends = {
+        topic: sum(each.high_watermark - each.log_start_offset for each in log.partitions.values())
+        for topic, log in logs.items()
+    }
+    if ends.get(target):
+        raise TopicsError(f"topic {target} has {ends[target]} messages: name one that has none")
+    number = len(found[target]) if target in found else partitions
+    if number is None:
+        fix = "give the number of the target, which does not exist"
+        raise InvalidValueError("partitions", None, "is missing", fix)
+    return TableCopy(source, target, len(found[source]), number, ends[source])
+
+
+def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -> TableCopy:
+    """Copy all messages, tombstones included, each to the partition of its key.
+
+    Where a key is in two partitions, the copy has its messages in the order of their timestamps.
+    Nothing else may write the source meanwhile.  Raises TopicsError, KafkaRequestError; then the
+    target has a part of the messages: delete it.
+    """
+    with TopicManager(kafka, TopicSettings(mismatch="fail"), timeout_s=_KAFKA_S) as topics:
+        topics.ensure_table(plan.target, plan.target_partitions)
+    failures: list[KafkaRequestError] = []
+
+    def delivered(answer: Written | KafkaRequestError) -> None:
+        if isinstance(answer, KafkaRequestError):
+            failures.append(answer)
+
+    sources = [
+        read_to_end(kafka, {TopicPartition(plan.source, number): 0}, timeout_s)
+        for number in range(plan.source_partitions)
+    ]
+    copied = 0
+    producer = MessageProducer({**kafka, "partitioner": PARTITIONER}, name="copy-table")
+    try:
+        for message in merge(*sources, key=_timestamp_ms):
+            producer.send(
+                plan.target,
+                message.value(),
+                message.key() or b"",
+                delivered,
+                headers=headers_of(message),
+                timestamp_ms=max(0, _timestamp_ms(message)),
+                wait=True,
+            )
+            copied += 1
+            if failures:
+                break
+    finally:
+        producer.close()
+    if failures:
+        raise failures[0]
+    return plan._replace(messages=copied)
+
+
+def _timestamp_ms(message: Message) -> int:
+    return message.timestamp()[1]

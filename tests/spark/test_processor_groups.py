@@ -1,0 +1,356 @@
+"""Groups of every kind on Spark and in the tester, and what happens when their world changes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from offsetmgr.retry_headers import CUT, ERROR, OFFSET
+from offsetmgr.streams import (
+    Tester,
+    codecs,
+    define_group,
+    input,
+    inputs,
+    join,
+    lookup,
+    loop,
+    output,
+    persist,
+)
+from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.processor import Processor, ProcessorSettings
+from tests.conftest import create_topic
+from tests.spark.support import WAIT_S
+from tests.spark.test_processor import messages, send, table
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.devkafka import DevKafka
+    from offsetmgr.streams import Context, GroupGraph
+    from offsetmgr.streams.graph import Edge
+
+TEXT = codecs.String()
+NUMBER = codecs.Int64()
+
+
+class Lab:
+    """Topics of one test, and the processors of one group and checkpoint."""
+
+    def __init__(self, spark: SparkSession, kafka: DevKafka, group: str, path: Path) -> None:
+        self._spark = spark
+        self._kafka = kafka
+        self._path = path
+        self.brokers = kafka.bootstrap_servers
+        self.group = group
+
+    def topics(self, **partitions: int) -> list[str]:
+        """Create topics, and return their names in the same order."""
+        names = [f"{self.group}-{name}" for name in partitions]
+        for name, number in zip(names, partitions.values(), strict=True):
+            create_topic(self._kafka, name, number)
+        return names
+
+    def processor(self, graph: GroupGraph, **settings: Any) -> Processor:
+        chosen = {"missing": "earliest", "buckets": 3, "parallelism": 1, **settings}
+        return Processor(
+            self._spark,
+            graph,
+            self.brokers,
+            checkpoint=str(self._path / graph.group),
+            settings=ProcessorSettings(**chosen),
+        )
+
+    def run(self, *edges: Edge | list[Edge], **settings: Any) -> None:
+        """Process all that the topics hold."""
+        graph = define_group(self.group, *edges)
+        self.processor(graph, **settings).run(available_now=True)
+
+    def send(self, topic: str, *rows: tuple[str, bytes | None]) -> None:
+        send(self.brokers, topic, rows)
+
+    def values(self, topic: str) -> dict[str, list[str | None]]:
+        """Return the values of a topic by key, in their order."""
+        found: dict[str, list[str | None]] = defaultdict(list)
+        for each in messages(self.brokers, topic):
+            value = each.value()
+            found[each.key().decode()].append(None if value is None else value.decode())
+        return dict(found)
+
+    def table(self) -> dict[str, bytes]:
+        return table(self.brokers, f"{self.group}-table")
+
+
+@pytest.fixture
+def lab(spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path) -> Lab:
+    return Lab(spark, kafka, group, tmp_path)
+
+
+def kept(out: str) -> Callable[[Context, str], None]:
+    def keep(context: Context, value: str) -> None:
+        if value.startswith("keep"):
+            context.emit(out, context.key, value)
+
+    return keep
+
+
+def filtered(one: str, _two: str, _table: str, out: str) -> list[Edge]:
+    return [input(one, TEXT, kept(out)), output(out, TEXT)]
+
+
+def looping(one: str, _two: str, _table: str, out: str) -> list[Edge]:
+    def first(context: Context, value: str) -> None:
+        context.loopback(context.key, len(value))
+
+    def again(context: Context, number: int) -> None:
+        context.emit(out, context.key, str(number))
+        if number > 4:
+            context.loopback(context.key, 4)
+
+    return [input(one, TEXT, first), loop(NUMBER, again), output(out, TEXT)]
+
+
+def alone(one: str, two: str, _table: str, _out: str) -> list[Edge]:
+    def see(context: Context, value: str) -> None:
+        assert context.key
+        assert value
+
+    return inputs([one, two], TEXT, see)
+
+
+def looking_up(one: str, two: str, table: str, out: str) -> list[Edge]:
+    def look_up(context: Context, value: str) -> None:
+        context.emit(out, context.key, f"{value}/{context.lookup(table, 'all')}")
+
+    return [*inputs([one, two], TEXT, look_up), lookup(table, TEXT), output(out, TEXT)]
+
+
+def joining(one: str, two: str, table: str, out: str) -> list[Edge]:
+    def look(context: Context, value: str) -> None:
+        if value != "drop":
+            context.emit(out, context.key, f"{value}/{context.join(table)}")
+
+    return [*inputs([one, two], TEXT, look), join(table, TEXT), output(out, TEXT)]
+
+
+def joined_with_itself(one: str, _two: str, _table: str, out: str) -> list[Edge]:
+    def look(context: Context, _value: str) -> None:
+        context.emit(out, context.key, context.join(one))
+
+    return [input(one, TEXT, look), join(one, TEXT), output(out, TEXT)]
+
+
+@pytest.mark.parametrize(
+    "edges", [filtered, looping, alone, looking_up, joining, joined_with_itself]
+)
+def test_a_group_without_a_table_does_the_same_on_spark_as_in_the_tester(
+    lab: Lab, edges: Callable[..., list[Edge]]
+) -> None:
+    """Tasks that emit nothing, lone tombstones, and topics of any number of partitions."""
+    one, two, rows, out = lab.topics(one=2, two=3, rows=1, out=4)
+    graph = define_group(lab.group, edges(one, two, rows, out))
+    tester = Tester()
+    tester.add_processor(graph)
+    tracker = tester.queue_tracker(out)
+    rounds: list[list[tuple[str, str, str | None]]] = [
+        [(one, "a", "drop"), (one, "b", None)],
+        [(one, "a", "keep 1"), (one, "c", "keep 2"), (one, "d", "drop")],
+    ]
+    if two in graph.streams:
+        rounds[1].append((two, "a", "keep 3"))
+    for topic, key, value in ((rows, "all", "77"), (rows, "a", "Ann")):
+        lab.send(topic, (key, value.encode()))
+        if topic in graph.joins or topic in graph.lookups:
+            tester.set_table_value(topic, key, value)
+    for each in rounds:
+        for topic, key, text in each:
+            lab.send(topic, (key, None if text is None else text.encode()))
+            tester.consume(topic, key, text)
+        for _ in range(3 if graph.loop_stream else 1):
+            lab.processor(graph).run(available_now=True)
+        expected: dict[str, list[str]] = defaultdict(list)
+        tracker.seek(0)
+        for message in tracker:
+            expected[message.key].append(message.value)
+        # Tasks of two inputs run at once.
+        found = {key: sorted(map(str, values)) for key, values in lab.values(out).items()}
+        assert found == {key: sorted(values) for key, values in expected.items()}
+
+
+def faulty(out: str) -> Callable[[Context, str], None]:
+    # Executors cannot import this module: what is defined here goes there by value.
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def fail(context: Context, value: str) -> None:
+        context.set_value("written by a message that fails")
+        faults: dict[str, Callable[[], object]] = {
+            "exit": leave,
+            "interrupt": interrupt,
+            "surrogate": lambda: context.fail("\ud800 on\ntwo lines"),
+            "unreadable": lambda: context.fail(UnreadableError()),
+            "header": lambda: context.emit(out, "k", "v", {"\udcff": b""}),
+            "text": lambda: context.emit(out, "k", "\ud800"),
+            "large row": lambda: context.set_value("x" * 1_048_576),
+            "large emit": lambda: context.emit(out, "k", "x" * 20_000),
+            LONG: lambda: context.fail("too long"),
+        }
+        faults.get(value, lambda: context.set_value(value))()
+
+    return fail
+
+
+LONG = "v" * 990_000
+FAULTS = (
+    *("exit", "interrupt", "surrogate", "unreadable", "header", "text", "large row", "large emit"),
+    LONG,
+)
+
+
+def test_whatever_a_callback_raises_or_writes_is_the_failure_of_its_message(
+    lab: Lab,
+) -> None:
+    """Also what ends a process, has no text, or is too large for Kafka; others are processed."""
+    (orders,) = lab.topics(orders=1)
+    letters, out = f"{lab.group}-letters", f"{lab.group}-out"
+    limits = {letters: "900000", out: "10000"}
+    new = [NewTopic(name, 1, config={"max.message.bytes": most}) for name, most in limits.items()]
+    admin = AdminClient({"bootstrap.servers": lab.brokers})
+    for created in admin.create_topics(new).values():
+        created.result(WAIT_S)
+    edges = [input(orders, TEXT, faulty(out)), persist(TEXT), output(out, TEXT)]
+    for number, value in enumerate(FAULTS):
+        lab.send(orders, (f"k{number}", value.encode()), (f"k{number}", b"good"))
+    lab.run(*edges, dead_letters=letters)
+    assert lab.table() == {f"k{number}": b"good" for number in range(len(FAULTS))}
+    assert lab.values(out) == {}
+    found = {each.key().decode(): each for each in messages(lab.brokers, letters)}
+    assert len(found) == len(FAULTS)
+    for number, value in enumerate(FAULTS):
+        letter = found[f"k{number}"]
+        assert letter.value() == (None if len(value) > 1_000 else value.encode())
+        headers = dict(letter.headers())
+        assert headers.get(CUT) == (b"%d" % len(value) if len(value) > 1_000 else None)
+        assert headers[OFFSET] == b"%d" % (2 * number)
+        assert f"key 'k{number}'".encode() in headers[ERROR]
+    texts = {number: dict(found[f"k{number}"].headers())[ERROR] for number in range(len(FAULTS))}
+    assert b"SystemExit: 3" in texts[0]
+    assert rb"ContextError: \ud800 on\ntwo lines" in texts[2]
+    assert b"its text cannot be had (RuntimeError)" in texts[3]
+    assert b"for " + lab.group.encode() + b"-table" in texts[6]
+    assert b"larger than the 10,000 bytes that Kafka takes" in texts[7]
+    # Without the topic it stops the processor, which says why in one line.
+    lab.group = f"{lab.group}-stops"
+    with pytest.raises(ProcessorError) as failed:
+        lab.run(input(orders, TEXT, lambda *_: exit("\ud800")), persist(TEXT))  # noqa: PLR1722
+    assert "SystemExit: \\ud800" in str(failed.value)
+    assert re.search(rf"\({orders}/0 at offset \d+, key 'k\d'\)", str(failed.value))
+    assert "\n" not in str(failed.value)
+
+
+def test_what_a_transaction_aborts_is_not_read(lab: Lab) -> None:
+    """Not as a message, nor as a row of a joined, looked-up or recovered table."""
+    orders, names, rates, out = lab.topics(orders=1, names=1, rates=1, out=1)
+    (own,) = lab.topics(table=1)
+
+    def count(context: Context, value: str) -> None:
+        context.set_value((context.value() or 0) + 1)
+        rate = context.lookup(rates, context.key)
+        context.emit(out, context.key, f"{value}/{context.join(names)}/{rate}")
+
+    for topic in (names, rates):
+        lab.send(topic, ("k", b"real"))
+    lab.send(own, ("k", b"7"))
+    aborting = Producer({"bootstrap.servers": lab.brokers, "transactional.id": lab.group})
+    aborting.init_transactions(WAIT_S)
+    aborting.begin_transaction()
+    for topic in (orders, names, rates, own):
+        aborting.produce(topic, b"100", "k")
+    aborting.flush(WAIT_S)
+    aborting.abort_transaction(WAIT_S)
+    lab.send(orders, ("k", b"real"))
+    edges = [input(orders, TEXT, count), join(names, TEXT), lookup(rates, TEXT)]
+    lab.run(*edges, output(out, TEXT), persist(NUMBER))
+    assert lab.table() == {"k": b"8"}
+    assert lab.values(out) == {"k": ["real/real/real"]}
+
+
+def grow(brokers: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(WAIT_S)
+    eventually(lambda: len(admin.list_topics(topic, WAIT_S).topics[topic].partitions), partitions)
+
+
+def test_a_checkpoint_goes_on_with_a_changed_graph(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Joins are read from their beginning, inputs where ``missing`` says; the table stays."""
+    orders, refunds, names, prices, out = lab.topics(orders=2, refunds=1, names=1, prices=3, out=1)
+    lab.send(names, ("k", b"Ann"))
+    lab.send(prices, ("k", b"9"))
+    lab.send(refunds, *[("k", b"old")] * 5)
+    admin = AdminClient({"bootstrap.servers": lab.brokers})
+    (cut,) = admin.delete_records([TopicPartition(refunds, 0, 3)]).values()
+    cut.result(WAIT_S)
+
+    def run(joins: Sequence[str], sources: Iterable[str] = (orders,), **settings: Any) -> list[Any]:
+        def count(context: Context, value: str) -> None:
+            context.set_value((context.value() or 0) + 1)
+            rows = [str(context.join(each)) for each in joins]
+            context.emit(out, context.key, "/".join([value, str(context.value()), *rows]))
+
+        before = len(lab.values(out).get("k", []))
+        lab.run(
+            inputs(sources, TEXT, count),
+            *(join(each, TEXT) for each in joins),
+            output(out, TEXT),
+            persist(NUMBER),
+            **settings,
+        )
+        return lab.values(out)["k"][before:]
+
+    lab.send(orders, ("k", b"one"))
+    assert run([]) == ["one/1"]
+    lab.send(orders, ("k", b"two"))
+    assert run([names]) == ["two/2/Ann"]
+    lab.send(orders, ("k", b"three"))
+    assert run([names, prices]) == ["three/3/Ann/9"]
+    lab.send(names, ("k", b"Bob"))
+    lab.send(orders, ("k", b"four"))
+    assert run([prices]) == ["four/4/9"]
+    lab.send(orders, ("k", b"five"))
+    assert run([prices, names]) == ["five/5/9/Bob"]
+    with caplog.at_level(logging.WARNING, "offsetmgr.streams"):
+        lab.send(orders, ("k", b"six"))
+        assert run([], [orders, refunds], missing="latest") == ["six/6"]
+    assert f"topic {refunds} was added; it is read from {{0: 5}} on" in caplog.text
+    assert f"topic {names} is no longer read" in caplog.text
+    grow(lab.brokers, orders, 5)
+    lab.send(refunds, ("k", b"seven"))
+    producer = Producer({"bootstrap.servers": lab.brokers})
+    for partition in range(5):
+        producer.produce(orders, b"eight", "k", partition=partition)
+    assert producer.flush(WAIT_S) == 0
+    eights = [f"eight/{number}" for number in range(7, 12)]
+    assert run([], [orders, refunds]) == [*eights, "seven/12"]
+    assert lab.table() == {"k": b"12"}
+    with pytest.raises(ProcessorError, match="has a table or a join, and the graph has none now"):
+        lab.run(input(orders, TEXT, print))

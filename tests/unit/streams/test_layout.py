@@ -1,0 +1,308 @@
+"""A checkpoint and a graph that has changed: taken over, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from offsetmgr.answers import PartitionLog, TopicLog
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.streams import codecs, define_group, input, inputs, join, loop, persist
+from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.layout import STREAMS, TABLES, LayoutFiles, Start
+from offsetmgr.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from offsetmgr.streams.graph import Edge
+    from offsetmgr.streams.layout import Layout
+
+C = codecs.String()
+META = '{"batchWatermarkMs":0,"batchTimestampMs":1795645369491,"conf":{}}'
+
+
+def topic(
+    *logs: tuple[int, int], topic_id: str = "first", open_from: int | None = None
+) -> TopicLog:
+    """Return a topic with a partition for each start and end."""
+    partitions = {
+        number: PartitionLog(*log, last_stable_offset=log[1] if open_from is None else open_from)
+        for number, log in enumerate(logs)
+    }
+    return TopicLog(partitions, topic_id=topic_id)
+
+
+TOPICS = {
+    "clicks": topic((0, 50), (0, 50)),
+    "views": topic((60, 100)),
+    "names": topic((0, 9)),
+    "prices": topic((5, 9)),
+    "g-table": topic((0, 30), (0, 20)),
+    "g-loop": topic((0, 4)),
+    "h-table": topic((0, 0)),
+}
+
+
+def start(*edges: Edge | list[Edge], group: str = "g", **changes: Any) -> Start:
+    graph = define_group(group, *edges, table_suffix=changes.pop("table_suffix", "-table"))
+    streams = [edge.topic for edge in graph.streams.values()]
+    given: dict[str, Any] = {
+        "graph": graph,
+        "streams": streams,
+        "logs": {**TOPICS, **changes.pop("topics", {})},
+        "buckets": None,
+        "positions": positions,
+        "loss_is_accepted": False,
+    }
+    return Start(**(given | changes))
+
+
+def positions(added: Collection[str]) -> dict[TopicPartition, int]:
+    """Begin at the ends, as missing="latest" does."""
+    return {
+        TopicPartition(name, number): log.high_watermark
+        for name in added
+        for number, log in TOPICS[name].partitions.items()
+    }
+
+
+CLICKS = input("clicks", C, print)
+TABLE = persist(codecs.Int64())
+NAMES = join("names", C)
+
+
+class Folder:
+    """A checkpoint as Spark writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = Checkpoint(str(path))
+
+    def begin(self, made: Start, *batches: dict[str, Any], unfinished: bool = False) -> None:
+        """Start with a graph, and process batches that end at positions by source."""
+        layout = self.prepare(made)
+        self.files.write("metadata", "{}")
+        for number, name in enumerate(layout.topics):
+            first = {each: {"0": 0} for each in layout.topics[name]}
+            self.files.write(f"sources/{number}/0", f"\0v1\n{json.dumps(first)}")
+        for number, batch in enumerate(batches):
+            lines = [json.dumps(batch[name]) for name in layout.topics]
+            self.files.write(f"offsets/{number}", "\n".join(["v1", META, *lines]))
+            if not unfinished or number < len(batches) - 1:
+                self.files.write(f"commits/{number}", "v1\n{}")
+
+    def prepare(self, made: Start) -> Layout:
+        return LayoutFiles(self.files).prepare(made)
+
+    def offsets(self, batch: int) -> list[Any]:
+        version, meta, *lines = (self.files.read(f"offsets/{batch}") or "").splitlines()
+        assert (version, meta) == ("v1", META)
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+READ = {TABLES: {"names": {"0": 9}}, STREAMS: {"clicks": {"0": 40, "1": 41}}}
+BEFORE = {TABLES: {"names": {"0": 8}}, STREAMS: {"clicks": {"0": 30, "1": 31}}}
+ONLY = {STREAMS: READ[STREAMS]}
+
+
+def test_a_new_checkpoint_recovers_what_is_committed_of_the_table(folder: Folder) -> None:
+    """Rows of a transaction that is open are not part of it; a start before any batch is new."""
+    topics = {"g-table": topic((0, 30), (0, 20), open_from=7)}
+    layout = folder.prepare(start(CLICKS, NAMES, TABLE, topics=topics))
+    assert layout.recovery == {0: 7, 1: 7}
+    assert layout.topics == {TABLES: ["g-table", "names"], STREAMS: ["clicks"]}
+    assert layout.buckets == 128
+    again = folder.prepare(start(CLICKS, TABLE, group="h", buckets=5))
+    assert (again.buckets, again.recovery, again.topics) == (5, {}, {STREAMS: ["clicks"]})
+
+
+def test_a_recovered_table_is_not_read_again(folder: Folder) -> None:
+    """The next start takes its positions out; until it is recovered they stay."""
+    made = start(CLICKS, TABLE)
+    first = {TABLES: {"g-table": {"0": 30, "1": 20}}, STREAMS: {"clicks": {"0": 1, "1": 1}}}
+    folder.begin(made, first, unfinished=True)
+    assert folder.prepare(made).topics == {TABLES: ["g-table"], STREAMS: ["clicks"]}
+    folder.files.write("commits/0", "v1\n{}")
+    layout = folder.prepare(made)
+    assert (layout.topics, layout.recovery) == ({STREAMS: ["clicks"]}, {})
+    assert folder.offsets(0) == [first[STREAMS]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "read", "expected"),
+    [
+        pytest.param(
+            [NAMES], [NAMES, join("prices", C)], READ,
+            [{"names": {"0": 9}, "prices": {"0": 5}}, READ[STREAMS]],
+            id="second join",
+        ),
+        pytest.param([], [NAMES], ONLY, [{"names": {"0": 0}}, READ[STREAMS]], id="first join"),
+        pytest.param([NAMES], [], READ, [READ[STREAMS]], id="removed join"),
+        pytest.param(
+            [NAMES], [join("prices", C)], READ, [{"prices": {"0": 5}}, READ[STREAMS]],
+            id="other join",
+        ),
+        pytest.param(
+            [], [loop(C, print)], ONLY, [{"clicks": {"0": 40, "1": 41}, "g-loop": {"0": 4}}],
+            id="new loop",
+        ),
+        pytest.param(
+            [], [input("views", C, print)], ONLY,
+            [{"clicks": {"0": 40, "1": 41}, "views": {"0": 100}}],
+            id="new input",
+        ),
+        pytest.param(
+            [input("views", C, print)], [],
+            {STREAMS: {"clicks": {"0": 40, "1": 41}, "views": {"0": 99}}},
+            [READ[STREAMS]],
+            id="removed input",
+        ),
+    ],
+)  # fmt: skip
+def test_a_changed_graph_changes_the_positions(
+    folder: Folder, before: list[Edge], after: list[Edge], read: dict[str, Any], expected: list[Any]
+) -> None:
+    """In Spark's last two batches: joins begin at the start of their log, inputs as configured."""
+    persisted = [CLICKS, persist(codecs.Int64())]
+    topics = {"g-table": topic((0, 0))}
+    folder.begin(start(*persisted, before, topics=topics), read, read)
+    layout = folder.prepare(start(*persisted, after, topics=topics))
+    assert folder.offsets(1) == folder.offsets(0) == expected
+    assert [*layout.topics] == [TABLES, STREAMS][-len(expected) :]
+    assert folder.prepare(start(*persisted, after, topics=topics)) == layout
+
+
+def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
+    """An added input begins at the same place before and after it; so in the first batch."""
+    both = inputs(["clicks", "views"], C, print)
+    folder.begin(start(CLICKS, NAMES), BEFORE, READ, unfinished=True)
+    folder.prepare(start(both, NAMES))
+    views = {"views": {"0": 100}}
+    assert folder.offsets(0) == [BEFORE[TABLES], BEFORE[STREAMS] | views]
+    assert folder.offsets(1) == [READ[TABLES], READ[STREAMS] | views]
+    first = Folder(folder.path / "first")
+    first.begin(start(CLICKS, NAMES), READ, unfinished=True)
+    first.prepare(start(both, NAMES))
+    assert first.offsets(0) == [READ[TABLES], READ[STREAMS] | views]
+    began = (first.files.read("sources/1/0") or "").splitlines()
+    assert began[0] == "\0v1"
+    assert json.loads(began[1]) == {"clicks": {"0": 0}, "views": {"0": 100}}
+
+
+def test_rows_of_a_former_join_are_not_those_of_a_later_one(folder: Folder) -> None:
+    """A join that comes back, or whose topic was recreated, begins with no rows."""
+    folder.begin(start(CLICKS, NAMES, join("prices", C)), {**READ, TABLES: {"names": {"0": 9}}})
+    assert folder.prepare(start(CLICKS, NAMES)).join_name("names") == "names"
+    back = folder.prepare(start(CLICKS, NAMES, join("prices", C)))
+    assert (back.join_name("names"), back.join_name("prices")) == ("names", "prices/1")
+    recreated = {"names": topic((2, 3), topic_id="second")}
+    layout = folder.prepare(start(CLICKS, NAMES, topics=recreated))
+    assert layout.join_name("names") == "names/1"
+    assert folder.offsets(0)[0] == {"names": {"0": 2}}
+    # Brokers before 2.8 give no ids.
+    unknown = {"names": topic((0, 3), topic_id="")}
+    assert folder.prepare(start(CLICKS, NAMES, topics=unknown)).join_name("names") == "names/1"
+
+
+def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
+    """Whatever ``missing`` says: its messages are all new."""
+    folder.begin(start(CLICKS, NAMES), READ)
+    folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic((3, 90), topic_id="second")}))
+    assert folder.offsets(0) == [READ[TABLES], {"clicks": {"0": 3}}]
+
+
+def test_a_new_partition_that_begins_above_zero_is_no_loss(folder: Folder) -> None:
+    """Spark would take it for one; others it finds by itself."""
+    folder.begin(start(CLICKS, NAMES), READ)
+    text = folder.files.read("offsets/0")
+    grown = [(0, 50), (0, 50), (0, 7)]
+    folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic(*grown)}))
+    assert folder.files.read("offsets/0") == text
+    folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic(*grown, (4, 7))}))
+    assert folder.offsets(0)[1] == {"clicks": {"0": 40, "1": 41, "3": 4}}
+
+
+def test_messages_that_are_gone_stop_the_start(folder: Folder) -> None:
+    """Unless the loss is accepted."""
+    folder.begin(start(CLICKS, NAMES), READ)
+    cut = {"clicks": topic((45, 50), (0, 50))}
+    with pytest.raises(ProcessorError, match=r"no longer what comes next of clicks-0\. .*new chec"):
+        folder.prepare(start(CLICKS, NAMES, topics=cut))
+    folder.prepare(start(CLICKS, NAMES, topics=cut, loss_is_accepted=True))
+    assert folder.offsets(0) == [READ[TABLES], READ[STREAMS]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ([CLICKS], start(CLICKS, TABLE), "has no state, and the graph has a table or a join now"),
+        ([CLICKS, TABLE], start(CLICKS), "has a table or a join, and the graph has none now"),
+        ([CLICKS, TABLE], start(CLICKS, TABLE, group="h"), "is of group g; give each group"),
+        ([CLICKS, NAMES], start(CLICKS, NAMES, TABLE), "has no table, and topic g-table has rows"),
+        (
+            [CLICKS, TABLE],
+            start(CLICKS, TABLE, table_suffix="-new", topics={"g-new": topic((0, 1))}),
+            "has the rows of topic g-table, not of g-new",
+        ),
+        (
+            [CLICKS, TABLE],
+            start(CLICKS, TABLE, topics={"g-table": topic((0, 0), (0, 0), topic_id="second")}),
+            "has the rows of a former topic g-table, which was deleted and recreated",
+        ),
+        (
+            [CLICKS, TABLE],
+            start(CLICKS, TABLE, topics={"g-table": topic((0, 9), (0, 9), (0, 9))}),
+            r"has rows for 2 partitions .* has 3 now.* streams copy-table g-table NEW\)",
+        ),
+        ([CLICKS, TABLE], start(CLICKS, persist(C)), "has rows of the codec Int64, not of String"),
+    ],
+)
+def test_a_graph_that_cannot_be_taken_over_is_refused(
+    folder: Folder, before: list[Edge], after: Start, problem: str
+) -> None:
+    """In one sentence that says what to do; the checkpoint stays as it is."""
+    made = start(*before, topics={"g-table": topic((0, 0), (0, 0))})
+    folder.begin(made, dict.fromkeys((TABLES, STREAMS), READ[STREAMS]))
+    with pytest.raises(ProcessorError, match=problem) as refused:
+        folder.prepare(after)
+    assert len(str(refused.value)) < 600
+    assert folder.offsets(0)[-1] == READ[STREAMS]
+
+
+def test_another_program_or_other_buckets_are_refused(folder: Folder) -> None:
+    """And what Spark wrote in a form that is not known."""
+    made = start(CLICKS, NAMES)
+    folder.begin(made, READ)
+    with pytest.raises(InvalidValueError, match="buckets 3 is not that of the checkpoint; give"):
+        folder.prepare(made._replace(buckets=3))
+    folder.files.write("offsets/0", f"v1\n{META}\n{{}}")
+    with pytest.raises(ProcessorError, match=r"batch 0 of checkpoint .* cannot be read: start"):
+        folder.prepare(made)
+    for path in folder.path.glob("offsetmgr/*"):
+        path.unlink()
+    with pytest.raises(ProcessorError, match="is of another program: give the processor a check"):
+        folder.prepare(made)
+
+
+def test_a_start_that_was_killed_while_it_edited_is_finished(folder: Folder) -> None:
+    """By the next one, whatever it had written; a torn layout does not count."""
+    folder.begin(start(CLICKS, TABLE, topics={"g-table": topic((0, 0))}), ONLY)
+    edit = {"offsets/0": "v1\n{}\n{}\n{}", "offsetmgr/layout-000002": "torn"}
+    folder.files.write("offsetmgr/edit.json", json.dumps(edit))
+    LayoutFiles(folder.files)
+    assert folder.files.read("offsets/0") == "v1\n{}\n{}\n{}"
+    assert folder.files.read("offsetmgr/edit.json") is None
+    folder.files.write("offsets/0", f"v1\n{META}\n{json.dumps(ONLY[STREAMS])}")
+    made = start(CLICKS, TABLE, NAMES, topics={"g-table": topic((0, 0))})
+    assert folder.prepare(made).joins == {"names": 0}
+    assert (folder.path / "offsetmgr" / "layout-000003").exists()
