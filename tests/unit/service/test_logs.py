@@ -70,7 +70,7 @@ def test_a_traceback_shows_no_local_variable() -> None:
             fail("gehe" + "im")
         except ValueError:
             structlog.get_logger("offsetmgr.x").exception("request_failed")
-        structlog.get_logger("offsetmgr.x").info("written")
+        structlog.get_logger("offsetmgr.x").info("wri" + "tten")
         shown = b""
         while b"written" not in shown:
             shown += screen.readline()
