@@ -1,7 +1,7 @@
 """Runs the whole service around a coordinator in memory, for tests of the process itself.
 
-Arguments are settings (``listen=127.0.0.1:0``); ``stalled`` makes a coordinator that never
-answers, as with all brokers down.
+Arguments are settings (``listen=127.0.0.1:0``; ``listen=`` leaves it to the file).  ``stalled``
+makes a coordinator that never answers, as with all brokers down.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def main(arguments: list[str]) -> int:
     }
     for each in arguments:
         name, equals, value = each.partition("=")
-        if equals:
+        if equals and value:
             flags[name] = (value, "test")
+        elif equals:
+            flags.pop(name, None)
 
     def reload() -> Settings:
         return load(None, os.environ, flags)

@@ -132,7 +132,7 @@ def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path, change: str) -> 
         f'token_file = "{token_file(tmp_path, "etl")}"\n'
     )
     env = {"OFFSETMGR_CONFIG": str(config)}
-    with memory_process("listen=0.0.0.0:0", env=env) as service:
+    with memory_process("listen=", env=env) as service:
         url = service.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
         with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
             assert client.get("/readyz").json()["reload_refused"] is False
