@@ -79,11 +79,11 @@ class ViewApp:
             status = HTTPStatus.METHOD_NOT_ALLOWED
             raise HttpStatusError(status, "method_not_allowed", text, {"allow": "GET, HEAD"})
         try:
-            if path.startswith(_KEYS.decode()) or path == "/v1/rows":
+            raw: bytes = request.scope["raw_path"]  # as a key need not be UTF-8
+            if raw.startswith(_KEYS) or path == "/v1/rows":
                 self._check_caught_up()
-            if path.startswith(_KEYS.decode()):
-                # As bytes: a key need not be UTF-8.
-                return self._key(unquote_to_bytes(request.scope["raw_path"][len(_KEYS) :]))
+            if raw.startswith(_KEYS):
+                return self._key(unquote_to_bytes(raw[len(_KEYS) :]))
             if path == "/v1/rows":
                 return self._rows(request.query_params)
             if path == "/v1/status":
