@@ -24,6 +24,7 @@ from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
     code_of,
+    does_not_exist,
     failure_of,
     known,
     request_error,
@@ -32,7 +33,7 @@ from offsetmgr.kafka.errors import (
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient, fetch_result
 from offsetmgr.kafka.log_reader import next_records
 from offsetmgr.kafka.reports import ConnectionReports
-from offsetmgr.kafka.topics import EARLIEST, LATEST
+from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
 from offsetmgr.text import visible
 from offsetmgr.types import (
     PartitionRange,
@@ -72,6 +73,7 @@ _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
 
 _INVALID_GROUP: Final = 24
+_NOT_ALLOWED: Final = 29
 
 _NAME_CHARS: Final = 100
 """A longer name is cut in a message."""
@@ -286,6 +288,22 @@ class ClusterReader:
             return sorted(partition.id for partition in found.partitions)
 
         return self._topics(topics, numbers)
+
+    def existing_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those of ``topics`` that exist and that this user may see.
+
+        Raises KafkaRequestError if Kafka does not answer.
+        """
+
+        def topic_id(_topic: str, found: Any) -> str:
+            return id_of(found.topic_id)
+
+        found = self._topics(topics, topic_id)
+        return {
+            topic: known(answer)
+            for topic, answer in found.items()
+            if not does_not_exist(answer) and code_of(answer) != _NOT_ALLOWED
+        }
 
     def topic_rights(self, topics: Iterable[str]) -> dict[str, frozenset[str] | OffsetManagerError]:
         """Return the operations that Kafka allows this user on ``topics``."""

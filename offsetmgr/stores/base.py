@@ -30,7 +30,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from typing_extensions import Self
 
@@ -46,6 +46,10 @@ class OffsetStore(ABC):
     partition; others OffsetStoreError or KafkaRequestError.  Consumers and managers take any other
     exception for a failure that may pass.  Bad names and offsets raise InvalidValueError.
     """
+
+    topic_ids: Callable[[Collection[str]], Mapping[str, str]] | None = None
+    """Asks Kafka for the ids of topics, which change when a topic is recreated; None without a
+    Kafka.  A consumer sets it, unless it is set."""
 
     @property
     def url(self) -> str:

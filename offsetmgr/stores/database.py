@@ -40,7 +40,9 @@ _PASSING: Final = (
 _LEFT: Final = ("08", "25006", "26000", "42P05", "57P", "58")
 """Those after which a connection is not used again: its server may stay as it is."""
 
-_NO_TABLE: Final = "42P01"
+_NO_TABLE: Final = ("42P01", "42703")
+"""No such table, or column."""
+
 _IS_THERE: Final = "23505"
 
 
@@ -97,7 +99,7 @@ def failure_of(error: exc.SQLAlchemyError) -> Failure:
         return Failure(info, f"{info.hint}: {visible(str(error), 100)}")
     text, state = visible(str(error.orig), 100), sqlstate_of(error.orig)
     is_ours = TABLE_PREFIX in (error.statement or "")
-    if is_ours and (state == _NO_TABLE or (not state and "no such table" in text)):
+    if is_ours and (state in _NO_TABLE or (not state and "no such" in text)):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)
     # Two processes insert one row, which the second one finds when it tries again.

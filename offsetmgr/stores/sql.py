@@ -23,6 +23,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
+    KafkaRequestError,
     OffsetCommitError,
     OffsetConflictError,
     OffsetFetchError,
@@ -30,6 +31,8 @@ from offsetmgr.errors import (
     error_info,
     listed,
 )
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.logs import SafeLogger
 from offsetmgr.stores.base import OffsetStore, raise_for
 from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
 from offsetmgr.types import (
@@ -60,7 +63,11 @@ _LONGEST_PAUSE_S: Final = 1.0
 _AT_ONCE: Final = 1_000
 """Partitions of one statement: databases have a limit of parameters."""
 
+_MAX_ID_CHARS: Final = 64
+
 _T = TypeVar("_T")
+
+log = SafeLogger("offsetmgr.stores")
 
 
 class StoredOffset(NamedTuple):
@@ -70,6 +77,10 @@ class StoredOffset(NamedTuple):
     """None where nothing is committed yet."""
     generation: int
     """Number of claims so far."""
+    topic_id: str | None = None
+    """Id of the topic whose log the offset belongs to; None if it is not known."""
+    is_of_new_log: bool = False
+    """True if the topic was recreated since the last commit: ``offset`` is the start of its log."""
 
 
 NO_ROW: Final = StoredOffset(None, 0)
@@ -88,6 +99,7 @@ OFFSETS: Final = sa.Table(
     sa.Column("leader_epoch", sa.Integer),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("committed_at", sa.DateTime(timezone=True)),
+    sa.Column("topic_id", sa.String(_MAX_ID_CHARS)),
     sa.CheckConstraint("next_offset >= 0"),
 )
 
@@ -102,7 +114,7 @@ BATCHES: Final = sa.Table(
 _OFFSET: Final = (OFFSETS.c.next_offset, OFFSETS.c.metadata, OFFSETS.c.leader_epoch)
 _WHERE: Final = (OFFSETS.c.topic, OFFSETS.c.partition_id)
 _OF_GROUP: Final = (
-    sa.select(*_WHERE, OFFSETS.c.generation, *_OFFSET)
+    sa.select(*_WHERE, OFFSETS.c.generation, OFFSETS.c.topic_id, *_OFFSET)
     .where(OFFSETS.c.group_id == sa.bindparam("group"))
     .order_by(*_WHERE)
 )
@@ -116,29 +128,46 @@ _OF_PARTITION: Final = sa.update(OFFSETS).where(
     OFFSETS.c.topic == sa.bindparam("of_topic"),
     OFFSETS.c.partition_id == sa.bindparam("partition"),
 )
-_COMMIT: Final = _OF_PARTITION.values({each: sa.bindparam(each.name) for each in _OFFSET}).values(
-    committed_at=sa.func.now()
+_COMMIT: Final = _OF_PARTITION.values(
+    {each: sa.bindparam(each.name) for each in (*_OFFSET, OFFSETS.c.topic_id)}
+).values(committed_at=sa.func.now())
+_CLAIM: Final = _OF_PARTITION.values(
+    generation=OFFSETS.c.generation + 1, topic_id=sa.bindparam("topic_id")
 )
-_CLAIM: Final = _OF_PARTITION.values(generation=OFFSETS.c.generation + 1)
 
 
 class SqlOffsetStore(OffsetStore):
     """Keeps offsets in the tables ``offsetmgr_offsets`` and ``offsetmgr_batches`` of a database.
 
     ``database`` is a URL of SQLAlchemy's, or an engine, which ``close`` leaves open.  What the
-    database fails to do is tried again for ``patience_s`` seconds.  Raises InvalidValueError for a
-    bad URL.
+    database fails to do is tried again for ``patience_s`` seconds.
+
+    ``kafka``, the bootstrap servers or a mapping of librdkafka's settings, is asked for topic ids,
+    so that a recreated topic begins anew: its messages are new, whatever is stored of the former
+    one.  A consumer sees to that by itself.
+
+    Raises InvalidValueError for a bad URL or setting.
     """
 
-    def __init__(self, database: str | Engine, *, patience_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        database: str | Engine,
+        *,
+        patience_s: float = 10.0,
+        kafka: str | Mapping[str, object] | None = None,
+    ) -> None:
         self._patience_s = check_timeout(patience_s, "patience_s")
         self._owned = isinstance(database, str)
         self.engine: Engine = open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
         leave_failed_servers(self.engine)
         self._lock = threading.Lock()
+        self._reader = None if kafka is None else ClusterReader(kafka)
+        if self._reader is not None:
+            self.topic_ids = self._reader.existing_ids
         self._generations: dict[ManagerKey, int] = {}  # of what this store has claimed
         self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
+        self._reported: set[tuple[str, TopicPartition, str | None]] = set()  # new logs
 
     @property
     def url(self) -> str:
@@ -148,6 +177,11 @@ class SqlOffsetStore(OffsetStore):
         """Create the tables where they do not exist."""
         with _raised_as(OffsetStoreError, "creation of the store's tables"):
             TABLES.create_all(self.engine)
+            columns = {each["name"] for each in sa.inspect(self.engine).get_columns(OFFSETS.name)}
+            if OFFSETS.c.topic_id.name not in columns:  # of a former release
+                with self.engine.begin() as connection:
+                    text = f"ADD COLUMN topic_id VARCHAR({_MAX_ID_CHARS})"
+                    connection.execute(sa.text(f"ALTER TABLE {OFFSETS.name} {text}"))
 
     def table_text(self) -> str:
         """Return the statements of ``create_tables``, for a migration; connects to nothing."""
@@ -191,14 +225,16 @@ class SqlOffsetStore(OffsetStore):
     def close(self) -> None:
         if self._owned:
             self.engine.dispose()
+        if self._reader is not None:
+            self._reader.close()
 
     def claim(
         self, group: str, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Take partitions over from whoever has them; return the committed offset of each.
+        """Take partitions over from their owner; return the committed offset of each.
 
-        From now on the database refuses the commits of their former owner.  A consumer with this
-        store as its ``offsets`` claims what it is assigned.
+        From now on the database refuses the commits of the former owner.  A recreated topic has 0
+        committed: the start of its new log.
         """
         wanted = check_topic_partitions(partitions)
         if not wanted:
@@ -206,9 +242,13 @@ class SqlOffsetStore(OffsetStore):
         check_group(group)
 
         def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
-            found = _lock_rows(connection, group, wanted)
-            connection.execute(_CLAIM, [_key(group, where) for where in found])
-            return found
+            rows = _lock_rows(connection, group, wanted)
+            rows = self._in_current_logs(group, rows, dict.fromkeys(rows, -1))
+            keys = [{**_key(group, w), "topic_id": row.topic_id} for w, row in rows.items()]
+            connection.execute(_CLAIM, keys)
+            starts = {w: row.offset for w, row in rows.items() if row.offset and row.is_of_new_log}
+            _write_rows(connection, group, starts, rows)
+            return rows
 
         with _raised_as(OffsetFetchError, group, *wanted[0], None):
             found = self._retried(work)
@@ -252,7 +292,7 @@ class SqlOffsetStore(OffsetStore):
             found = _lock_rows(connection, group, offsets)
             refused = self._refusals(group, offsets, found)
             taken = {where: each for where, each in offsets.items() if where not in refused}
-            _write_rows(connection, group, taken)
+            self._write(connection, group, taken, found)
             return refused
 
         try:
@@ -273,7 +313,9 @@ class SqlOffsetStore(OffsetStore):
                 with self.engine.begin() as connection:
                     _begin(connection)
                     return work(connection)
-            except (exc.SQLAlchemyError, CoordinatorError, OffsetStoreError) as error:
+            except (
+                exc.SQLAlchemyError, CoordinatorError, OffsetStoreError, KafkaRequestError,
+            ) as error:  # fmt: skip
                 info = (
                     failure_of(error).info if isinstance(error, exc.SQLAlchemyError) else error.info
                 )
@@ -281,6 +323,55 @@ class SqlOffsetStore(OffsetStore):
                 if not info.retriable or pause_s > deadline.left_s:
                     raise
             time.sleep(pause_s)
+
+    def _write(
+        self,
+        connection: Connection,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        found: Mapping[TopicPartition, StoredOffset],
+    ) -> None:
+        """Commit ``offsets`` over the locked rows ``found``."""
+        rows = {where: found[where] for where in offsets}
+        firsts = {where: each.offset for where, each in offsets.items()}
+        _write_rows(connection, group, offsets, self._in_current_logs(group, rows, firsts))
+
+    def _in_current_logs(
+        self,
+        group: str,
+        found: Mapping[TopicPartition, StoredOffset],
+        firsts: Mapping[TopicPartition, int],
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return rows as of the logs that their topics have now.
+
+        Kafka is asked only where the first offset to be stored lies before the stored one, or the
+        log of that is not known.
+        """
+        rows = dict(found)
+        if self.topic_ids is None:
+            return rows
+        doubtful = [
+            where
+            for where, row in found.items()
+            if row.topic_id is None or row.offset is None or firsts[where] < row.offset.offset
+        ]
+        if not doubtful:
+            return rows
+        ids = self.topic_ids({where.topic for where in doubtful})
+        for where in doubtful:
+            row, topic_id = found[where], ids.get(where.topic) or found[where].topic_id
+            rows[where] = row._replace(topic_id=topic_id)
+            if row.topic_id not in {None, topic_id} and row.offset is not None:
+                rows[where] = StoredOffset(OffsetAndMetadata(0), row.generation, topic_id, True)  # noqa: FBT003
+                if (group, where, topic_id) not in self._reported:
+                    self._reported.add((group, where, topic_id))
+                    log.warning(
+                        "group %s: topic %s was recreated (its id is %s, it was %s): the offset %d "
+                        "stored for partition %d is of the former log; the new one begins anew",
+                        group, where.topic, topic_id, row.topic_id, row.offset.offset,
+                        where.partition,
+                    )  # fmt: skip
+        return rows
 
     def _refusals(
         self,
@@ -348,22 +439,34 @@ class OffsetTransaction:
         given = list(messages)
         firsts: dict[tuple[str, int], int] = {}
         lasts: dict[tuple[str, int], int] = {}
+        back = set()
         for message in given:
             where, offset = _place(message)
             firsts.setdefault(where, offset)
+            if lasts.get(where, -1) >= offset:
+                back.add(where)
             lasts[where] = offset
-        ends = {TopicPartition(*w): OffsetAndMetadata(last + 1) for w, last in lasts.items()}
-        found = self._own(group, ends)
-        stored: dict[tuple[str, int], int] = {
-            where: row.offset.offset if row.offset else 0 for where, row in found.items()
-        }
-        for where, end in ends.items():
-            self._store._check_order(group, where, firsts[where], end.offset, stored[where])
-        self._write(group, {w: end for w, end in ends.items() if end.offset > stored[w]})
-        if all(firsts[where] >= stored[where] for where in ends):
-            return given
-        places = [_place(message) for message in given]
-        return [m for m, (at, offset) in zip(given, places, strict=True) if offset >= stored[at]]
+        ends = {TopicPartition(*w): last + 1 for w, last in lasts.items()}
+        with self._locked(group, ends) as found:
+            offsets = {w: OffsetAndMetadata(end) for w, end in ends.items()}
+            raise_for(group, self._store._refusals(group, offsets, found))
+            went_back = {w: -1 if w in back else firsts[w] for w in ends}
+            rows = self._store._in_current_logs(group, found, went_back)
+            stored = {w: row.offset.offset if row.offset else 0 for w, row in found.items()}
+            new = given
+            if any(went_back[w] < stored[w] for w in ends):
+                new_logs = {w for w, row in rows.items() if row.is_of_new_log}
+                new, ends = _not_stored(given, stored, new_logs, back)
+            for where, end in ends.items():
+                at = 0 if rows[where].is_of_new_log else stored[where]
+                self._store._check_order(group, where, firsts[where], end, at)
+            changed = {
+                w: OffsetAndMetadata(end)
+                for w, end in ends.items()
+                if rows[w].is_of_new_log or end > stored[w]
+            }
+            _write_rows(self._connection, group, changed, rows)
+        return new
 
     def is_new_range(self, group: str, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
         """Return True if a batch is not stored yet, and commit the ends of its ranges.
@@ -374,21 +477,30 @@ class OffsetTransaction:
         Raises OffsetConflictError where the batch does not begin where the store ends.
         """
         wanted = {where: each for where, each in ranges.items() if each[0] < each[1]}
-        found = self._lock(check_group(group), wanted)
-        stored = {w: row.offset.offset for w, row in found.items() if row.offset is not None}
-        if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
-            return False
-        wrong = [
-            f"{w} from {start} (stored: {stored[w]})"
-            for w, (start, _) in wanted.items()
-            if stored.get(w, start) != start
-        ]
-        if wrong:
-            raise OffsetConflictError(
-                f"group {group}: the batch does not begin where the store ends: {listed(wrong)}; "
-                "start the query, with a new checkpoint, at the offsets of the store"
-            )
-        self._write(group, {w: OffsetAndMetadata(end) for w, (_, end) in wanted.items()})
+        with self._locked(group, wanted) as found:
+            ends = {w: row.offset.offset if row.offset else -1 for w, row in found.items()}
+            firsts = {w: start if start == ends[w] else -1 for w, (start, _) in wanted.items()}
+            rows = self._store._in_current_logs(group, found, firsts)
+            stored = {
+                w: row.offset.offset
+                for w, row in rows.items()
+                if row.offset is not None and not row.is_of_new_log
+            }
+            if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
+                return False
+            wrong = [
+                f"{w} from {start} (stored: {stored[w]})"
+                for w, (start, _) in wanted.items()
+                if stored.get(w, start) != start
+            ]
+            if wrong:
+                raise OffsetConflictError(
+                    f"group {group}: the batch does not begin where the store ends: "
+                    f"{listed(wrong)}; start the query, with a new checkpoint, at the offsets of "
+                    "the store"
+                )
+            offsets = {w: OffsetAndMetadata(end) for w, (_, end) in wanted.items()}
+            _write_rows(self._connection, group, offsets, rows)
         return True
 
     def is_new_batch(self, group: str, checkpoint: str, batch_id: int) -> bool:
@@ -421,31 +533,19 @@ class OffsetTransaction:
         partitions after this store has.
         """
         wanted = check_offsets(offsets)
-        self._own(group, wanted)
-        self._write(group, wanted)
+        with self._locked(group, wanted) as found:
+            raise_for(group, self._store._refusals(group, wanted, found))
+            self._store._write(self._connection, group, wanted, found)
 
-    def _own(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, StoredOffset]:
-        """Return the rows, locked.  Raises OffsetCommitError where another process claimed one."""
-        found = self._lock(check_group(group), offsets)
-        raise_for(group, self._store._refusals(group, offsets, found))
-        return found
-
-    def _lock(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, StoredOffset]:
-        wanted = list(partitions)
-        if not wanted:
-            return {}
-        with _raised_as(OffsetCommitError, group, *wanted[0], None):
-            return _lock_rows(self._connection, group, wanted)
-
-    def _write(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        if offsets:
-            where, first = next(iter(offsets.items()))
-            with _raised_as(OffsetCommitError, group, *where, first.offset):
-                _write_rows(self._connection, group, offsets)
+    @contextmanager
+    def _locked(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Iterator[dict[TopicPartition, StoredOffset]]:
+        """Lock the rows of ``partitions``; name one of them where the database fails."""
+        check_group(group)
+        place = next(iter(partitions), ("", 0))
+        with _raised_as(OffsetCommitError, group, *place, None):
+            yield _lock_rows(self._connection, group, partitions) if partitions else {}
 
 
 # Statements
@@ -477,9 +577,9 @@ def _read(
             rows += connection.execute(query, {"group": group, "partitions": some})
     return {
         TopicPartition(topic, partition): StoredOffset(
-            None if offset[0] is None else OffsetAndMetadata(*offset), generation
+            None if offset[0] is None else OffsetAndMetadata(*offset), generation, topic_id
         )
-        for topic, partition, generation, *offset in rows
+        for topic, partition, generation, topic_id, *offset in rows
     }
 
 
@@ -498,15 +598,19 @@ def _lock_rows(
 
 
 def _write_rows(
-    connection: Connection, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    connection: Connection,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    rows: Mapping[TopicPartition, StoredOffset],
 ) -> None:
-    """Commit ``offsets`` over locked rows."""
+    """Commit ``offsets`` over locked rows, whose topic ids are written too."""
     changes = [
         {
             **_key(group, where),
             "next_offset": offset.offset,
             "metadata": offset.metadata,
             "leader_epoch": offset.leader_epoch,
+            "topic_id": rows[where].topic_id,
         }
         for where, offset in offsets.items()
     ]
@@ -521,6 +625,31 @@ def _raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterat
         yield
     except exc.SQLAlchemyError as error:
         raise kind(*args, *failure_of(error)) from error
+
+
+def _not_stored(
+    messages: Iterable[Message],
+    stored: Mapping[TopicPartition, int],
+    new_logs: Collection[TopicPartition],
+    back: Collection[tuple[str, int]],
+) -> tuple[list[Message], dict[TopicPartition, int]]:
+    """Return the messages that are not stored, and the offsets behind them.
+
+    A new log begins with the first message of its partition, or where its offsets go ``back``.
+    """
+    positions, lasts, new = dict(stored), dict.fromkeys(stored, -1), []
+    left = set(new_logs)
+    for message in messages:
+        place, offset = _place(message)
+        where = TopicPartition(*place)
+        if where in left and (where not in back or offset <= lasts[where]):
+            left.remove(where)
+            positions[where] = 0
+        lasts[where] = offset
+        if offset >= positions[where]:
+            new.append(message)
+            positions[where] = offset + 1
+    return new, positions
 
 
 def _key(group: str, where: TopicPartition) -> dict[str, object]:

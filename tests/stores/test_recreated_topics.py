@@ -1,0 +1,134 @@
+"""Offsets in a database whose topic is deleted and recreated: they belong to the former log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.errors import OffsetStoreError
+from offsetmgr.stores.sql import SqlOffsetStore
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.test_recreated_topics import delete, recreate
+from tests.stores.test_stores import url_of
+from tests.stores.test_transactions import FakeMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+
+class Place:
+    """A topic of the real Kafka, and stores of one database that know it."""
+
+    def __init__(self, kafka: DevKafka, topic: str, url: str) -> None:
+        self.kafka = kafka
+        self.where = TopicPartition(topic, 0)
+        self._url = url
+
+    def open(self) -> SqlOffsetStore:
+        return SqlOffsetStore(self._url, kafka=self.kafka.bootstrap_servers)
+
+    def recreate(self) -> None:
+        delete(self.kafka, self.where.topic)
+        recreate(self.kafka, self.where.topic, 0)
+
+    def new(self, store: SqlOffsetStore, offsets: Iterable[int]) -> list[int]:
+        """Give messages with ``offsets`` to a transaction; return those that are new."""
+        batch = [FakeMessage(offset, self.where) for offset in offsets]
+        found = store.run(lambda _, stored: stored.new_messages("etl", batch))  # type: ignore[arg-type]
+        return [message.offset() or 0 for message in found]
+
+    def is_new(self, store: SqlOffsetStore, start: int, end: int) -> bool:
+        return store.run(lambda _, stored: stored.is_new_range("etl", {self.where: (start, end)}))
+
+    def stored(self, store: SqlOffsetStore) -> int | None:
+        found = store.fetch_offset("etl", *self.where)
+        return None if found is None else found.offset
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, kafka: DevKafka, new_topic: TopicFactory) -> Place:
+    url = url_of(request.param, request)
+    with SqlOffsetStore(url) as store:
+        store.create_tables()
+    return Place(kafka, new_topic(), url)
+
+
+@pytest.mark.parametrize("count", [30, 40, 150])
+def test_messages_of_a_recreated_topic_are_new(
+    place: Place, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new log is shorter, equal or longer; it is reported once; duplicates stay duplicates."""
+    with place.open() as store:
+        store.claim("etl", [place.where])
+        assert place.new(store, range(40)) == list(range(40))
+        place.recreate()
+        assert place.new(store, range(10)) == list(range(10))
+        assert place.new(store, range(count)) == list(range(10, count))
+        assert place.stored(store) == count
+    assert caplog.text.count("was recreated") == 1
+    with place.open() as restarted:
+        assert restarted.claim("etl", [place.where]) == {place.where: OffsetAndMetadata(count)}
+        assert place.new(restarted, range(count)) == []
+
+
+def test_a_topic_recreated_while_its_consumer_is_stopped_begins_anew(place: Place) -> None:
+    """The claim says 0, the start of the new log, and the database too; also without messages."""
+    for _ in range(2):
+        with place.open() as store:
+            first = store.claim("etl", [place.where])[place.where]
+            assert first in {None, OffsetAndMetadata(0)}
+            assert place.stored(store) == (None if first is None else 0)
+            assert place.new(store, range(40)) == list(range(40))
+        place.recreate()
+
+
+def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Place) -> None:
+    """What was read of the former log is stored, too; its offsets are not committed."""
+    with place.open() as store:
+        store.claim("etl", [place.where])
+        assert place.new(store, range(40)) == list(range(40))
+        place.recreate()
+        assert place.new(store, [38, 39, 40, 41, 0, 1, 2]) == [40, 41, 0, 1, 2]
+        assert place.stored(store) == 3
+        assert place.new(store, [2, 3, 3]) == [3]
+
+
+def test_marks_of_a_recreated_topic_are_of_the_new_log(place: Place) -> None:
+    """They begin at its start; a restart goes on behind them."""
+    with place.open() as store:
+        store.claim("etl", [place.where])
+        store.commit("etl", {place.where: OffsetAndMetadata(40)})
+        place.recreate()
+        store.commit("etl", {place.where: OffsetAndMetadata(5)})
+        store.commit("etl", {place.where: OffsetAndMetadata(50)})
+    with place.open() as restarted:
+        assert restarted.claim("etl", [place.where]) == {place.where: OffsetAndMetadata(50)}
+
+
+def test_a_batch_of_spark_begins_with_the_new_log(place: Place) -> None:
+    """Without a claim; a batch that is stored is not new, before and after."""
+    with place.open() as store:
+        assert place.is_new(store, 0, 40)
+        place.recreate()
+        assert place.is_new(store, 3, 30)
+        assert not place.is_new(store, 3, 30)
+        assert place.is_new(store, 30, 45)
+        assert place.stored(store) == 45
+
+
+def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
+    """``store init`` adds it, and keeps the rows; before, the error names the command."""
+    with SqlOffsetStore(f"sqlite:///{tmp_path}/old.db") as store:
+        store.create_tables()
+        store.commit_offset("etl", "orders", 0, 7)
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE offsetmgr_offsets DROP COLUMN topic_id")
+        with pytest.raises(OffsetStoreError, match="offsetmgr store init"):
+            store.check()
+        store.create_tables()
+        assert store.fetch_offset("etl", "orders", 0) == OffsetAndMetadata(7)
