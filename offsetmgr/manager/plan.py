@@ -93,6 +93,8 @@ class CommitPlan:
         self._to_read: dict[OffsetManager, None] = {}
         self._to_look: dict[OffsetManager, None] = {}
         self._topic_ids: dict[str, str] = {}
+        self._commit_at = inf
+        """Time to look for managers to commit; never later than the first is due."""
         self._commits = Retry(timing)
         self._reads = Retry(timing)
         self._check_at = inf
@@ -137,16 +139,14 @@ class CommitPlan:
         """Enter what a manager waits for, after each of its steps."""
         if manager.commit_at < inf:
             self._dirty[manager] = None
-        else:
-            self._dirty.pop(manager, None)
-        if manager.read_at < inf:
-            self._to_read[manager] = None
-        else:
-            self._to_read.pop(manager, None)
-        if manager.look_at < inf:
-            self._to_look[manager] = None
-        else:
-            self._to_look.pop(manager, None)
+            self._commit_at = min(self._commit_at, manager.commit_at)
+        elif manager in self._dirty:
+            del self._dirty[manager]
+        for at, waiting in ((manager.read_at, self._to_read), (manager.look_at, self._to_look)):
+            if at < inf:
+                waiting[manager] = None
+            elif manager in waiting:
+                del waiting[manager]
         self._check_at = min(self._check_at, manager.verify_at, manager.recommit_at)
         if manager.phase is Phase.STOPPED:
             self._end(manager)
@@ -203,8 +203,7 @@ class CommitPlan:
         )
 
     def _commit_due_at(self) -> float:
-        due_at = min((m.commit_at for m in self._dirty if not m.blocked), default=inf)
-        return max(due_at, self._commits.not_before)
+        return max(self._commit_at, self._commits.not_before)
 
     def _commit(
         self, now: float, effects: list[tuple[OffsetManager, Effects]]
@@ -228,6 +227,8 @@ class CommitPlan:
                 continue
             effects.append((manager, own_effects))
             self.index(manager)
+        left = (m.commit_at for m in self._dirty if m not in versions and not m.blocked)
+        self._commit_at = min(left, default=inf)
         return CommitRequest(versions) if versions else None
 
     def _read(self, now: float) -> ReadRequest | None:

@@ -82,8 +82,8 @@ _SHOWN_CHARS: Final = 40
 def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
     """Change the record by ``event`` and return what to do, in order."""
     effects = TRANSITIONS[manager.phase][type(event)](manager, event, now, timing)
-    if manager.closed and manager.phase is not Phase.STOPPED and not manager.dirty:
-        effects += _stop(manager, now, timing)
+    if manager.closed and manager.phase is not Phase.STOPPED:
+        effects += _end(manager, now, timing)
     return effects
 
 
@@ -94,27 +94,39 @@ def next_version(
     if manager.recommit:
         return manager.committed, []
     with manager.group.lock:
-        version = manager.version() if manager.dirty else None
+        version = manager.version() if manager.number > manager.settled else None
         rewinds = manager.rewind_number > 0
     if version is None:
         manager.commit_at = inf
         return None, []
-    is_former = _is_of_former_log(manager, version)
-    if is_former is None:
-        manager.look_at = now
-        return None, []
-    if is_former:
-        effects = _drop_former(manager, version)
-    elif _stands(manager, version.value):
-        manager.external = manager.external and not rewinds
-        effects = _mark_committed(manager, version, now, timing)
-    else:
-        manager.former, manager.stray = None, False
-        refusal = None if rewinds else _external_refusal(manager, version.value.offset)
-        if refusal is None:
-            return version, []
-        effects = _refused(manager, Refused(version, refusal), now, timing)
+    effects = _without_request(manager, version, now, timing, rewinds=rewinds)
+    if effects is None:
+        return version, []
     return None, [*effects, *_end(manager, now, timing)]
+
+
+def _without_request(
+    manager: OffsetManager, version: Version, now: float, timing: Timing, *, rewinds: bool
+) -> Effects | None:
+    """Return the effects of a version that is not committed now; None if it is to be."""
+    if manager.former is not None or manager.named_topic_id:
+        is_former = _is_of_former_log(manager, version)
+        if is_former is None:
+            manager.look_at = now
+            return []
+        if is_former:
+            return _drop_former(manager, version)
+        manager.former, manager.stray = None, False
+    last = manager.committed
+    if last is not None and last.value == version.value and not manager.in_doubt:
+        manager.external = manager.external and not rewinds
+        return _mark_committed(manager, version, now, timing)
+    if manager.external and not rewinds:
+        refusal = _external_refusal(manager, version.value.offset)
+        return (
+            None if refusal is None else _refused(manager, Refused(version, refusal), now, timing)
+        )
+    return None
 
 
 def _end(manager: OffsetManager, now: float, timing: Timing) -> Effects:
@@ -413,17 +425,16 @@ def _mark_committed(
 ) -> Effects:
     """Enter that nothing older than ``version`` needs to be committed, and publish it."""
     clean = manager.settle(version.number)
-    waits, manager.recommit = manager.commit_at < inf and not manager.recommit, False
-    manager.commit_at, manager.commit_failures = inf, 0
+    waits = manager.commit_at < inf and not manager.recommit
+    manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     if not clean and (waits or manager.awaited):
         # What is newer waits for an interval of its own, unless a caller waits for it.
-        at = now if manager.awaited else now + timing.commit_interval_s
-        manager.commit_at = at
+        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
     effects = _acknowledge(manager, version.value, now)
     if manager.flushes:
-        effects.append(AnswerFlushes(manager.settled, StopResult(manager.acknowledged)))
+        effects.append(AnswerFlushes(manager.settled, StopResult(version.value)))
     return effects
 
 
@@ -617,12 +628,6 @@ def _recommit_soon(manager: OffsetManager, now: float, timing: Timing) -> None:
     """Commit the offset again a minute from now, unless a newer one is committed by then."""
     if manager.committed is not None and manager.phase is not Phase.STOPPED:
         manager.recommit_at = now + timing.recommit_soon_s
-
-
-def _stands(manager: OffsetManager, value: OffsetAndMetadata) -> bool:
-    """Return True if ``value`` was committed last and no commit in doubt can undo it."""
-    last = manager.committed
-    return last is not None and last.value == value and not manager.in_doubt
 
 
 def _external_refusal(manager: OffsetManager, offset: int) -> Failure | None:
