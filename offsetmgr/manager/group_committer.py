@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.errors import ManagerStoppedError, Scope, error_info
+from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
     AnswerFlushes,
     Committed,
@@ -31,7 +32,7 @@ from offsetmgr.manager.events import (
 from offsetmgr.manager.group import Collect
 from offsetmgr.manager.offset_manager import OffsetManager, Phase
 from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
-from offsetmgr.manager.step import doubt, step
+from offsetmgr.manager.step import step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,21 +25,31 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.codes import (
     OFFSET_CHANGED,
-    OFFSET_OUTSIDE_LOG,
     TOPIC_DELETED,
     TOPIC_RECREATED,
     UNKNOWN_TOPIC,
     error_info,
 )
 from offsetmgr.coordinator.base import Failure
-from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
-    CoordinatorError,
-    OffsetCommitError,
     OffsetFetchError,
-    OffsetManagerError,
-    OffsetNoticeError,
     Scope,
+)
+from offsetmgr.manager.changes import (
+    acknowledge,
+    await_landing,
+    can_be_read,
+    commit_again,
+    drop_committed,
+    enter_doubt,
+    failed,
+    keep_in_doubt,
+    notice,
+    recommit_soon,
+    replace_stray,
+    same,
+    set_committed,
+    verified,
 )
 from offsetmgr.manager.events import (
     AnswerFlushes,
@@ -50,7 +60,6 @@ from offsetmgr.manager.events import (
     Finish,
     FlushAsked,
     LogRead,
-    PublishCommitted,
     PublishError,
     PublishInitial,
     Read,
@@ -60,6 +69,15 @@ from offsetmgr.manager.events import (
     StopAsked,
     Unknown,
 )
+from offsetmgr.manager.log_steps import (
+    drop_former,
+    is_of_former_log,
+    learn_topic,
+    log_read,
+    names_another_topic,
+    recreate,
+    stopped_recreated,
+)
 from offsetmgr.manager.offset_manager import Phase, Version
 from offsetmgr.types import OffsetAndMetadata, StopResult
 
@@ -68,13 +86,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.manager.events import Timing
     from offsetmgr.manager.offset_manager import OffsetManager
-
-IN_DOUBT_LIMIT: Final = 16
-"""Limit of the commits in doubt per partition; a read follows each, so there are rarely many."""
-
-LATEST_LANDING_S: Final = 900.0
-"""Time in which a commit in doubt may still land: a host may go on sending for a connection that
-was given up."""
 
 _SHOWN_CHARS: Final = 40
 
@@ -110,12 +121,12 @@ def _without_request(
 ) -> Effects | None:
     """Return the effects of a version that is not committed now; None if it is to be."""
     if manager.former is not None or manager.named_topic_id:
-        is_former = _is_of_former_log(manager, version)
+        is_former = is_of_former_log(manager, version)
         if is_former is None:
             manager.look_at = now
             return []
         if is_former:
-            return _drop_former(manager, version)
+            return drop_former(manager, version)
         manager.former, manager.stray = None, False
     last = manager.committed
     if last is not None and last.value == version.value and not manager.in_doubt:
@@ -151,13 +162,6 @@ class _Reading(Enum):
     """Somebody else committed it, or it expired."""
 
 
-def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
-    """Return True if ``found`` is what was sent; a leader epoch that one side lacks is ignored."""
-    if found is None or sent[:2] != found[:2]:
-        return False
-    return None in {sent.leader_epoch, found.leader_epoch} or sent == found
-
-
 def _judge(
     manager: OffsetManager, found: OffsetAndMetadata | None
 ) -> tuple[_Reading, Version | None]:
@@ -178,11 +182,11 @@ def _judge(
 def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
     """Compare what is committed with what was submitted meanwhile."""
     first = not manager.initial.done()
-    _learn_topic(manager, event)
+    learn_topic(manager, event)
     effects = _begin_committed(manager, event, now, timing)
     if first:
-        if _names_another_topic(manager):
-            effects += _drop_former(manager, manager.newest)
+        if names_another_topic(manager):
+            effects += drop_former(manager, manager.newest)
         else:
             manager.establish(manager.acknowledged)
         effects.append(PublishInitial(manager.acknowledged))
@@ -199,22 +203,22 @@ def _begin_committed(manager: OffsetManager, event: Read, now: float, timing: Ti
     """Enter what is committed, at the start or after a failure."""
     first, last, found = not manager.initial.done(), manager.committed, event.found
     reading, version = _judge(manager, found)
-    _await_landing(manager, now, timing)
-    _can_be_read(manager)
+    await_landing(manager, now, timing)
+    can_be_read(manager)
     if reading is _Reading.EXTERNAL and last is not None and not first:
         return _follow(manager, event, now, timing)
     if reading is _Reading.OLDER and last is not None:
         _correct(manager, last, now)
         found = last.value
     elif reading is _Reading.STRAY:
-        _replace_stray(manager, now)
+        replace_stray(manager, now)
     elif found is None:
-        _drop_committed(manager)
+        drop_committed(manager)
     elif version is None:
         manager.committed = Version(0, found)
         manager.recommit_at = now + timing.recommit_soon_s
     elif reading is not _Reading.STANDS:
-        _set_committed(manager, version, now, timing)
+        set_committed(manager, version, now, timing)
     manager.acknowledged = found
     return []
 
@@ -225,22 +229,18 @@ def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
     effects: Effects = []
     if first and manager.settled and result.error is None and manager.acknowledged is not None:
         # The same was submitted: whoever did waits for it.
-        effects += _acknowledge(manager, manager.acknowledged, now)
+        effects += acknowledge(manager, manager.acknowledged, now)
     manager.last_error = result.error
     if first and result.error is not None:
         effects.append(PublishError(result.error))
     return [*effects, AnswerFlushes(inf, result)]
 
 
-def _can_be_read(manager: OffsetManager) -> None:
-    manager.phase, manager.read_at, manager.read_failures = Phase.READY, inf, 0
-
-
 def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
     """Find out whether the commit with the unknown outcome has landed."""
     version, last, found = manager.in_doubt[-1], manager.committed, event.found
-    _learn_topic(manager, event)
-    _can_be_read(manager)
+    learn_topic(manager, event)
+    can_be_read(manager)
     effects: Effects = []
     if same(version.value, found):
         if last is None or not same(last.value, version.value):
@@ -248,7 +248,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
             # before, it proves nothing.
             left = list(manager.in_doubt)
             left.remove(version)
-            _keep_in_doubt(manager, tuple(left))
+            keep_in_doubt(manager, tuple(left))
         effects = _committed(manager, Committed(version), now, timing)
     elif manager.recommit:
         # It was to be committed again because it stood; now something else may.
@@ -256,7 +256,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
         effects = _verify(manager, event, now, timing)
     elif last is not None and _judge(manager, found)[0] is _Reading.EXTERNAL:
         effects = _follow(manager, event, now, timing)
-    _await_landing(manager, now, timing)
+    await_landing(manager, now, timing)
     return effects
 
 
@@ -264,29 +264,29 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     """Compare what is committed with what should be."""
     is_old, last, found = manager.recommit_at <= now, manager.committed, event.found
     stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
-    _learn_topic(manager, event)
+    learn_topic(manager, event)
     reading, version = _judge(manager, found)
     if stopped and reading is _Reading.OLDER:
-        _await_landing(manager, now, timing)  # the correction may fail, so it is verified as well
+        await_landing(manager, now, timing)  # the correction may fail, so it is verified as well
     else:
-        _verified(manager, now, again=timing.verify_interval_s > 0 and not stopped)
+        verified(manager, now, again=timing.verify_interval_s > 0 and not stopped)
     if reading is _Reading.NEWER and version is not None:
         if manager.number == version.number and not stopped:
             return _committed(manager, Committed(version), now, timing)
-        _set_committed(manager, version, now, timing)
+        set_committed(manager, version, now, timing)
     elif reading is _Reading.STRAY:
-        _replace_stray(manager, now)
+        replace_stray(manager, now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):
-        _drop_committed(manager)
+        drop_committed(manager)
     elif reading is _Reading.EXTERNAL:
         return _follow(manager, event, now, timing)
     elif reading is _Reading.OLDER or is_old:
         # Entered as if it were new: until it is committed again nobody needs to look.
-        _set_committed(manager, last, now, timing)
+        set_committed(manager, last, now, timing)
         if reading is _Reading.OLDER:
             _correct(manager, last, now)
         elif not stopped:
-            _commit_again(manager, now)
+            commit_again(manager, now)
     return []
 
 
@@ -309,29 +309,18 @@ def _follow(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     manager.external = True
     if manager.recommit:
         manager.recommit, manager.commit_at = False, inf
-    _drop_committed(manager)
+    drop_committed(manager)
     manager.follow(found)
     if found is not None:
         # Newer than what was committed here, not than what waits: that stays dirty.
-        _set_committed(manager, Version(manager.settled, found), now, timing)
+        set_committed(manager, Version(manager.settled, found), now, timing)
     manager.acknowledged = found
-    return [_notice(manager, last, failure)]
+    return [notice(manager, last, failure)]
 
 
 def _external_change(change: str) -> Failure:
     why = f"somebody else changed it: {change}; lower offsets are refused but for a rewind()"
     return Failure(error_info(OFFSET_CHANGED), why)
-
-
-def _notice(manager: OffsetManager, before: Version | None, failure: Failure) -> PublishError:
-    offset = None if before is None else before.value.offset
-    return PublishError(OffsetNoticeError(*manager.key, offset, failure.info, failure.detail))
-
-
-def _commit_again(manager: OffsetManager, now: float) -> None:
-    """Commit the last version again, unless something newer is to be committed anyway."""
-    if manager.commit_at == inf:
-        manager.recommit, manager.commit_at = True, now
 
 
 def _correct(manager: OffsetManager, last: Version, now: float) -> None:
@@ -348,7 +337,7 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
             and _external_refusal(manager, newest.value.offset) is not None
         )
     elif manager.resubmit(last.number):
-        _drop_committed(manager)
+        drop_committed(manager)
         manager.recommit = False
 
 
@@ -370,9 +359,9 @@ def _still_in_doubt(
     if event.failure.info.retriable:
         _back_off_read(manager, event.failure, now, timing)
         if event.failure.info.scope is Scope.PARTITION:
-            _recommit_soon(manager, now, timing)
+            recommit_soon(manager, now, timing)
         return []
-    _can_be_read(manager)
+    can_be_read(manager)
     effects = _refused(manager, Refused(manager.in_doubt[-1], event.failure), now, timing)
     return effects + _not_read(manager, event, now, timing)
 
@@ -380,8 +369,8 @@ def _still_in_doubt(
 def _not_read(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
     """Put off what the read was for."""
     if event.failure.info.scope is Scope.PARTITION:
-        _recommit_soon(manager, now, timing)
-        _await_landing(manager, now, timing)
+        recommit_soon(manager, now, timing)
+        await_landing(manager, now, timing)
     return []
 
 
@@ -391,7 +380,7 @@ def _stopped_not_read(
     """Give up where the read is refused for good: no user is left for whom to try endlessly."""
     if not event.failure.info.retriable:
         manager.read_at = inf
-        _verified(manager, now, again=False)
+        verified(manager, now, again=False)
         return []
     if manager.read_at < inf:
         _back_off_read(manager, event.failure, now, timing)
@@ -416,7 +405,7 @@ def _committed(manager: OffsetManager, event: Committed, now: float, timing: Tim
     manager.recommit_at = now + timing.recommit_s
     if version.number and (last is None or not last.number):
         # Burrow misses a partition whose only commit came before it knew the topic.
-        _recommit_soon(manager, now, timing)
+        recommit_soon(manager, now, timing)
     return _mark_committed(manager, version, now, timing)
 
 
@@ -432,15 +421,10 @@ def _mark_committed(
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
-    effects = _acknowledge(manager, version.value, now)
+    effects = acknowledge(manager, version.value, now)
     if manager.flushes:
         effects.append(AnswerFlushes(manager.settled, StopResult(version.value)))
     return effects
-
-
-def _acknowledge(manager: OffsetManager, committed: OffsetAndMetadata, now: float) -> Effects:
-    manager.acknowledged, manager.acknowledged_at = committed, now
-    return [PublishCommitted(committed)]
 
 
 def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
@@ -456,17 +440,17 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
         if failure.info.scope is Scope.PARTITION:
             manager.commit_failures += 1
             manager.commit_at += timing.backoff_s(manager.commit_failures)
-        return _failed(manager, version, failure)
+        return failed(manager, version, failure)
     waited, recommit = manager.commit_at < inf, manager.recommit
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     suspended = manager.suspend(version.number)
     if recommit and manager.committed is not None:
         # Not looped: its turn comes with the next verification.
-        _set_committed(manager, manager.committed, now, timing)
+        set_committed(manager, manager.committed, now, timing)
     elif waited and not suspended:
         # What is newer may fare no better: not at once, over and over.
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
-    effects = _failed(manager, version, failure)
+    effects = failed(manager, version, failure)
     if suspended:
         error = manager.last_error
         effects.append(
@@ -477,40 +461,19 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
     return effects
 
 
-def _failed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
-    error = OffsetCommitError(*manager.key, version.value.offset, failure.info, failure.detail)
-    if version.number >= manager.error_number:
-        manager.last_error, manager.error_number = error, version.number
-    return [PublishError(error)]
-
-
 def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing) -> Effects:
     """Read the partition before it is committed again."""
-    _doubt(manager, event.version, now)
+    enter_doubt(manager, event.version, now)
     manager.phase, manager.read_at = Phase.IN_DOUBT, now
     manager.commit_at = now
-    return _failed(manager, event.version, event.failure)
-
-
-def _stopped_recreated(
-    manager: OffsetManager, event: Recreated, now: float, timing: Timing
-) -> Effects:
-    """Replace an offset of the former log that landed in the new one."""
-    ours = any(same(version.value, event.found) for version in manager.in_doubt)
-    manager.topic_id, manager.read_at = event.topic_id, inf
-    _drop_committed(manager)
-    _verified(manager, now, again=False)
-    if ours:
-        _replace_stray(manager, now)
-        _await_landing(manager, now, timing)
-    return []
+    return failed(manager, event.version, event.failure)
 
 
 def _stopped_committed(
     manager: OffsetManager, event: Committed, now: float, timing: Timing
 ) -> Effects:
     manager.recommit, manager.commit_at, manager.commit_failures = False, inf, 0
-    _set_committed(manager, event.version, now, timing)
+    set_committed(manager, event.version, now, timing)
     return []
 
 
@@ -522,16 +485,16 @@ def _stopped_refused(manager: OffsetManager, event: Refused, now: float, timing:
         _refused(manager, event, now, timing)
     else:
         manager.recommit, manager.commit_at = False, inf
-        _keep_in_doubt(manager, ())
+        keep_in_doubt(manager, ())
     return []
 
 
 def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing: Timing) -> Effects:
     """Verify once more what may still land; a correction is read back at once."""
-    _doubt(manager, event.version, now)
+    enter_doubt(manager, event.version, now)
     if manager.recommit:
         manager.recommit, manager.commit_at, manager.read_at = False, inf, now
-    _await_landing(manager, now, timing)
+    await_landing(manager, now, timing)
     return []
 
 
@@ -566,7 +529,7 @@ def _stop(manager: OffsetManager, now: float, timing: Timing) -> Effects:
     manager.phase = Phase.STOPPED
     manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
     manager.recommit = manager.external = manager.stray = False
-    _await_landing(manager, now, timing)
+    await_landing(manager, now, timing)
     return [Finish()]
 
 
@@ -574,60 +537,7 @@ def _ignore(_manager: OffsetManager, _event: Event, _now: float, _timing: Timing
     return []
 
 
-# Commits in doubt.
-
-
-def doubt(manager: OffsetManager, version: Version, now: float, timing: Timing) -> None:
-    """Enter a commit of an unknown outcome that the next read need not wait for."""
-    _doubt(manager, version, now)
-    _await_landing(manager, now, timing)
-
-
-def _doubt(manager: OffsetManager, version: Version, now: float) -> None:
-    """Enter a commit that has landed, or may land yet, or never."""
-    manager.in_doubt = (*manager.in_doubt[1 - IN_DOUBT_LIMIT :], version)
-    manager.doubted_since, manager.verify_at = now, inf
-
-
-def _keep_in_doubt(manager: OffsetManager, versions: tuple[Version, ...]) -> None:
-    manager.in_doubt = versions
-    if not versions:
-        manager.verify_at = inf
-
-
-def _await_landing(manager: OffsetManager, now: float, timing: Timing) -> None:
-    """Verify commits in doubt once what the coordinator still holds has landed."""
-    if manager.in_doubt:
-        stopped = manager.phase is Phase.STOPPED
-        manager.doubted_since = now
-        manager.verify_at = now + (timing.stopped_s if stopped else timing.landing_s)
-
-
-def _verified(manager: OffsetManager, now: float, *, again: bool) -> None:
-    """Enter that the partition was read; ``again`` is True if more verifications follow."""
-    if now >= manager.doubted_since + LATEST_LANDING_S or (now >= manager.verify_at and not again):
-        _keep_in_doubt(manager, ())
-    elif now >= manager.verify_at:
-        manager.verify_at = inf
-
-
 # What is committed.
-
-
-def _set_committed(manager: OffsetManager, version: Version, now: float, timing: Timing) -> None:
-    manager.committed = version
-    if manager.phase is not Phase.STOPPED:
-        manager.recommit_at = now + timing.recommit_s
-
-
-def _drop_committed(manager: OffsetManager) -> None:
-    manager.committed, manager.recommit_at = None, inf
-
-
-def _recommit_soon(manager: OffsetManager, now: float, timing: Timing) -> None:
-    """Commit the offset again a minute from now, unless a newer one is committed by then."""
-    if manager.committed is not None and manager.phase is not Phase.STOPPED:
-        manager.recommit_at = now + timing.recommit_soon_s
 
 
 def _external_refusal(manager: OffsetManager, offset: int) -> Failure | None:
@@ -639,147 +549,15 @@ def _external_refusal(manager: OffsetManager, offset: int) -> Failure | None:
     return Failure(error_info(OFFSET_CHANGED), why)
 
 
-# Logs.
-
-
-def _learn_topic(manager: OffsetManager, event: Read) -> None:
-    """Enter the topic's id, the first time that it is known."""
-    if event.topic_id is not None and not manager.topic_id:
-        if manager.topic_id is None and manager.initial.done():
-            # What was submitted before there was such a topic may not be of its log.
-            manager.former = -1
-        manager.topic_id = event.topic_id
-
-
-def _recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timing) -> Effects:
-    """Leave the former log: drop what was submitted for it, and begin with the new one.
-
-    The rule: a rewind to less than the former log's committed offset is of the new log, as a job
-    begins again there, unless it came before the topic was away; every other offset that waits is
-    of the former one.  What is submitted next is compared with the end of the new log.
-    """
-    former_id, last, found = manager.topic_id, manager.committed, event.found
-    newest, first = manager.newest, not manager.initial.done()
-    ours = [version for version in (last, *manager.in_doubt, newest) if version is not None]
-    manager.topic_id = event.topic_id
-    manager.external = manager.recommit = manager.missing = False
-    _can_be_read(manager)
-    error = _former_error(manager, former_id)
-    goes_back = first or (manager.rewind_number and manager.number > manager.absent_number)
-    lower = newest is not None and (last is None or newest.value.offset < last.value.offset)
-    if manager.dirty and goes_back and lower and not _names_another_topic(manager):
-        manager.former = -1 if last is None else last.value.offset
-        manager.former_number = manager.number - 1
-    else:
-        manager.former = max((version.value.offset for version in ours), default=-1)
-        manager.former_number = manager.number
-        manager.commit_at = inf
-        if manager.dirty:
-            manager.drop_newest(error)
-        manager.begin_log()
-    _drop_committed(manager)
-    manager.acknowledged = None
-    if found is not None and any(same(version.value, found) for version in ours):
-        _replace_stray(manager, now)
-    elif found is not None:
-        manager.external, manager.acknowledged = True, found
-        _set_committed(manager, Version(manager.settled, found), now, timing)
-    effects = _report(manager, error)
-    if first:
-        effects.append(PublishInitial(manager.acknowledged))
-    if manager.dirty:
-        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
-        return effects
-    return [*effects, AnswerFlushes(inf, manager.result_if_clean())]
-
-
-def _former_error(manager: OffsetManager, former_id: str | None) -> CoordinatorError:
-    """Return the error of the newest offset, of a former log; a notice if nothing waits."""
-    newest, failure = manager.newest, recreated(former_id, manager.topic_id or "")
-    offset = None if newest is None else newest.value.offset
-    kind = OffsetCommitError if manager.dirty else OffsetNoticeError
-    return kind(*manager.key, offset, failure.info, failure.detail)
-
-
-def _report(manager: OffsetManager, error: OffsetManagerError) -> Effects:
-    """Publish an error once, until something else happens."""
-    reported = str(manager.last_error) == str(error)
-    manager.last_error = error
-    return [] if reported else [PublishError(error)]
-
-
-def _names_another_topic(manager: OffsetManager) -> bool:
-    """Return True if the newest version was submitted with the id of another topic."""
-    named, known = manager.named_topic_id, manager.topic_id
-    return bool(manager.dirty and named and known and named != known)
-
-
-def _is_of_former_log(manager: OffsetManager, version: Version) -> bool | None:
-    """Return True if ``version`` was not read from the log as it is; None before a look at that.
-
-    An offset that repeats the last one of the former log, or lies beyond the end of the new one, is
-    of the former log.
-    """
-    if _names_another_topic(manager):
-        return True
-    if manager.former is None or version.value.offset == manager.former:
-        return manager.former is not None
-    if manager.looked_number < version.number:
-        return None
-    return version.value.offset > manager.log_end
-
-
-def _drop_former(manager: OffsetManager, version: Version | None) -> Effects:
-    """Refuse an offset of the former log for good."""
-    error = _former_error(manager, manager.named_topic_id or "another one")
-    manager.drop_newest(error)
-    if manager.former is None and version is not None:
-        manager.former = version.value.offset
-    manager.begin_log()
-    manager.commit_at = inf
-    return [*_report(manager, error), AnswerFlushes(inf, manager.result_if_clean())]
-
-
-def _replace_stray(manager: OffsetManager, now: float) -> None:
-    """Commit the start of the new log in the place of an offset of the former one."""
-    manager.stray, manager.look_at = True, now
-
-
-def _log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing) -> Effects:
-    """Use a look at the log; report a committed offset outside of it once."""
-    ends = event.log.partitions.get(manager.key.partition)
-    failure = event.log.failure if ends is None else ends.failure
-    if failure is not None:
-        if manager.look_at < inf:
-            manager.read_failures += 1
-            manager.look_at = now + timing.backoff_s(manager.read_failures)
-        return []
-    start, end = (0, -1) if ends is None else ends[:2]
-    manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
-    if manager.stray:
-        manager.stray = False
-        _set_committed(manager, Version(manager.settled, OffsetAndMetadata(start)), now, timing)
-        _commit_again(manager, now)
-    last = manager.committed
-    if last is None or start <= last.value.offset <= end or ends is None:
-        return []
-    if manager.outside_log == last.value.offset:
-        return []
-    manager.outside_log = last.value.offset
-    why = "was the log cut, or the offset made up?"
-    text = f"it lies outside the log, which holds {start} to {end}; {why}"
-    return [_notice(manager, last, Failure(error_info(OFFSET_OUTSIDE_LOG), text))]
-
-
 _LIVE: Final[Mapping[type[Event], Callable[..., Effects]]] = {
-    Recreated: _recreate,
+    Recreated: recreate,
     Committed: _committed,
     Refused: _refused,
     Unknown: _unknown,
     FlushAsked: _flush,
     StopAsked: _flush,
     Expired: _expired,
-    LogRead: _log_read,
+    LogRead: log_read,
 }
 
 TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]] = {
@@ -788,7 +566,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]]
     Phase.IN_DOUBT: {Read: _read_in_doubt, ReadFailed: _still_in_doubt, **_LIVE},
     Phase.STOPPED: {
         Read: _verify,
-        Recreated: _stopped_recreated,
+        Recreated: stopped_recreated,
         ReadFailed: _stopped_not_read,
         Committed: _stopped_committed,
         Refused: _stopped_refused,
@@ -796,6 +574,6 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]]
         FlushAsked: _answer,
         StopAsked: _answer,
         Expired: _ignore,
-        LogRead: _log_read,
+        LogRead: log_read,
     },
 }

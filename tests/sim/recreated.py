@@ -2,8 +2,8 @@
 
 Every submitted value belongs to the log that its reader read it from.  No value may be committed to
 another log, but in two cases, which are counted: a topic that is recreated between the look at its
-id and the commit, and a guess (see ``step._is_of_former_log``) about a reader that still submits
-offsets of the former log after the manager has noticed.
+id and the commit, and a guess (see ``log_steps.is_of_former_log``) about a reader that still
+submits offsets of the former log after the manager has noticed.
 """
 
 from __future__ import annotations

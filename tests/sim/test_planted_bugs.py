@@ -16,7 +16,7 @@ from offsetmgr.coordinator import logs
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
-from offsetmgr.manager import events, step
+from offsetmgr.manager import changes, events, log_steps, step
 from offsetmgr.manager.group import Group
 from offsetmgr.manager.group_committer import GroupCommitter
 from offsetmgr.manager.offset_manager import OffsetManager, Phase
@@ -123,13 +123,14 @@ def test_wrong_use_of_the_coordinator(
 
 def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A given-up commit that lands behind a newer one, and stays, is found."""
-    await_landing = step._await_landing
+    await_landing = changes.await_landing
 
     def forget(manager: OffsetManager, *times: Any) -> None:
         manager.in_doubt = ()
         await_landing(manager, *times)
 
-    monkeypatch.setattr(step, "_await_landing", forget)
+    for module in (changes, log_steps, step):
+        monkeypatch.setattr(module, "await_landing", forget)
     lost = "was acknowledged; at last|was to be committed, and|nobody else has committed"
     assert re.search(lost, found())
 
@@ -192,7 +193,7 @@ def test_offsets_of_a_former_log(monkeypatch: pytest.MonkeyPatch, bug: str) -> N
     elif bug == "an old look":
         monkeypatch.setattr(logs, "LOOK_AGE_S", 1e9)
     else:
-        monkeypatch.setattr(step, "_is_of_former_log", lambda *_: False)
+        monkeypatch.setattr(step, "is_of_former_log", lambda *_: False)
     assert "a log that it was not read from" in found(RECREATED_SEEDS[:MOST_SEEDS])
 
 
