@@ -25,7 +25,7 @@ import pykka
 
 from actors.dispatcher import Dispatcher, PoolDispatcher, Strand, TurnQueue
 from actors.future import Future
-from actors.logs import get_logger
+from actors.logs import report
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ _MOST_DOUBLINGS: Final = 10
 
 _FORGOTTEN_S: Final = 60.0
 """Without a failure, after which the next one counts as the first."""
-
-log = get_logger("actors")
 
 
 class InboxFullError(RuntimeError):
@@ -429,11 +427,9 @@ class ActorLoop:
             self._failed(error, "on_start" if reason is None else "on_restart", starting=True)
         else:
             self._reason = None
-            if reason is not None:
-                log.info("actor_restarted", actor=self.path)
 
     def _failed(self, error: BaseException, during: str, *, starting: bool = False) -> None:
-        log.error("actor_failed", actor=self.path, message_type=during, exc_info=error)
+        report("actor %s failed at %s", self.path, during, error=error)
         if self.phase is LoopPhase.DEAD:  # abandoned, while it was stuck
             return
         self.phase = LoopPhase.FAILED
@@ -509,8 +505,8 @@ class ActorLoop:
     def _call_hook(self, name: str, hook: Callable[..., object], *args: object) -> None:
         try:
             hook(*args)
-        except BaseException:  # the end of an actor goes on regardless
-            log.exception("actor_hook_failed", actor=self.path, hook=name)
+        except BaseException as error:  # noqa: BLE001 - the end of an actor goes on regardless
+            report("%s of actor %s failed", name, self.path, error=error)
 
 
 class ActorSystem:
@@ -624,8 +620,8 @@ class ActorSystem:
         for loop in left:
             loop.abandon()
         if left:
-            stuck = [loop.path for loop in left[:10]]
-            log.error("actors_left_behind", system=self.name, count=len(left), first=stuck)
+            text = "%d actors of system %r did not stop in time, such as %s"
+            report(text, len(left), self.name, left[0].path)
         return not left and timers_done and threads_done
 
     def _add(self, loop: ActorLoop) -> None:

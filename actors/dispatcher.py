@@ -8,9 +8,7 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Protocol
 
-from actors.logs import get_logger
-
-log = get_logger("actors.dispatcher")
+from actors.logs import report
 
 
 class Runnable(Protocol):
@@ -109,7 +107,6 @@ class PoolDispatcher:
         while (runnable := self._ready.get()) is not None and not self._stopping:
             try:
                 runnable.run(self._throughput)
-            except BaseException:
-                # An actor's own exceptions end in its supervision: this is a fault of the runtime,
-                # and must not cost the pool a thread.
-                log.exception("actor_turn_failed", actor=runnable.path)
+            except BaseException as error:  # noqa: BLE001 -- it must not cost the pool a thread
+                # An actor's own exceptions end in its supervision: this is a fault of the runtime.
+                report("the turn of actor %s failed", runnable.path, error=error)

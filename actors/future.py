@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pykka
 
-from actors.logs import get_logger
+from actors.logs import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from types import TracebackType
 
 T = TypeVar("T")
-
-log = get_logger("actors.future")
 
 
 class Future(pykka.Future[T]):
@@ -143,8 +141,8 @@ class Future(pykka.Future[T]):
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:
             callback(self)
-        except Exception:
-            log.exception("future_callback_failed", callback=repr(callback))
+        except Exception as error:  # noqa: BLE001 -- it is the callback's
+            report("the callback %r of a future failed", callback, error=error)
 
 
 def _release(waiter: asyncio.Future[None]) -> None:

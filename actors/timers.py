@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.logs import get_logger
+from actors.logs import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,6 @@ _LONGEST_WAIT_S: Final = 3600.0
 
 _SMALL: Final = 64
 """A heap of fewer entries is not worth rebuilding."""
-
-log = get_logger("actors.timers")
 
 
 class Clock(Protocol):
@@ -102,8 +100,8 @@ class Timers:
             fired += 1
             try:
                 call()
-            except BaseException:
-                log.exception("timer_failed", timer=repr(call))
+            except BaseException as error:  # noqa: BLE001 -- the other timers fire all the same
+                report("the call %r of a timer failed", call, error=error)
         return fired
 
     def close(self, timeout_s: float = 0.0) -> bool:

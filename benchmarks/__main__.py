@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from importlib import import_module
 from typing import Final
 
-import structlog
-
 from benchmarks.harness import MISSED, TOPIC
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.command import create_topic
@@ -53,10 +51,7 @@ def main() -> int:
 
 
 def _run(name: str, brokers: str, rounds: int) -> int:
-    # A line for each of thousands of groups would bury the tables.
-    warnings = structlog.make_filtering_bound_logger(logging.WARNING)
-    structlog.configure(wrapper_class=warnings)
-    # Nor does anybody need to be told of services that are away on purpose.
+    # Services are stopped on purpose: lines about them would bury the tables.
     logging.getLogger("offsetmgr").setLevel(logging.CRITICAL)
     create_topic(brokers, TOPIC, 1_000)
     # As the service does; the bare clients are measured under the same.

@@ -1,8 +1,9 @@
-"""Loggers that never raise; standard library alone."""
+"""The product's one way to log; standard library alone."""
 
 from __future__ import annotations
 
 import logging
+from functools import partialmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,21 +20,38 @@ class SafeLogger:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def debug(self, text: str, *args: object, exc_info: bool = False) -> None:
-        self._log(logging.DEBUG, text, args, exc_info=exc_info)
+    def log(
+        self,
+        level: int,
+        text: str,
+        /,
+        *args: object,
+        exc_info: bool | BaseException | None = None,
+        **keys: object,
+    ) -> None:
+        """Log a sentence with ``args`` for its placeholders, or the name of an event with ``keys``.
 
-    def info(self, text: str, *args: object) -> None:
-        self._log(logging.INFO, text, args)
+        The service's log has the keys as fields; elsewhere they follow the name.
+        """
+        extra = None
+        try:
+            if keys and self._logger.isEnabledFor(level):
+                extra = {"fields": {"event": text, **keys}}
+                line = " ".join([text, *(f"{key}={value}" for key, value in keys.items())])
+                text, args = "%s", (line,)
+            # The second frame up is the caller.
+            self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=2)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001, S110 -- nowhere is left to report it
+            pass
 
-    def warning(self, text: str, *args: object) -> None:
-        self._log(logging.WARNING, text, args)
-
-    def error(self, text: str, *args: object, exc_info: bool = False) -> None:
-        self._log(logging.ERROR, text, args, exc_info=exc_info)
-
-    def exception(self, text: str, *args: object) -> None:
-        """Log the exception that is being handled."""
-        self._log(logging.ERROR, text, args, exc_info=True)
+    debug = partialmethod(log, logging.DEBUG)
+    info = partialmethod(log, logging.INFO)
+    warning = partialmethod(log, logging.WARNING)
+    error = partialmethod(log, logging.ERROR)
+    exception = partialmethod(log, logging.ERROR, exc_info=True)
+    """Logs the exception that is being handled."""
 
     def guard(self, text: str, call: Callable[..., object], *args: object) -> None:
         """Call a function of the application; what it raises is logged behind ``text``."""
@@ -43,14 +61,3 @@ class SafeLogger:
             raise
         except BaseException:  # noqa: BLE001 -- SystemExit ends no thread of ours either
             self.exception("%s", text)
-
-    def _log(
-        self, level: int, text: str, args: tuple[object, ...], *, exc_info: bool = False
-    ) -> None:
-        try:
-            # The third frame up is the caller.
-            self._logger.log(level, text, *args, exc_info=exc_info, stacklevel=3)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001, S110 -- nowhere is left to report it
-            pass

@@ -62,9 +62,8 @@ def serve(
 
     Exit status: 0 if it was stopped by a signal, 1 if it did not start or the view has failed.
     """
-    import structlog
-
     from offsetmgr.http.address import Address, listening
+    from offsetmgr.logs import SafeLogger
     from offsetmgr.service import logs
     from offsetmgr.streams import ViewError, codecs
     from offsetmgr.streams.serve import ViewApp
@@ -81,7 +80,7 @@ def serve(
         settings = kafka.for_librdkafka()
         with View(settings, table, values, storage=storage, timeout_s=kafka.timeout) as view:
             app = ViewApp(view, address.hosts(), tokens)
-            log = structlog.get_logger("offsetmgr.streams")
+            log = SafeLogger("offsetmgr.streams")
             log.info("serving", address=str(where), table=view.topic, tokens=tokens is not None)
             serve_until_signal(app, sock)
             error = view.stats().error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManager
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
 from offsetmgr.kafka.errors import request_error
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ _QUIET: Final[Mapping[str, object]] = {"log_level": 0, "reconnect.backoff.max.ms
 
 _UNREACHABLE: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL)
 
-log = logging.getLogger("offsetmgr.clusters")
+log = SafeLogger("offsetmgr.clusters")
 
 
 def check_clusters(clusters: object) -> dict[str, dict[str, object]]:

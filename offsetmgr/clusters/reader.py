@@ -6,7 +6,6 @@ holds up no other.  The application's thread takes the messages.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -32,6 +31,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.kafka.config import OWN_GROUP
+from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import (
     TopicPartition,
@@ -72,7 +72,7 @@ _T = TypeVar("_T")
 _C = TypeVar("_C", bound=MessageReader[Any])
 _F = TypeVar("_F", bound="_Feed[Any, Any]")
 
-log = logging.getLogger("offsetmgr.clusters")
+log = SafeLogger("offsetmgr.clusters")
 
 
 class _Feed(Generic[_T, _C]):

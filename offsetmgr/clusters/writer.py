@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
 )
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
+from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_list, check_partition, check_time_ms, check_topic
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _TIMED_OUT: Final = frozenset(
     {KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
 )
 
-log = logging.getLogger("offsetmgr.clusters")
+log = SafeLogger("offsetmgr.clusters")
 
 
 @dataclass(frozen=True)

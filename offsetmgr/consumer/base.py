@@ -11,7 +11,6 @@ thread's call waits for the end of the first one's poll, so that the two could w
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import threading
 import time
@@ -37,6 +36,7 @@ from offsetmgr.consumer.keepers import MemberStore
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.errors import request_error
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores import OffsetStore, open_store
 from offsetmgr.stores.base import as_store_error
@@ -92,7 +92,7 @@ of small messages reads the whole queue and waits."""
 
 _T = TypeVar("_T")
 
-log = logging.getLogger("offsetmgr.consumer")
+log = SafeLogger("offsetmgr.consumer")
 
 
 @dataclass(frozen=True)

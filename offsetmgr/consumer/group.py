@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from offsetmgr.consumer.base import (
     drain,
 )
 from offsetmgr.errors import ManagerStoppedError
+from offsetmgr.logs import SafeLogger
 from offsetmgr.types import (
     MAX_METADATA_CHARS,
     OffsetAndMetadata,
@@ -44,7 +44,7 @@ MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
 _NONE: Final = (-1, "")
 _LOOK_S: Final = 0.005
 
-log = logging.getLogger("offsetmgr.consumer")
+log = SafeLogger("offsetmgr.consumer")
 
 
 class Markable(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import signal
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from offsetmgr.consumer.base import check_choice
+from offsetmgr.logs import SafeLogger
 from offsetmgr.text import error_text
 from offsetmgr.types import check_callable, check_count
 
@@ -29,7 +29,7 @@ PROGRESS_S: Final = 30.0
 
 _SLICE_S: Final = 0.1
 
-log = logging.getLogger("offsetmgr.consumer")
+log = SafeLogger("offsetmgr.consumer")
 
 
 class PoolSource(NamedTuple):

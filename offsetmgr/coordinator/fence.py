@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
 
 from actors import Future, MonotonicClock
-from actors.logs import get_logger
 from actors.timers import ThreadTimers
 from offsetmgr.answers import FenceCounts
 from offsetmgr.codes import (
@@ -42,6 +41,7 @@ from offsetmgr.kafka.config import DEFAULTS, FORCED, INSTANCE
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.kafka.librdkafka import Member
 from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.logs import SafeLogger
 from offsetmgr.text import visible
 from offsetmgr.types import check_group
 
@@ -83,7 +83,7 @@ _JOINING: Final = Failure(NOT_SENT, "the service is still joining the group")
 
 _R = TypeVar("_R", FetchResult, CommitResult)
 
-log = get_logger("offsetmgr.coordinator.fence")
+log = SafeLogger("offsetmgr.coordinator.fence")
 
 
 @runtime_checkable

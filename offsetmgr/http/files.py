@@ -8,10 +8,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import HttpStatusError
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ MIN_TOKEN_CHARS: Final = 16
 MAX_TOKENS: Final = 10
 """In one file: while a token is replaced, the old one is below the new one."""
 
-log = structlog.get_logger("offsetmgr.http")
+log = SafeLogger("offsetmgr.http")
 
 
 def check_private(path: str, setting: str) -> None:

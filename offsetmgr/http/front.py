@@ -9,7 +9,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -17,6 +16,7 @@ from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
 from offsetmgr.http.answers import error_response
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.limits import Quota
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,7 +41,7 @@ SECURITY_HEADERS: Final = {
 }
 """Of every answer."""
 
-log = structlog.get_logger("offsetmgr.http")
+log = SafeLogger("offsetmgr.http")
 
 
 class Front:

@@ -7,10 +7,10 @@ import contextlib
 import resource
 from typing import TYPE_CHECKING, Final, cast
 
-import structlog
 import uvicorn
 
 from offsetmgr.http.connections import IDLE_S, Connections
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     import socket
@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 SWEEP_INTERVAL_S: Final = 1.0
 
-log = structlog.get_logger("offsetmgr.http")
+log = SafeLogger("offsetmgr.http")
 
 
 class _Uvicorn(uvicorn.Server):

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from confluent_kafka import cimpl
 
-from actors.logs import get_logger
 from offsetmgr.answers import CommitResult, Failure, FetchResult
 from offsetmgr.codes import error_info
 from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.kafka.errors import failure_of
+from offsetmgr.logs import SafeLogger
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ _DESCRIBE_TOPICS: Final = 19
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """A topic's id from a broker before 2.8."""
 
-log = get_logger("offsetmgr.kafka")
+log = SafeLogger("offsetmgr.kafka")
 
 
 class PartitionAnswer(NamedTuple):

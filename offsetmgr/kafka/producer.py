@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from actors import MonotonicClock
-from actors.logs import get_logger
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ _BATCH_BYTES: Final = 1_000_000
 
 _BY_KEY: Final = -1
 
-log = get_logger("offsetmgr.kafka")
+log = SafeLogger("offsetmgr.kafka")
 
 
 def open_producer(

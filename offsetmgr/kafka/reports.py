@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Final
 
-from actors.logs import get_logger
 from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, error_info
 from offsetmgr.kafka.errors import cause_of
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.text import visible
 
@@ -31,8 +32,11 @@ _HANDSHAKE_FAILED: Final = (
 _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Levels of Python's logging, indexed by syslog's from emergency (0) to debug (7)."""
 
-log = get_logger("offsetmgr.kafka")
-librdkafka = get_logger("offsetmgr.librdkafka")
+log = SafeLogger("offsetmgr.kafka")
+librdkafka = SafeLogger("offsetmgr.librdkafka")
+for _name in ("offsetmgr.kafka", "offsetmgr.librdkafka"):
+    # Silent until logging is set up: the same failures are in the answers.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class ConnectionReports:

@@ -7,7 +7,6 @@ are one message for each group.
 
 from __future__ import annotations
 
-import logging
 from itertools import groupby
 from random import Random
 from threading import RLock
@@ -25,6 +24,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.manager.events import Timing
 from offsetmgr.manager.group import Group
 from offsetmgr.manager.group_committer import Expire, Flush, GroupCommitter, Stop
@@ -67,7 +67,7 @@ INBOX_LIMIT: Final = 1_000_000
 STOP_GRACE_S: Final = 1.0
 """Time for the actors' own end after all managers have answered."""
 
-log = logging.getLogger("offsetmgr.manager")
+log = SafeLogger("offsetmgr.manager")
 
 
 class FactoryActor(PooledActor):

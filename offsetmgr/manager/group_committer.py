@@ -7,13 +7,13 @@ them directly.
 
 from __future__ import annotations
 
-import logging
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.errors import ManagerStoppedError, Scope, error_info
+from offsetmgr.logs import SafeLogger
 from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
     AnswerFlushes,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.waiter import Waiter
     from offsetmgr.types import StopResult
 
-log = logging.getLogger("offsetmgr.manager")
+log = SafeLogger("offsetmgr.manager")
 
 
 class Flush(NamedTuple):

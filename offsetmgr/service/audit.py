@@ -10,9 +10,8 @@ import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE: Final = 0o600
 
-log = structlog.get_logger("offsetmgr.audit")
+log = SafeLogger("offsetmgr.audit")
 
 
 class AuditLog:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-import structlog
-
 from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
@@ -17,6 +15,7 @@ from offsetmgr.errors import (
     OverloadedError,
 )
 from offsetmgr.http.errors import error_body
+from offsetmgr.logs import SafeLogger
 from offsetmgr.service.errors import ClientExistsError, DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
@@ -54,7 +53,7 @@ Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
 LAPSE_TIMEOUT_S: Final = 10.0
 """So long may managers of a silent client commit what they hold."""
 
-log = structlog.get_logger("offsetmgr.service")
+log = SafeLogger("offsetmgr.service")
 
 
 class _Stopping(NamedTuple):

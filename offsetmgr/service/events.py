@@ -13,7 +13,6 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import structlog
 from starlette.responses import StreamingResponse
 
 from offsetmgr.errors import (
@@ -24,6 +23,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.http.answers import encode
 from offsetmgr.http.errors import error_body
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
@@ -56,8 +56,8 @@ KEEP_ALIVE_S: Final = 10.0
 BATCH: Final = 500
 """Events written, and managers looked at, before the loop gets its turn."""
 
-log = structlog.get_logger("offsetmgr.service")
-commit_log = structlog.get_logger("offsetmgr.commits")
+log = SafeLogger("offsetmgr.service")
+commit_log = SafeLogger("offsetmgr.commits")
 
 
 class FailureEvent(NamedTuple):

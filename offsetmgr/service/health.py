@@ -10,12 +10,11 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from actors import Future, PooledActor
 from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.errors import cause_of
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
 from offsetmgr.service.openapi import operation
@@ -40,7 +39,7 @@ READY_WINDOW_S: Final = 15.0
 PINGS_PER_INTERVAL: Final = 3
 """In the time that systemd allows: one that is late harms nothing."""
 
-log = structlog.get_logger("offsetmgr.health")
+log = SafeLogger("offsetmgr.health")
 
 
 class Health:

@@ -72,23 +72,13 @@ class Logs(logging.Handler):
 def set_up(level: str, stream: TextIO | None = None) -> Logs:
     """Send all logs of the process to ``stream`` (standard error)."""
     target = sys.stderr if stream is None else stream
-    shared: list[structlog.typing.Processor] = [
+    first: list[structlog.typing.Processor] = [
+        _add_fields,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _escape,
     ]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
     last: list[structlog.typing.Processor] = (
         # Not structlog's own tracebacks: they show local variables, such as tokens.
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
@@ -98,7 +88,7 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
     logs = Logs(target)
     logs.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=first,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
@@ -113,6 +103,15 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
 def set_level(level: str) -> None:
     """Log from ``level`` on, such as ``info``."""
     logging.getLogger().setLevel(level.upper())
+
+
+def _add_fields(
+    logger: Any, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Add the fields of an event that was logged with keys."""
+    del logger, method
+    event.update(getattr(event["_record"], "fields", {}))
+    return event
 
 
 def _escape(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

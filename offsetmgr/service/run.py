@@ -16,7 +16,6 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 import uvloop
 
 from actors import ActorSystem
@@ -26,6 +25,7 @@ from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http.address import listening
 from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
 from offsetmgr.http.tls import Certificates
+from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
 from offsetmgr.service.access import Access
@@ -68,7 +68,7 @@ SLOW_READS: Final = 8
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
 
-log = structlog.get_logger("offsetmgr.service")
+log = SafeLogger("offsetmgr.service")
 
 
 class Assembly:

@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-import structlog
 from msgspec import Meta
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -29,6 +28,7 @@ from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
+from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.messages import (
     ApiRequest,
@@ -81,7 +81,7 @@ _UNKNOWN_VIEW: Final[dict[str, Any]] = {
     "partitions": [],
 }
 
-log = structlog.get_logger("offsetmgr.watch")
+log = SafeLogger("offsetmgr.watch")
 
 
 class GroupsAnswer(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import wait
@@ -18,6 +17,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.committer import CommitCounts, Committer
 from offsetmgr.spark.group_state import Groups
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.progress import Snapshot
     from offsetmgr.types import Stream
 
-_log = logging.getLogger("offsetmgr.spark")
+_log = SafeLogger("offsetmgr.spark")
 
 DETACH_S: Final = 10.0
 """Seconds that leaving a ``with`` block waits for the last commits."""

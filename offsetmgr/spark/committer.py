@@ -10,7 +10,6 @@ is asked for its progress when it is idle and when it ends.
 
 from __future__ import annotations
 
-import logging
 import shlex
 import threading
 import time
@@ -28,6 +27,7 @@ from offsetmgr.errors import (
     listed,
     shown,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, Groups, GroupState
 from offsetmgr.types import (
     ManagerKey,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.group_state import Commit
     from offsetmgr.spark.progress import Run, Snapshot
 
-_log = logging.getLogger("offsetmgr.spark")
+_log = SafeLogger("offsetmgr.spark")
 
 LOOK_UP_S: Final = 1.0
 """Longest wait for what a group had committed, once for each new run of a query."""

@@ -9,7 +9,6 @@ calls ``CommitListener`` itself.
 from __future__ import annotations
 
 import json
-import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.progress import Run, read_snapshot
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.committer import Committer
     from offsetmgr.spark.progress import Snapshot
 
-_log = logging.getLogger("offsetmgr.spark")
+_log = SafeLogger("offsetmgr.spark")
 
 
 def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -7,7 +7,6 @@ given both ends, and the end is what is committed.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from contextlib import contextmanager
 from datetime import datetime
@@ -27,6 +26,7 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
     listed,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
 from offsetmgr.types import (
     TopicPartition,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.types import OffsetAndMetadata, PartitionRange
 
-_log = logging.getLogger("offsetmgr.spark")
+_log = SafeLogger("offsetmgr.spark")
 
 Missing: TypeAlias = "Literal['earliest', 'latest', 'error'] | datetime"
 """The start of a partition without a committed offset: an end of its log, the first record at or

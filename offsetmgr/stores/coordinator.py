@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -18,6 +17,7 @@ from offsetmgr.errors import (
     OffsetStoreError,
     error_info,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import refusals, text_of
 from offsetmgr.types import ManagerKey
@@ -39,7 +39,7 @@ _TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer i
 
 _T = TypeVar("_T")
 
-log = logging.getLogger("offsetmgr.stores")
+log = SafeLogger("offsetmgr.stores")
 
 
 class StoreCoordinator:

@@ -8,12 +8,12 @@ positions of added topics into Spark's files and takes those of removed topics o
 from __future__ import annotations
 
 import json
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.progress import read_offsets
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.text import listed
@@ -45,7 +45,7 @@ _NAME: Final = "layout-"
 _VERSION: Final = "v1"
 _START_VERSION: Final = "\0v1"
 
-_log = logging.getLogger("offsetmgr.streams")
+_log = SafeLogger("offsetmgr.streams")
 
 
 class Layout(msgspec.Struct, frozen=True):

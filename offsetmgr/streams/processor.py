@@ -9,7 +9,6 @@ failed after it had written is written again.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.streams import buckets
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from offsetmgr.streams.layout import Layout
     from offsetmgr.streams.view import View
 
-_log = logging.getLogger("offsetmgr.streams")
+_log = SafeLogger("offsetmgr.streams")
 
 STALLED_S: Final = 120.0
 """A batch that takes longer is reported as stalled."""

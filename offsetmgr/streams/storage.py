@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import lmdb
 
+from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.text import shown
 
@@ -41,7 +41,7 @@ _EMPTY_KEY: Final = b"empty-key"
 """The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-log = logging.getLogger("offsetmgr.streams")
+log = SafeLogger("offsetmgr.streams")
 
 
 class Storage(Protocol):

@@ -7,7 +7,6 @@ a recreated table begins anew, and for its partitions, so that added ones are re
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.errors import does_not_exist, request_error
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs
+from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.messages import Message as TableMessage
 from offsetmgr.streams.partition_table import (
@@ -73,7 +73,7 @@ _ENDS: Final = {
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 
-log = logging.getLogger("offsetmgr.streams")
+log = SafeLogger("offsetmgr.streams")
 
 
 class TablePlan(NamedTuple):

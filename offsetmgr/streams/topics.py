@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManager
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known, request_error
 from offsetmgr.kafka.topics import EARLIEST, LATEST, create_topics, topic_logs
+from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.text import listed
 from offsetmgr.types import TopicPartition, check_topic
@@ -38,7 +38,7 @@ _ENDS: Final = {
     "last_stable_offset": LATEST,
 }
 
-log = logging.getLogger("offsetmgr.streams")
+log = SafeLogger("offsetmgr.streams")
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from structlog.testing import capture_logs
 
 from offsetmgr.errors import OffsetCommitError
 from tests.faults.proxy import Proxy
 from tests.faults.support import HASTY, WAIT_S, committing
+from tests.logs import capture_logs
 from tests.secured import USER, user_login
 from tests.service.support import serve_process
 from tests.waiting import until

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from offsetmgr import LocalOffsets
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.manager import Factory
@@ -40,7 +38,6 @@ def test_a_broker_that_is_away_is_told_and_nothing_is_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A stop says why; librdkafka's own lines are not for standard output."""
-    structlog.reset_defaults()  # a service of another test may have configured it
     with KafkaCoordinator("127.0.0.1:1", clients=1) as kafka, Factory(kafka) as factory:
         manager = factory.spawn("g", "t", 0)
         manager.submit(1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from structlog.testing import capture_logs
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import error_info
+from tests.logs import capture_logs
 from tests.service.support import running
 
 REFUSED = [12, 24, 28, 29, 30]

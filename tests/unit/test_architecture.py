@@ -182,6 +182,17 @@ def test_the_core_reads_no_wall_clock_and_never_sleeps(folder: str) -> None:
     assert not calls
 
 
+def test_all_rooms_log_through_the_safe_logger() -> None:
+    """A handler or filter of the application that raises must not end a thread of the product."""
+    wrong = {
+        path.relative_to(ROOT)
+        for path in sorted((ROOT / "offsetmgr").rglob("*.py"))
+        if "structlog" in _imports(path) or "= logging.getLogger(" in path.read_text()
+    }
+    allowed = ("offsetmgr/logs.py", "offsetmgr/service/logs.py")
+    assert wrong == set(map(Path, allowed))
+
+
 def test_files_stay_readable() -> None:
     """A file is one idea and fits a sitting: at most 800 lines."""
     long = {

@@ -57,7 +57,7 @@ VALUES: Final[Mapping[str, Callable[[], Any]]] = {
 WHERE: Final = ("t", 0)
 KEY: Final = ("g", "t", 0)
 INTERNAL: Final = {
-    Factory: {"stop_desks"},
+    Factory: {"topic_ids"},
     ManagerHandle: set(),
     OffsetClient: {"check_process", "report_query"},
     RemoteManagerHandle: set(),
@@ -66,7 +66,8 @@ INTERNAL: Final = {
 """Methods called by handles, by the Spark functions, and at the interpreter's exit."""
 
 TRUSTED: Final[Mapping[type, set[str]]] = {
-    KafkaCoordinator: {"partitions", "offsets", "at_ms", "stable"}
+    Factory: {"topic_ids"},
+    KafkaCoordinator: {"partitions", "offsets", "at_ms", "stable"},
 }
 """Parameters that the managers and the service have checked: a commit of a thousand offsets is not
 checked twice."""
@@ -86,7 +87,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
         "spawn_many": {"group": "g", "partitions": [("t", 2)], "owner": "me"},
         "get": {"key": KEY},
         "managers": {"group": "g"},
-        "submit": {"group": "g", "offsets": {WHERE: 5}, "rewind": False},
+        "submit": {"group": "g", "offsets": {WHERE: 5}, "rewind": False, "topic_ids": {}},
         "flush": {"keys": [KEY], "timeout": 0},
         "stop_managers": {"keys": [KEY], "timeout": 0},
         "begin_stop": {"timeout": 0},

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors import ActorRef, ActorSystem, PooledActor
 from actors.testing import SimSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from structlog.typing import EventDict
 
 
 class Recorder(PooledActor):
@@ -57,13 +54,6 @@ class Simulation(SimSystem):
 
     def ask(self, ref: Any, message: object) -> Any:
         return self.wait(ref.ask(message, block=False), 10)
-
-
-@pytest.fixture(autouse=True)
-def logs() -> Iterator[list[EventDict]]:
-    """Keep the log off the terminal: structlog draws each traceback for a tenth of a second."""
-    with capture_logs() as logs:
-        yield logs
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors import ActorSystem, PoolDispatcher, PooledActor, Strand
+from tests.logs import capture_logs
 from tests.unit.actors.conftest import Recorder
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException
         for _ in range(2):
             pool.schedule(Job(lambda _: meeting.wait()))
         meeting.wait()
-    assert [(entry["event"], entry["actor"]) for entry in logs] == [
-        ("actor_turn_failed", "/job")
-    ] * 4
+    assert [line["event"] for line in logs] == ["the turn of actor /job failed"] * 4
 
 
 class Busy(PooledActor):

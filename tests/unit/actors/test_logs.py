@@ -1,45 +1,50 @@
-"""Log lines of the libraries if nothing configures logging."""
+"""Log lines of the runtime."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import logging
+import threading
+from typing import TYPE_CHECKING
 
-SCRIPT = """
-import logging, sys
-from actors.logs import get_logger
+from actors import Future
+from tests.unit.actors.conftest import Recorder
 
-log = get_logger("offsetmgr.coordinator.kafka")
-log.error("kafka_refuses_credentials", code="SSL", reason="before")
-if "set up" in sys.argv:
-    logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
-    log.info("not shown", reason="the level")
-    log.warning("librdkafka", kind="FAIL", text="100% of it")
-    try:
-        raise ValueError("trouble")
-    except ValueError:
-        log.exception("failed", group="g")
-"""
+if TYPE_CHECKING:
+    import pytest
+
+    from actors import ActorSystem
+
+WAIT_S = 20.0
 
 
-def run(*arguments: str) -> tuple[str, str]:
-    """Return what a process writes to standard output and to standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
-    )
-    return done.stdout, done.stderr
+class Raising(logging.Handler):
+    """A handler of the application that fails at each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        raise SystemExit(3)
 
 
-def test_it_is_silent_by_default() -> None:
-    """A program's standard output is its own."""
-    assert run() == ("", "")
-
-
-def test_it_goes_where_logging_goes() -> None:
-    """With its keys, and with tracebacks."""
-    out, err = run("set up")
-    assert out == ""
-    first, *rest = err.splitlines()
-    assert first == "WARNING offsetmgr.coordinator.kafka librdkafka kind=FAIL text=100% of it"
-    assert rest[0] == "ERROR offsetmgr.coordinator.kafka failed group=g"
-    assert rest[-1] == "ValueError: trouble"
+def test_a_raising_log_handler_ends_no_thread(
+    system: ActorSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool, the timers, the callbacks of futures and the failed actor all go on."""
+    handler = Raising()
+    monkeypatch.setattr(logging.getLogger("actors"), "handlers", [handler])
+    failed = threading.Event()
+    ref = system.spawn(Recorder, [], name="r")
+    for _ in range(8):  # more than there are threads
+        ref.tell(ValueError("boom"))
+        system.timers.call_after(0.0, lambda: 1 // 0)
+        future: Future[int] = Future()
+        future.add_done_callback(lambda _: 1 // 0)
+        future.set(1)
+    system.timers.call_after(0.0, failed.set)
+    assert failed.wait(WAIT_S)
+    assert ref.ask("a", timeout=WAIT_S) == 1
+    kinds = {line.split(" of a ")[-1].split(" at ")[0] for line in handler.lines}
+    assert kinds == {"actor /r failed", "timer failed", "future failed"}

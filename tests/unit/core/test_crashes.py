@@ -5,25 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
 
 from offsetmgr.types import StopResult
 from tests.unit.core.core import POISON, Core, at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from actors import ActorRef
     from offsetmgr.manager import ManagerHandle
-
-
-@pytest.fixture(autouse=True)
-def crashes() -> Iterator[list[str]]:
-    """Collect what is logged: the crashes are meant."""
-    with structlog.testing.capture_logs() as logs:
-        seen: list[str] = []
-        yield seen
-        seen.extend(str(entry["event"]) for entry in logs)
 
 
 def _ref(core: Core, handle: ManagerHandle, which: str) -> ActorRef[Any]:

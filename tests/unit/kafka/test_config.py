@@ -6,7 +6,6 @@ import logging
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from structlog.testing import capture_logs
 
 from actors.testing import ManualClock
 from offsetmgr.coordinator.kafka import KafkaCoordinator
@@ -14,6 +13,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.repeats import INTERVAL_S
+from tests.logs import capture_logs
 
 ALL_DOWN, AUTHENTICATION, TRANSPORT = -187, -169, -195
 

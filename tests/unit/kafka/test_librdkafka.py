@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from structlog.testing import capture_logs
-
 from actors.testing import ManualClock
 from offsetmgr.kafka.librdkafka import FAIL, NOT_NAMED, PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.logs import capture_logs
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 TIMED_OUT, INVALID_ARG = -185, -186

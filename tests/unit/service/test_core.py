@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.audit import AuditLog
@@ -24,6 +23,7 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.service.sessions import Registry
+from tests.logs import capture_logs
 from tests.unit.core.core import Core
 
 if TYPE_CHECKING:

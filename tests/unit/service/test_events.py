@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator
@@ -21,6 +20,7 @@ from offsetmgr.service.events import (
 from offsetmgr.service.messages import EventsQuery
 from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from tests.logs import capture_logs
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from structlog.testing import capture_logs
 
 from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.service.health import Health, watchdog
+from tests.logs import capture_logs
 
 
 def test_an_outage_is_logged_once_for_each_cause() -> None:

@@ -10,8 +10,8 @@ import select
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
-import structlog
 
+from offsetmgr.logs import SafeLogger
 from offsetmgr.service import logs
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def _logging_as_before() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -42,14 +41,14 @@ def written(stream: TextIO) -> list[dict[str, Any]]:
 
 
 def test_records_are_json_for_machines(stream: TextIO) -> None:
-    """Event names and keys, from structlog and from the standard library alike."""
+    """Event names and keys, and the lines of libraries."""
     logs.set_up("info", stream)
-    structlog.get_logger("offsetmgr.x").info("serving", address="http://127.0.0.1:1")
+    SafeLogger("offsetmgr.x").info("serving", address="http://127.0.0.1:1")
     logging.getLogger("somebody.else").warning("%s left", 3)
     try:
         raise ValueError("boom")  # noqa: TRY301 -- to be logged
     except ValueError:
-        structlog.get_logger("offsetmgr.x").exception("request_failed")
+        SafeLogger("offsetmgr.x").exception("request_failed")
     ours, theirs, failed = written(stream)
     assert (ours["event"], ours["address"]) == ("serving", "http://127.0.0.1:1")
     assert (ours["level"], ours["logger"]) == ("info", "offsetmgr.x")
@@ -69,8 +68,8 @@ def test_a_traceback_shows_no_local_variable() -> None:
         try:
             fail("gehe" + "im")
         except ValueError:
-            structlog.get_logger("offsetmgr.x").exception("request_failed")
-        structlog.get_logger("offsetmgr.x").info("wri" + "tten")
+            SafeLogger("offsetmgr.x").exception("request_failed")
+        SafeLogger("offsetmgr.x").info("wri" + "tten")
         shown = b""
         while b"written" not in shown:
             shown += screen.readline()
@@ -83,7 +82,7 @@ def test_names_cannot_draw_on_a_terminal() -> None:
     ours, theirs = os.openpty()
     with os.fdopen(ours, "rb") as screen, os.fdopen(theirs, "w") as terminal:
         logs.set_up("info", terminal)
-        structlog.get_logger("offsetmgr.x").info("taken", group="a\x1b[31m\nforged: line\x9b")
+        SafeLogger("offsetmgr.x").info("taken", group="a\x1b[31m\nforged: line\x9b")
         logging.getLogger("somebody.else").warning("took %s", "a\x1b[41m\nforged: line")
         lines = [screen.readline(), screen.readline()]
     assert b"\x1b[31m\n" not in lines[0]
