@@ -13,7 +13,7 @@ import pytest
 from tests.sim.run import main
 
 ROOT: Final = Path(__file__).parents[2]
-SEEDS: Final = 200
+SEEDS: Final = 260
 GUARD_S: Final = 600
 """A guard against a run that hangs, on a machine that has much else to do."""
 
