@@ -159,7 +159,7 @@ class ServiceReader:
                 yield connection
         except Unreachable as error:
             raise ServiceUnavailableError(f"the service at {self.url} {error}") from None
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             text = f"the service at {self.url} did not answer in JSON; is the url right?"
             raise ServiceUnavailableError(text) from None
 

@@ -47,7 +47,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.errors import does_not_exist, known, tried
 from offsetmgr.service import version
-from offsetmgr.service.settings import load_clusters, named_cluster
+from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.text import listed
 from offsetmgr.types import TopicPartition, check_existing_group, check_group
@@ -361,15 +361,22 @@ def spark_status(
     return Exit.TROUBLE if any(each.note for each in found) else 0
 
 
-def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> None:
-    """List the clusters of the configuration file with their settings, secrets masked."""
+def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> int:
+    """List the clusters of the configuration file with their settings, secrets masked.
+
+    Exits with 1 if one of them has a wrong setting.
+    """
     heads = "cluster", "setting", "value"
+    clusters = read_clusters(config, os.environ)
+    wrong = {name: e for name, e in clusters.items() if isinstance(e, OffsetManagerError)}
     rows = [
         (name, setting, value)
-        for name, kafka in sorted(load_clusters(config, os.environ).items())
-        for setting, value in sorted(kafka.masked().items())
+        for name in sorted(clusters.keys() - wrong.keys())
+        for setting, value in sorted(known(clusters[name]).masked().items())
     ]
+    rows += [(name, "error", str(error)) for name, error in sorted(wrong.items())]
     output.print(records(heads, rows), heads, rows)
+    return Exit.TROUBLE if wrong else 0
 
 
 def copy_offsets(
@@ -395,9 +402,9 @@ def copy_offsets(
     With --checkpoint it commits nothing. The last line is the startingOffsets for the query in the
     target, with a new checkpoint.
     """
-    clusters = load_clusters(config, os.environ)
+    clusters = read_clusters(config, os.environ)
     pair = [
-        (name, named_cluster(clusters, name, option).for_librdkafka())
+        (name, known(named_cluster(clusters, name, option)).for_librdkafka())
         for name, option in ((source, "--from"), (target, "--to"))
     ]
     if (group is None) == (checkpoint is None) or (checkpoint is not None and execute):

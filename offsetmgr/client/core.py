@@ -26,6 +26,7 @@ from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
+    OffsetTimeoutError,
     ServiceError,
 )
 from offsetmgr.logs import SafeLogger
@@ -94,14 +95,24 @@ class Mailboxes:
         self.result: StopResult | None = None
         """The stop's; None while the manager lives."""
         self._newest: OffsetAndMetadata | None = None
+        self._last_error = ""
 
     def tell_committed(self, value: OffsetAndMetadata) -> None:
         if value != self._newest:  # else the stream of events has reconnected
             self._newest = value
             self.committed.put(value)
 
+    def tell_error(self, error: OffsetManagerError) -> None:
+        self._last_error = str(error)
+        self.errors.put(error)
+
     def stop(self, result: StopResult) -> None:
         self.result = result
+        # Its event may come after the answer to the stop, or never.
+        error = result.error
+        is_known = str(error) == self._last_error
+        if error is not None and not isinstance(error, OffsetTimeoutError) and not is_known:
+            self.tell_error(error)
         self.committed.close()
         self.errors.close()
 
@@ -273,7 +284,7 @@ class Core:
         """Report `error` to the user of `key`."""
         self.heed(key, error)
         if mail := self._mails.get(key):
-            mail.errors.put(error)
+            mail.tell_error(error)
         if key in self.partitions:
             self.failure_log.failed(key, error, time.monotonic())
         else:
@@ -408,7 +419,7 @@ class Core:
                 return
             self.fenced = error
             for mail in self._mails.values():
-                mail.errors.put(error)
+                mail.tell_error(error)
             self.notify()
         log.warning("%s; nothing more is sent", error)
         self.failure_log.tell(None, error)

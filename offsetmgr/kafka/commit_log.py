@@ -82,10 +82,17 @@ class _Fields:
 
 
 def decode(key: bytes, value: bytes | None, record_s: float = 0.0) -> CommitRecord | None:
-    """Return the commit of a record; None for a record of another kind.
+    """Return the commit of a record; None for a record of another kind, or one that is cut off.
 
     ``record_s`` is the time of the record: a deletion has no other time.
     """
+    try:
+        return _decode(key, value, record_s)
+    except struct.error:
+        return None
+
+
+def _decode(key: bytes, value: bytes | None, record_s: float) -> CommitRecord | None:
     fields = _Fields(key)
     if fields.number("h") not in _KEY_VERSIONS:
         return None

@@ -23,10 +23,11 @@ from msgspec import Meta
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.config import MASK, SECRET_NAME, CommitSettings, masked_url
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
 from offsetmgr.http.tls import Tls
+from offsetmgr.kafka.errors import known, tried
 from offsetmgr.service.errors import explained
 
 if sys.version_info >= (3, 11):
@@ -334,17 +335,25 @@ def load(
     return _check(found | flags)
 
 
-@_hiding_secrets()
 def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, KafkaSettings]:
     """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
 
     Raises InvalidValueError, which shows no secret.
     """
+    return {name: known(each) for name, each in read_clusters(config, env).items()}
+
+
+@_hiding_secrets()
+def read_clusters(
+    config: Path | None, env: Mapping[str, str]
+) -> dict[str, KafkaSettings | OffsetManagerError]:
+    """Return the clusters as ``load_clusters``, or the error of one with a wrong setting."""
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     if path is None:
         raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")
     clusters = _take_clusters(from_toml(Path(path)))
-    return {name: _check_kafka(values, f"clusters.{name}") for name, values in clusters.items()}
+    check = _hiding_secrets()(_check_kafka)
+    return {name: tried(check, clusters[name], f"clusters.{name}") for name in clusters}
 
 
 def _take_clusters(found: Found) -> dict[str, Found]:
@@ -359,8 +368,8 @@ def _take_clusters(found: Found) -> dict[str, Found]:
 def named_cluster(clusters: Mapping[str, _T], name: str, option: str) -> _T:
     """Return the cluster ``name``, the value of ``option``.  Raises InvalidValueError."""
     if name not in clusters:
-        known = ", ".join(clusters)
-        fix = f"give one of {known}" if known else "add [clusters.NAME] to --config"
+        names = ", ".join(clusters)
+        fix = f"give one of {names}" if names else "add [clusters.NAME] to --config"
         raise InvalidValueError(option, name, "is not in the configuration file", fix)
     return clusters[name]
 

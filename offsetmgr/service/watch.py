@@ -76,6 +76,14 @@ _BURROW: Final = (
 
 VIEW_TIMEOUT_S: Final = 2.0
 
+
+class _ViewStatus(msgspec.Struct):
+    """The answer of a view, which is another process."""
+
+    topic: str
+    partitions: list[dict[str, Any]]
+
+
 _UNKNOWN_VIEW: Final[dict[str, Any]] = {
     **dict.fromkeys(("topic", "state", "lag", "rows_per_s", "recovery", "stalled")),
     "partitions": [],
@@ -404,6 +412,7 @@ def _may_be_shown(by: Requester, view: Mapping[str, Any]) -> bool:
 def _view(url: str) -> dict[str, Any]:
     try:
         status = ServiceReader(url, VIEW_TIMEOUT_S).ask("GET", "/v1/status")
-    except OffsetManagerError as error:
-        return {"url": url, **_UNKNOWN_VIEW, "error": str(error)}
-    return {"url": url, **status}
+        msgspec.convert(status, _ViewStatus)
+    except (OffsetManagerError, msgspec.ValidationError) as error:
+        return {"url": url, **_UNKNOWN_VIEW, "error": f"{error}"}
+    return {"url": url, "error": None, **status}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 WHERE: Final = TopicPartition("orders", 3)
+METADATA_TOO_LARGE: Final = 12
 
 
 def at(offset: int) -> OffsetAndMetadata:
@@ -104,6 +105,19 @@ def test_the_initial_offset(way: Way) -> None:
     handle = way.spawn()
     assert [handle.initial_offset(timeout=WAIT_S) for _ in range(2)] == [value] * 2
     assert way.spawn(4).initial_offset(timeout=None) is None
+
+
+def test_errors_end_with_the_error_of_the_stop(way: Way) -> None:
+    """Once, also if the stop is answered before its event, or the event never comes."""
+    handle = way.spawn()
+    assert handle.initial_offset(timeout=WAIT_S) is None
+    errors = handle.errors()
+    for _ in range(50):
+        way.coordinator.inject("commit", Refuse(METADATA_TOO_LARGE))
+    handle.submit(5)
+    result = handle.stop(timeout=WAIT_S)
+    assert isinstance(result.error, OffsetCommitError)
+    assert [str(error) for error in errors] == [str(result.error)]
 
 
 @pytest.mark.parametrize("early", [True, False])

@@ -44,6 +44,14 @@ def test_a_tombstone_is_decoded_as_a_deletion() -> None:
     assert decode(KEY, None, 1.5) == CommitRecord(NAME, None, "", 1.5)
 
 
+@pytest.mark.parametrize("kept", range(len(KEY)))
+def test_a_record_that_is_cut_off_is_skipped(kept: int) -> None:
+    """One unreadable record does not end the history of all others."""
+    value = b"\0\3" + OFFSET + b"\0\0\0\7" + b"\0\2hi" + TIME
+    assert decode(KEY[:kept], value) is None
+    assert decode(KEY, value[:kept]) is None
+
+
 def test_records_of_groups_are_skipped() -> None:
     """The same topic also holds the members of groups."""
     assert decode(b"\0\2\0\3etl", b"whatever") is None
