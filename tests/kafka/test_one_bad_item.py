@@ -1,0 +1,302 @@
+"""One bad item of a collection is one bad row, in every command and endpoint that works through it.
+
+Groups of any name that Kafka takes, an offset outside its log, a share group, a dead view, one that
+answers nonsense, a cluster with a wrong setting.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
+from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka.jars import java_command
+from offsetmgr.text import visible
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.commands import run
+from tests.conftest import create_topic
+from tests.faults.support import WAIT_S
+from tests.kafka.test_cluster_reader import produce
+from tests.service.support import serve_process
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typer.testing import Result
+
+    from tests.service.support import ServeProcess
+
+ODD: Final = (
+    "",
+    "x" * 300,
+    " both ends ",
+    "two\nlines",
+    "\u202egnp.exe",
+    "zero\u200bwidth",
+    'quote"back\\slash',
+    "a/b",
+    "..",
+    "$(touch hacked)",
+    "x;touch hacked;y",
+    "=1+1",
+    "-lead",
+    "%!s(<nil>)",
+)
+GOOD, OUTSIDE, SHARED = "good", "outside", "shared"
+ORDERS: Final = TopicPartition("orders", 0)
+
+
+@pytest.fixture(scope="module")
+def odd_kafka() -> Iterator[DevKafka]:
+    """A Kafka with a good group, and bad ones of every kind."""
+    with DevKafka() as kafka:
+        create_topic(kafka, ORDERS.topic, 1)
+        produce(kafka, ORDERS.topic, 0, 20)
+        offsets = {GOOD: 15, OUTSIDE: 999_999, **dict.fromkeys(ODD, 5)}
+        with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
+            for group, offset in offsets.items():
+                commit(coordinator, group, offset)
+        with shared_by(kafka):
+            yield kafka
+
+
+def commit(coordinator: KafkaCoordinator, group: str, offset: int) -> None:
+    wanted = {ORDERS: OffsetAndMetadata(offset)}
+    assert not coordinator.commit(group, wanted, WAIT_S).get(timeout=WAIT_S).failures
+
+
+@contextmanager
+def shared_by(kafka: DevKafka) -> Iterator[None]:
+    """Have Kafka's own tool consume a topic as a member of a share group."""
+    servers = ["--bootstrap-server", kafka.bootstrap_servers]
+    feature = ["upgrade", "--feature", "share.version=1"]
+    tool = [*java_command(), "org.apache.kafka.tools.FeatureCommand", *servers, *feature]
+    subprocess.run(tool, check=True, capture_output=True, timeout=WAIT_S)
+    consumer = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    asked = ["--topic", ORDERS.topic, "--group", SHARED]
+    command = [*java_command(), consumer, *servers, *asked]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+class Nonsense(BaseHTTPRequestHandler):
+    """A view's address at which something else answers."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"partitions": 7, "\xff')
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def service(odd_kafka: DevKafka) -> Iterator[ServeProcess]:
+    """A service that watches all groups, and shows two views of which none answers as one."""
+    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        views = f"http://127.0.0.1:1,http://127.0.0.1:{server.server_port}"
+        options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", odd_kafka.bootstrap_servers]
+        for setting in ("watch.groups=.*", "watch.interval_s=1", f"streams={views}"):
+            options += ["--set", setting]
+        with serve_process(*options) as process:
+            yield process
+        server.shutdown()
+
+
+def ask(service: ServeProcess, path: str, **query: Any) -> Any:
+    answer = httpx.get(f"{service.address}{path}", params=query, timeout=WAIT_S)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def by_name(answer: Any) -> dict[str, Any]:
+    return {each["name"]: each for each in answer["groups"]}
+
+
+def well(answer: Any) -> bool:
+    """Return True if the answer has the good group as it is, and a row for each of the others."""
+    found = by_name(answer)
+    assert found[GOOD]["lag"] == 5
+    assert found[OUTSIDE]["partitions"][0]["error"]["code"] == "OFFSET_OUTSIDE_LOG"
+    return all(found[name]["lag"] == 15 and not found[name]["error"] for name in ODD)
+
+
+def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProcess) -> None:
+    """Also through the service; none prints a character that a terminal obeys."""
+    through = "--service", service.address
+    servers = "--bootstrap-servers", odd_kafka.bootstrap_servers
+    for words in (
+        ["lag", *servers],
+        ["top", "--interval", "0.5", *servers],
+        ["describe", *servers, "--", *ODD, GOOD],
+        ["describe", *through, "--", *ODD, GOOD],
+    ):
+        plain = run_alone(*words)
+        assert GOOD in plain.stdout, plain.stderr
+        assert all(visible(name) in plain.stdout for name in ODD)
+        assert all(line.isprintable() for line in (plain.stdout + plain.stderr).splitlines())
+    assert well(run(odd_kafka, "lag", "--json").json())
+    assert well(run(odd_kafka, "top", "--interval", "0.5", "--json").json())
+    listed = by_name(run(odd_kafka, "groups", "--json").json())
+    assert {*ODD, GOOD, OUTSIDE} <= listed.keys()
+    assert (listed[SHARED]["type"], listed[GOOD]["type"]) == ("share", "classic")
+    for command in ("groups", "lag", "top"):
+        ran = run_alone(command, "--json", *through)
+        assert {*ODD, GOOD} <= by_name(json.loads(ran.stdout)).keys(), ran.stderr
+    found = run(odd_kafka, "doctor", "--json").json()["findings"]
+    assert {each["group"] for each in found} >= {*ODD, GOOD}
+    assert not [each for each in found if each["level"] == "unknown"]
+    assert {each["check"] for each in found if each["group"] == OUTSIDE} >= {"outside log"}
+    assert not [e for e in found if e["group"] == GOOD and e["level"] != "ok"]
+
+
+def run_alone(*words: str) -> Result:
+    """Run a command with these options alone."""
+    return CliRunner().invoke(app, words)
+
+
+def test_every_endpoint_shows_all_groups(service: ServeProcess) -> None:
+    """Each odd group by its name too, also where a path has to hold it."""
+    until(lambda: set(by_name(ask(service, "/v1/watched"))) >= {*ODD, GOOD})
+    assert well(ask(service, "/v1/watched"))
+    assert well(ask(service, "/v1/lag", group=[*ODD, GOOD, OUTSIDE]))
+    overview = ask(service, "/v1/overview")
+    rows = by_name(overview)
+    assert {*ODD, GOOD, SHARED} <= rows.keys()
+    assert rows[OUTSIDE]["status"] == "OUT OF RANGE"
+    assert rows[SHARED]["type"] == "share"
+    assert overview["groups_error"] is None
+    assert {*ODD, GOOD, SHARED} <= by_name(ask(service, "/v1/groups")).keys()
+    base = "/v3/kafka/default/consumer"
+    assert {*ODD, GOOD} <= set(ask(service, base)["consumers"])
+    for name in ODD:
+        path = f"{base}/{quote(name, safe='')}"
+        if name != "..":  # which httpx takes out of a path
+            assert ask(service, f"{path}/lag")["status"]["totallag"] == 15
+            assert ask(service, path)["topics"][ORDERS.topic]
+        assert ask(service, "/v1/history", group=name)["steps"]
+        assert ask(service, "/v1/offsets", group=name)["offsets"][0]["offset"] == 5
+    views = ask(service, "/v1/streams")["views"]
+    assert [bool(each["error"]) for each in views] == [True, True]
+
+
+def test_metrics_have_all_groups(service: ServeProcess) -> None:
+    """A scrape can be parsed; names that would draw on a screen are escaped in their labels."""
+
+    def lags() -> dict[str, float]:
+        text = httpx.get(f"{service.address}/metrics", timeout=WAIT_S).text
+        families = text_string_to_metric_families(text)
+        samples = (each for family in families for each in family.samples)
+        return {e.labels["group"]: e.value for e in samples if e.name == "offsetmgr_lag"}
+
+    found = until(lambda: len(found := lags()) > len(ODD) and found)
+    assert found[GOOD] == 5
+    assert {visible(name): 15.0 for name in ODD}.items() <= found.items()
+
+
+def test_csv_has_no_formulas(odd_kafka: DevKafka) -> None:
+    """A spreadsheet takes no cell for a command, and no name breaks a line."""
+    for words in (["groups"], ["lag"], ["top", "--interval", "0.5"], ["doctor"]):
+        rows = list(csv.reader(io.StringIO(run(odd_kafka, *words, "--csv").out)))
+        cells = [cell for row in rows for cell in row]
+        assert len({len(row) for row in rows}) == 1
+        assert "'=1+1" in cells
+        assert "'-lead" in cells
+        numbers = {cell for cell in cells if cell.removeprefix("-").isdecimal()}
+        assert not [each for each in cells if each[:1] in "=+-@" and each and each not in numbers]
+
+
+def test_a_reset_of_several_groups_leaves_the_bad_ones(odd_kafka: DevKafka) -> None:
+    """One that does not exist is reported, and the others are set; alone it is an error."""
+    words = ["--all-topics", "--to-current", "--execute", "--json"]
+    done = run(odd_kafka, "reset", GOOD, "no-such-group", " both ends ", *words)
+    assert done.status == 3
+    answer = json.loads(done.out)
+    assert [each["group"] for each in answer["errors"]] == ["no-such-group"]
+    assert {row["group"]: row["new"] for row in answer["partitions"]} == {
+        GOOD: 15, " both ends ": 5,
+    }  # fmt: skip
+    alone = run(odd_kafka, "reset", "no-such-group", *words)
+    assert alone.status == 2
+    assert "group 'no-such-group' has no committed offsets" in alone.err
+    for command in ("delete-group", "delete-offsets"):
+        scope = [] if command == "delete-group" else ["--all-topics"]
+        assert run(odd_kafka, command, "no-such-group", *scope, "--execute").status == 2
+
+
+@pytest.mark.parametrize("moment", ["1969-12-31T23:59:59.999", "1970-01-01T00:00:00+01:00"])
+def test_a_time_before_1970_is_the_start_of_the_log(odd_kafka: DevKafka, moment: str) -> None:
+    """To Kafka itself a negative time means the end."""
+    for words in (["--to-datetime", moment], ["--by-duration", "P36500D"]):
+        plan = run(odd_kafka, "reset", GOOD, "--all-topics", *words, "--json")
+        assert [row["new"] for row in plan.json()["partitions"]] == [0]
+    long = run(odd_kafka, "reset", GOOD, "--all-topics", "--by-duration", "P9999999999D")
+    assert (long.status, "is too long" in long.err) == (2, True)
+
+
+def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) -> None:
+    """Whatever the name of the group, the shell runs it with just that name, on the same Kafka."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    config = tmp_path / "it's a file.toml"
+    config.write_text(f'[kafka]\n"bootstrap.servers" = "{odd_kafka.bootstrap_servers}"\n')
+    pasted = 0
+    with KafkaCoordinator(odd_kafka.bootstrap_servers, clients=1) as coordinator:
+        for name in ("x;touch hacked;$(touch hacked)'`id`", "two\nlines", "-lead"):
+            for offset in (9, 12, 3):
+                commit(coordinator, name, offset)
+            words = ["doctor", "--config", str(config), "--json", "--", name]
+            findings = json.loads(run_alone(*words).stdout)["findings"]
+            mends = [e["mend"] for e in findings if e["mend"].startswith("offsetmgr")]
+            history = run_alone("history", "--config", str(config), "--", name).stdout
+            undo = history.splitlines()[-1].partition("these: ")[2]
+            assert undo in (each.replace(" --execute", "") for each in mends)
+            for command in mends:
+                assert command.isprintable()
+                done = subprocess.run(
+                    ["bash", "-c", command],
+                    env=env, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S,
+                    check=False,
+                )  # fmt: skip
+                assert done.returncode == 0, done.stderr
+                pasted += 1
+            found = coordinator.fetch(name, [ORDERS], WAIT_S).get(timeout=WAIT_S).offsets
+            assert found == {ORDERS: OffsetAndMetadata(12)}
+    assert pasted == 3
+    assert [each.name for each in tmp_path.iterdir()] == [config.name]
+
+
+def test_a_wrong_cluster_hides_no_other(tmp_path: Path) -> None:
+    """It is a row with its error."""
+    config = tmp_path / "clusters.toml"
+    config.write_text(
+        '[clusters.east]\n"bootstrap.servers" = "east:1"\n'
+        '[clusters.odd]\n"plugin.library.paths" = "/tmp/evil.so"\n'
+    )
+    ran = run_alone("clusters", "list", "--config", str(config), "--json")
+    rows = {(row["cluster"], row["setting"]): row["value"] for row in json.loads(ran.stdout)}
+    assert ran.exit_code == 1
+    assert rows["east", "bootstrap.servers"] == "east:1"
+    assert "is not a setting that may be given here" in rows["odd", "error"]

@@ -1,0 +1,119 @@
+"""The rights of docs/operator.md are enough, and one that is missing is named with its resource."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
+from offsetmgr.streams import codecs
+from offsetmgr.streams.view import View
+from offsetmgr.types import TopicPartition
+from tests.faults.support import WAIT_S
+from tests.faults.test_credentials import allow
+from tests.kafka.test_cluster_reader import commit, produce
+from tests.secured import user_login
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typer.testing import Result
+
+    from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
+
+
+class User:
+    """Somebody who may do nothing in the beginning, with a configuration file."""
+
+    def __init__(self, kafka: DevKafka, folder: Path) -> None:
+        self._kafka = kafka
+        self._config = folder / "user.toml"
+        login = dict(user_login(kafka))
+        secret = folder / "password"
+        secret.write_text(login.pop("sasl.password"))
+        lines = [f'"{name}" = {json.dumps(value)}' for name, value in login.items()]
+        lines += [f'"sasl.password_file" = "{secret}"']
+        self._config.write_text("[kafka]\n" + "\n".join(lines))
+
+    def may(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        allow(self._kafka, kind, name, operation)
+
+    def types(self, *words: str) -> Result:
+        options = ["--config", str(self._config), "--timeout", "60"]
+        return CliRunner().invoke(app, [*words, *options])
+
+
+@pytest.fixture
+def user(kafka: DevKafka, tmp_path: Path) -> User:
+    """A user of the listener with ACLs."""
+    return User(kafka, tmp_path)
+
+
+def partitions(ran: Result) -> list[dict[str, Any]]:
+    (group,) = json.loads(ran.stdout)["groups"]
+    found: list[dict[str, Any]] = group["partitions"]
+    return found
+
+
+def test_each_command_needs_the_rights_of_the_guide(
+    kafka: DevKafka, user: User, new_topic: TopicFactory, group: str
+) -> None:
+    """No more than these: no right on a group that the product made up for itself."""
+    topic = new_topic()
+    where = TopicPartition(topic, 0)
+    produce(kafka, topic, 0, 20)
+    commit(kafka, group, {where: 5})
+
+    refused = user.types("describe", group, "--json")
+    assert f"lacks DESCRIBE on group {group}" in refused.stdout
+    user.may(AclOperation.DESCRIBE, ResourceType.GROUP, group)
+    user.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+    (found,) = partitions(user.types("describe", group, "--json"))
+    assert (found["lag"], found["lag_seconds"]) == (15, None)
+    assert f"lacks READ on topic {topic}" in found["lag_seconds_unknown"]
+    user.may(AclOperation.READ, ResourceType.TOPIC, topic)
+    (found,) = partitions(user.types("describe", group, "--json"))
+    assert found["lag_seconds"] > 0
+
+    refused = user.types("history", group)
+    assert "lacks READ on topic __consumer_offsets" in refused.stderr
+    user.may(AclOperation.READ, ResourceType.TOPIC, "__consumer_offsets")
+    assert [step["to"] for step in json.loads(user.types("history", group, "--json").stdout)[
+        "steps"
+    ]] == [5]  # fmt: skip
+
+    reset = ["reset", group, "--all-topics", "--to-earliest", "--execute"]
+    assert f"lacks READ on group {group}" in user.types(*reset).stdout
+    user.may(AclOperation.READ, ResourceType.GROUP, group)
+    assert user.types(*reset).exit_code == 0
+    plan = user.types("reset", group, "--to-history", "2020-01-01T00:00:00")
+    assert "compacted away" in plan.stdout
+
+    for words in (["delete-offsets", group, "--topic", topic], ["delete-group", group]):
+        assert f"lacks DELETE on group {group}" in user.types(*words, "--execute").stderr
+    user.may(AclOperation.DELETE, ResourceType.GROUP, group)
+    assert user.types("delete-offsets", group, "--topic", topic, "--execute").exit_code == 0
+    assert user.types("delete-group", group, "--execute").exit_code == 0
+
+
+def test_a_right_is_missing_from_the_start(user: User, group: str) -> None:
+    """The one that the command needs is named, not that of its first request."""
+    for words in (["delete-group", group], ["delete-offsets", group, "--all-topics"]):
+        assert f"lacks DELETE on group {group}" in user.types(*words).stderr
+    plan = user.types("reset", group, "--all-topics", "--to-earliest")
+    assert f"lacks READ on group {group}" in plan.stderr
+
+
+def test_a_view_needs_read_on_its_topic_alone(
+    kafka: DevKafka, user: User, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    produce(kafka, topic, 0, 3)
+    user.may(AclOperation.READ, ResourceType.TOPIC, topic)
+    with View(user_login(kafka), topic, codecs.String(), tmp_path / "view") as view:
+        view.wait_until_running(WAIT_S)
