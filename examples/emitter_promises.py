@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from offsetmgr.streams import codecs
-from offsetmgr.streams.kafka import kafka_emitter
-from offsetmgr.streams.topics import TopicManager
+from offsetmgr.streams import TopicManager, codecs, kafka_emitter
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -15,8 +15,7 @@ from pathlib import Path
 import shop
 
 from offsetmgr import LocalOffsets
-from offsetmgr.streams.processor import Processor, ProcessorSettings
-from offsetmgr.streams.topics import TopicManager
+from offsetmgr.streams import Processor, ProcessorSettings, TopicManager
 
 STREAMS = Path(__file__).with_name("streams")
 

@@ -17,10 +17,18 @@ from urllib.request import urlopen
 from pyspark.sql import SparkSession
 
 from offsetmgr.devkafka import spark_kafka_jars
-from offsetmgr.streams import Context, codecs, define_group, group_table, input, persist
-from offsetmgr.streams.kafka import kafka_emitter
-from offsetmgr.streams.processor import Processor, ProcessorSettings
-from offsetmgr.streams.topics import TopicManager
+from offsetmgr.streams import (
+    Context,
+    Processor,
+    ProcessorSettings,
+    TopicManager,
+    codecs,
+    define_group,
+    group_table,
+    input,
+    kafka_emitter,
+    persist,
+)
 
 WAIT_S = 120.0
 PORT = 8742

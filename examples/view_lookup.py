@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from offsetmgr.streams import codecs
-from offsetmgr.streams.rows import ViewReader
-from offsetmgr.streams.view import View
+from offsetmgr.streams import View, ViewReader, codecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

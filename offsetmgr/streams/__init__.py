@@ -42,13 +42,13 @@ from offsetmgr.streams.tester import QueueTracker, Tester
 
 if TYPE_CHECKING:
     from offsetmgr.streams.kafka import kafka_emitter as kafka_emitter
+    from offsetmgr.streams.memory import MemoryStorage as MemoryStorage
     from offsetmgr.streams.processor import Processor as Processor
     from offsetmgr.streams.processor import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.progress import ProcessorStats as ProcessorStats
     from offsetmgr.streams.registry import RegistryCodec as RegistryCodec
     from offsetmgr.streams.rows import ViewReader as ViewReader
     from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
-    from offsetmgr.streams.storage import MemoryStorage as MemoryStorage
     from offsetmgr.streams.storage import RocksStorage as RocksStorage
     from offsetmgr.streams.topics import TopicManager as TopicManager
     from offsetmgr.streams.topics import TopicSettings as TopicSettings
@@ -89,7 +89,7 @@ __all__ = [
 
 _LAZY: Final = {
     "LmdbStorage": "storage",
-    "MemoryStorage": "storage",
+    "MemoryStorage": "memory",
     "Processor": "processor",
     "ProcessorSettings": "processor",
     "ProcessorStats": "progress",

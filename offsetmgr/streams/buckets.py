@@ -140,6 +140,17 @@ def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd
         yield from batch.frames()
 
 
+def table_rows(frames: Iterable[pd.DataFrame], partitions: int) -> Iterator[pd.DataFrame]:
+    """Yield the rows of the table, with their partitions, from the states of buckets."""
+    for frame in frames:
+        for packed in frame["rows"]:
+            table = _unpacked(packed).table
+            if table:
+                numbers = [partition_of(key, partitions) for key in table]
+                columns = {"key": [*table], "value": [*table.values()], "partition": numbers}
+                yield pd.DataFrame(columns)
+
+
 class _Batch:
     """Effects of one bucket's messages in one batch."""
 

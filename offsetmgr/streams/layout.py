@@ -88,6 +88,8 @@ class Start(NamedTuple):
     """None is as in the checkpoint, or as the table needs."""
     positions: Callable[[Collection[str]], Offsets]
     """Returns where to begin with topics that are added to the streams."""
+    restore: Callable[[], object]
+    """Writes the rows of the checkpoint into the table's topic."""
     loss_is_accepted: bool
     """True if messages that Kafka has no longer may be skipped."""
 
@@ -156,6 +158,9 @@ class LayoutFiles:
         newest = -1 if begun is None else begun.batch_id
         done = -1 if finished is None else finished.batch_id
         texts |= self._moved(_Moves(known, layout, start), newest, done)
+        if done >= 0 and _moved(known, start):
+            _log.warning("group %s: %s is written from its checkpoint", layout.group, layout.table)
+            start.restore()
         if texts:
             self._files.write(_EDIT, json.dumps(texts))
             self._write(texts)
@@ -343,24 +348,29 @@ def _problem(known: Layout, start: Start, new: str) -> str:
 def _table_problem(known: Layout, start: Start, new: str) -> str:
     table = start.table
     logs = start.logs[table].partitions
+    rows = any(log.high_watermark > log.log_start_offset for log in logs.values())
     if not known.table:
-        rows = any(log.high_watermark > log.log_start_offset for log in logs.values())
         return f"has no table, and topic {table} has rows; {new}" if rows else ""
-    if known.table != table:
-        return f"has the rows of topic {known.table}, not of {table}; {new}"
-    if _recreated(known, start, table):
-        text = f"has the rows of a former topic {table}, which was deleted and recreated"
-        return f"{text}; copy a backup into it, and {new}"
+    if known.codec != start.codec:
+        text = f"has rows of the codec {known.codec}, not of {start.codec}"
+        return f"{text}; keep the codec, or give the group another name"
+    if _moved(known, start):
+        text = f"has not written the rows in topic {table}, which was {known.table} or is recreated"
+        fix = f"delete {table}, so that it is written from the checkpoint, or {new}"
+        return f"{text}; {fix}" if rows else ""
     if known.table_partitions != len(logs):
         return (
             f"has rows for {known.table_partitions} partitions of {table}, which has {len(logs)} "
             f"now, so that a key may be in two; copy it (offsetmgr streams copy-table {table} NEW),"
             f" give the suffix of the copy as table_suffix, and {new}"
         )
-    if known.codec != start.codec:
-        text = f"has rows of the codec {known.codec}, not of {start.codec}"
-        return f"{text}; keep the codec, or give the group another name"
     return ""
+
+
+def _moved(known: Layout, start: Start) -> bool:
+    """Return True if the table's topic is another one than that which the checkpoint wrote."""
+    table = start.table
+    return bool(known.table and table) and (known.table != table or _recreated(known, start, table))
 
 
 def _recreated(known: Layout, start: Start, topic: str) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.errors import TopicsError
-from offsetmgr.streams.storage import LmdbReader, MemoryStorage
+from offsetmgr.streams.memory import MemoryStorage
+from offsetmgr.streams.storage import LmdbReader
 from offsetmgr.streams.table_reader import TablePlan, TableReader
 
 if TYPE_CHECKING:

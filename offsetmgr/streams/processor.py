@@ -25,9 +25,10 @@ from offsetmgr.streams import buckets
 from offsetmgr.streams.engine import Engine, NilHandling
 from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import MAX_BYTES
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
-from offsetmgr.streams.query import Query
+from offsetmgr.streams.query import Query, restore_table
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
 from offsetmgr.streams.visits import request_visit
@@ -283,7 +284,6 @@ class Processor:
         ``path`` is the folder of its store; without one it keeps the rows in memory.  Raises
         ProcessorError for a stateless group.
         """
-        from offsetmgr.streams.storage import MemoryStorage  # noqa: PLC0415 -- lmdb
         from offsetmgr.streams.view import View  # noqa: PLC0415 -- only where asked for
 
         table = self.graph.group_table
@@ -334,12 +334,18 @@ class Processor:
         def positions(added: Collection[str]) -> dict[TopicPartition, int]:
             return self._starts(topics, added, logs)
 
+        def restore() -> None:
+            table = graph.table_topic
+            number = partitions[table]
+            restore_table(self._spark, self._checkpoint, self._options, table, number)
+
         start = Start(
             graph,
             streams,
             logs,
             settings.buckets,
             positions,
+            restore,
             loss_is_accepted=self._options.get("failOnDataLoss", "").lower() == "false",
         )
         layout = LayoutFiles(files).prepare(start)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
 from offsetmgr.streams import buckets
+from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.layout import STREAMS, TABLES
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from offsetmgr.streams.layout import Layout
 
+_READS_STATE: Final = 4
+"""The first version of Spark that reads the state of a query."""
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -122,6 +125,22 @@ class Query(NamedTuple):
         return rows.groupBy("bucket").applyInPandasWithState(
             process, buckets.OUTPUT_SCHEMA, buckets.STATE_SCHEMA, "append", "NoTimeout"
         )
+
+
+def restore_table(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str], topic: str, partitions: int
+) -> None:
+    """Write all rows of the state in a checkpoint into a topic.  Raises ProcessorError."""
+    if int(spark.version.split(".")[0]) < _READS_STATE:
+        text = f"topic {topic} cannot be written from its checkpoint by Spark {spark.version}"
+        raise ProcessorError(f"{text}: use Spark 4, or start with a new checkpoint")
+
+    def unpack(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return buckets.table_rows(frames, partitions)
+
+    state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
+    rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
+    rows.write.format("kafka").options(**options).option("topic", topic).save()
 
 
 def _index_of(topics: Sequence[str], first: int) -> Column:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from offsetmgr.streams.codecs import whole
+from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key
-from offsetmgr.streams.storage import LmdbReader, prefix_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.streams.codecs import Codec
-    from offsetmgr.streams.storage import Storage
+    from offsetmgr.streams.storage import LmdbReader, Storage
 
 
 class RowIterator:
@@ -131,6 +131,8 @@ class ViewReader(TableRows):
     """
 
     def __init__(self, path: str | Path, codec: Codec) -> None:
+        from offsetmgr.streams.storage import LmdbReader  # noqa: PLC0415 -- lmdb
+
         self._store = LmdbReader(path)
         super().__init__(self._store, codec)
 

@@ -20,8 +20,8 @@ from offsetmgr.http.limits import REQUESTS, Quota
 from offsetmgr.http.server import Server
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
+from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key
-from offsetmgr.streams.storage import prefix_end
 
 if TYPE_CHECKING:
     import socket

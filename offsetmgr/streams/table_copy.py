@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heapq import merge
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.log_reader import read_to_end
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.answers import Written
-
-_KAFKA_S: Final = 30.0
 
 
 class TableCopy(NamedTuple):
@@ -43,22 +41,22 @@ def plan_copy(
     Raises TopicsError where there is no source, or the target has messages; InvalidValueError
     without a number of partitions; KafkaRequestError.
     """
-    with TopicManager(kafka, timeout_s=_KAFKA_S) as topics:
+    with TopicManager(kafka) as topics:
         found = topics.partitions([source, target])
         if source not in found or source == target:
             raise TopicsError(f"topic {source} cannot be copied: name one that exists, and another")
-        logs = topics.logs(found)
-    ends = {
-        topic: sum(each.high_watermark - each.log_start_offset for each in log.partitions.values())
+        logs = {topic: log.partitions.values() for topic, log in topics.logs(found).items()}
+    sizes = {
+        topic: sum(each.high_watermark - each.log_start_offset for each in log)
         for topic, log in logs.items()
     }
-    if ends.get(target):
-        raise TopicsError(f"topic {target} has {ends[target]} messages: name one that has none")
+    if sizes.get(target):
+        raise TopicsError(f"topic {target} has {sizes[target]} messages: name one that has none")
     number = len(found[target]) if target in found else partitions
     if number is None:
-        fix = "give the number of the target, which does not exist"
-        raise InvalidValueError("partitions", None, "is missing", fix)
-    return TableCopy(source, target, len(found[source]), number, ends[source])
+        hint = "give the number of the target, which does not exist"
+        raise InvalidValueError("partitions", None, "is missing", hint)
+    return TableCopy(source, target, len(found[source]), number, sizes[source])
 
 
 def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -> TableCopy:
@@ -68,7 +66,7 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
     Nothing else may write the source meanwhile.  Raises TopicsError, KafkaRequestError; then the
     target has a part of the messages: delete it.
     """
-    with TopicManager(kafka, TopicSettings(mismatch="fail"), timeout_s=_KAFKA_S) as topics:
+    with TopicManager(kafka, TopicSettings(mismatch="fail")) as topics:
         topics.ensure_table(plan.target, plan.target_partitions)
     failures: list[KafkaRequestError] = []
 
@@ -76,23 +74,21 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
         if isinstance(answer, KafkaRequestError):
             failures.append(answer)
 
-    sources = [
-        read_to_end(kafka, {TopicPartition(plan.source, number): 0}, timeout_s)
-        for number in range(plan.source_partitions)
-    ]
-    copied = 0
+    def produce(message: Message) -> None:
+        key, at_ms = message.key() or b"", max(0, _timestamp_ms(message))
+        headers = headers_of(message)
+        producer.send(
+            plan.target, message.value(), key, delivered,
+            headers=headers, timestamp_ms=at_ms, wait=True,
+        )  # fmt: skip
+
+    numbers = range(plan.source_partitions)
+    logs = [read_to_end(kafka, {TopicPartition(plan.source, n): 0}, timeout_s) for n in numbers]
     producer = MessageProducer({**kafka, "partitioner": PARTITIONER}, name="copy-table")
+    copied = 0
     try:
-        for message in merge(*sources, key=_timestamp_ms):
-            producer.send(
-                plan.target,
-                message.value(),
-                message.key() or b"",
-                delivered,
-                headers=headers_of(message),
-                timestamp_ms=max(0, _timestamp_ms(message)),
-                wait=True,
-            )
+        for message in merge(*logs, key=_timestamp_ms):
+            produce(message)
             copied += 1
             if failures:
                 break

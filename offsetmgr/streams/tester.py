@@ -16,7 +16,9 @@ from offsetmgr.streams.context import Tables
 from offsetmgr.streams.emitter import Emitter
 from offsetmgr.streams.engine import Engine, update_rows
 from offsetmgr.streams.errors import ProcessingError
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list
+from offsetmgr.streams.rows import TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -331,34 +333,14 @@ class TesterProcessor:
         self._deferred = waiting
 
 
-class TesterView:
+class TesterView(TableRows):
     """A view of a table in a tester; its rows are those of the table at any time."""
 
     __test__ = False
 
     def __init__(self, topics: MemoryTopics, table: str) -> None:
+        super().__init__(MemoryStorage(topics.rows[table]), topics.codec(table))
         self.topic = table
-        self._rows = topics.rows[table]
-        self._codec = topics.codec(table)
-
-    def get(self, key: str) -> Any:
-        """Return the row of ``key``; None where there is none."""
-        row = self._rows.get(encode_key(key))
-        return None if row is None else self._codec.decode(row)
-
-    def has(self, key: str) -> bool:
-        """Return True if there is a row of ``key``."""
-        return encode_key(key) in self._rows
-
-    def items(self, start: str = "", limit: str = "") -> Iterator[tuple[str, Any]]:
-        """Iterate over rows in the order of their keys, from ``start`` up to before ``limit``.
-
-        Without a limit, over those whose key begins with ``start``.
-        """
-        first, end = encode_key(start), encode_key(limit)
-        for key, row in sorted(self._rows.items()):
-            if (first <= key < end) if limit else key.startswith(first):
-                yield decode_key(key), self._codec.decode(row)
 
 
 class TrackedMessage(NamedTuple):

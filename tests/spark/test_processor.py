@@ -256,6 +256,16 @@ class TestOneTruth:
         found = table(running.brokers, running.graph.table_topic)
         assert {key: found[key] for key in keys} == dict.fromkeys(keys, b"21")
 
+    def test_a_view_in_the_process_has_its_rows(self, running: Everything) -> None:
+        add = codecs.Json().encode({"do": "add", "number": 3})
+        running.send(running.names.operations, [(f"viewed-{each}", add) for each in range(9)])
+        running.drained()
+        with running.processor.view() as view:
+            view.wait_until_running(WAIT_S)
+            expected = [(f"viewed-{each}", 3) for each in range(9)]
+            assert list(view.items("viewed-")) == expected
+            assert [part.lag for part in view.stats().partitions] == [0] * PARTITIONS
+
     def test_emits_have_the_partition_of_their_key(self, running: Everything) -> None:
         emit = codecs.Json().encode({"do": "emit", "number": 1})
         keys = [f"partition-{number}" for number in range(20)]

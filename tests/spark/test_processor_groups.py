@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from offsetmgr.retry_headers import CUT, ERROR, OFFSET
 from offsetmgr.streams import (
@@ -23,10 +32,12 @@ from offsetmgr.streams import (
     loop,
     output,
     persist,
+    visitor,
 )
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.processor import Processor, ProcessorSettings
 from tests.conftest import create_topic
+from tests.secured import USER, user_login
 from tests.spark.support import WAIT_S
 from tests.spark.test_processor import messages, send, table
 from tests.waiting import eventually
@@ -54,6 +65,7 @@ class Lab:
         self._path = path
         self.brokers = kafka.bootstrap_servers
         self.group = group
+        self.reads_state = spark.version >= "4"
 
     def topics(self, **partitions: int) -> list[str]:
         """Create topics, and return their names in the same order."""
@@ -352,5 +364,47 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
     eights = [f"eight/{number}" for number in range(7, 12)]
     assert run([], [orders, refunds]) == [*eights, "seven/12"]
     assert lab.table() == {"k": b"12"}
+    if lab.reads_state:
+        admin.delete_topics([f"{lab.group}-table"])[f"{lab.group}-table"].result(WAIT_S)
+        eventually(lambda: f"{lab.group}-table" in admin.list_topics().topics, expected=False)
+        lab.send(orders, ("other", b"ten"))
+        run([], [orders, refunds])
+        assert lab.table() == {"k": b"12", "other": b"1"}
     with pytest.raises(ProcessorError, match="has a table or a join, and the graph has none now"):
         lab.run(input(orders, TEXT, print))
+
+
+def test_tls_and_a_password_are_set_once(
+    lab: Lab, kafka: DevKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    """For Spark's clients as for librdkafka's: what it reads and writes, and its lookups."""
+    orders, rates, out, _own = lab.topics(orders=1, rates=1, out=1, table=1)
+    admin = AdminClient({"bootstrap.servers": lab.brokers})
+    binding = AclBinding(
+        ResourceType.TOPIC, lab.group, ResourcePatternType.PREFIXED, f"User:{USER}", "*",
+        AclOperation.ALL, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    admin.create_acls([binding])[binding].result(WAIT_S)
+
+    def look_up(context: Context, value: str) -> None:
+        context.set_value(1)
+        context.emit(out, context.key, f"{value}/{context.lookup(rates, 'r')}")
+
+    edges = [input(orders, TEXT, look_up), lookup(rates, TEXT), output(out, TEXT)]
+    graph = define_group(lab.group, edges, persist(NUMBER))
+    lab.send(rates, ("r", b"7"))
+    lab.send(orders, ("k", b"x"))
+    settings = ProcessorSettings(missing="earliest", buckets=2, parallelism=1)
+    made = Processor(spark, graph, user_login(kafka), checkpoint=str(tmp_path), settings=settings)
+    made.run(available_now=True)
+    assert lab.values(out) == {"k": ["x/7"]}
+    # The table is read in the same way, by a view that is not started yet.
+    with made.view() as rows:
+        rows.wait_until_running(WAIT_S)
+        assert dict(rows) == {"k": 1}
+    with pytest.raises(ProcessorError, match="does not run: visit while it does"):
+        lab.processor(define_group(lab.group, edges, persist(NUMBER), visitor("v", print))).visit(
+            "v"
+        )
+    with pytest.raises(ProcessorError, match="is stateless and has no rows"):
+        lab.processor(define_group(lab.group, edges)).view()

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import Tester
 from tests.spark.processor_job import numbering
-from tests.spark.test_processor import messages, send, table
+from tests.spark.test_processor import messages, table
 from tests.spark.test_random_kills import GUARD_S, TICK_S, Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
@@ -70,7 +70,10 @@ def test_table_and_outputs_end_as_in_the_tester(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The table is exactly right; outputs are too, once repeated ids are dropped."""
+    """The table is exactly right; outputs are too, once repeated ids are dropped.
+
+    Messages of transactions that were aborted do not count.
+    """
     chance = random.Random(SEED)  # noqa: S311 -- a schedule
     brokers, inputs, outputs = kafka.bootstrap_servers, new_topic(3), new_topic(3)
     options = {
@@ -84,11 +87,16 @@ def test_table_and_outputs_end_as_in_the_tester(
     processor = tester.add_processor(numbering(group, inputs, outputs))
     driver = ProcessorDriver(tmp_path, options)
     kills: Counter[str] = Counter()
+    aborted = 0
     driver.start()
     try:
         while kills.total() < KILLS:
             keys = [f"key-{chance.randrange(KEYS)}" for _ in range(EACH)]
-            send(brokers, inputs, [(key, b"") for key in keys])
+            commits = chance.random() < 0.6
+            transact(brokers, f"{group}-inputs", inputs, keys, commits=commits)
+            if not commits:
+                aborted += EACH
+                continue
             for key in keys:
                 tester.consume(inputs, key, b"")
             before = written(brokers, outputs)
@@ -122,7 +130,24 @@ def test_table_and_outputs_end_as_in_the_tester(
     for key, count in rows.items():
         assert sorted(emitted[key.encode()].values()) == list(range(1, count + 1))
     record_property("outputs written again", f"{repeated} of {sum(rows.values())}")
+    record_property("messages of aborted transactions", aborted)
+    assert aborted > KILLS * EACH // 5
     assert min(kills.values()) > KILLS // 5
+
+
+def transact(brokers: str, name: str, topic: str, keys: Iterable[str], *, commits: bool) -> None:
+    """Write messages in a transaction, and commit or abort it."""
+    settings = {"bootstrap.servers": brokers, "partitioner": "fnv1a", "transactional.id": name}
+    producer = Producer(settings)
+    producer.init_transactions(GUARD_S)
+    producer.begin_transaction()
+    for key in keys:
+        producer.produce(topic, b"", key)
+    assert producer.flush(GUARD_S) == 0
+    if commits:
+        producer.commit_transaction(GUARD_S)
+    else:
+        producer.abort_transaction(GUARD_S)
 
 
 def written(brokers: str, topic: str) -> int:

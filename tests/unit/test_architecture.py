@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "client": VALUES,
     "stores": VALUES | {"kafka", "coordinator", "actors", "client"},
     "consumer": VALUES | {"acked_ranges", "retry_headers", "kafka", "client", "stores"},
-    "streams": VALUES | {"http", "retry_headers", "kafka", "client", "spark", "actors"},
+    "streams": VALUES | {"http", "retry_headers", "kafka", "client", "spark"},
     "clusters": VALUES | {"consumer", "kafka", "stores"},
     "spark": VALUES | {"client"},
     "http": VALUES,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.streams import ViewError, codecs
+from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.rows import ViewReader
 from offsetmgr.streams.storage import (
     LmdbReader,
     LmdbStorage,
     MemoryStorage,
     RocksStorage,
-    prefix_end,
 )
 
 if TYPE_CHECKING:
