@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 USER = "etl"
 """Knows the password of the shared ``kafka``'s other listener, and may do nothing there."""
 
+TOKEN_USER = "token-etl"  # noqa: S105 -- a name
+"""Logs in by a token, and may do everything."""
+
 _PASSWORD = "tell-nobody"  # noqa: S105 -- of a Kafka that ends with the tests
 _STORE_PASSWORD = "on-this-machine"  # noqa: S105 -- the same
 _MODULES = "org.apache.kafka.common.security"
@@ -48,7 +51,7 @@ class SecuredKafka(DevKafka):
             "listener.security.protocol.map": (
                 "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL"
             ),
-            f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
             # An admin client adds its users and passwords, which Kafka keeps.
             f"{listener}.scram-sha-512.sasl.jaas.config": (
                 f"{_MODULES}.scram.ScramLoginModule required;"
@@ -56,12 +59,16 @@ class SecuredKafka(DevKafka):
             f"{listener}.plain.sasl.jaas.config": (
                 f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{_PASSWORD}";'
             ),
+            # It takes unsigned tokens, so that a test can write them.
+            f"{listener}.oauthbearer.sasl.jaas.config": (
+                f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required;"
+            ),
             "ssl.keystore.type": "PKCS12",
             "ssl.keystore.location": str(store),
             "ssl.keystore.password": _STORE_PASSWORD,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             # Clients of the plain listener have no name, and may do everything.
-            "super.users": "User:ANONYMOUS",
+            "super.users": f"User:ANONYMOUS;User:{TOKEN_USER}",
         }
         super().__init__(ports=[port], properties=properties)
 
@@ -79,6 +86,11 @@ class SecuredKafka(DevKafka):
             "sasl.password": _PASSWORD,
             "ssl.ca.location": str(self._certificate),
         }
+
+    def token_login(self) -> dict[str, object]:
+        """Return librdkafka's settings for ``TOKEN_USER``, but for ``oauth_cb``."""
+        login = {name: value for name, value in self.login().items() if "sasl" not in name}
+        return {**login, "sasl.mechanism": "OAUTHBEARER"}
 
 
 def user_login(kafka: DevKafka) -> dict[str, str]:

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import OverloadedError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.config import FORCED
+from offsetmgr.kafka.config import asking_config
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.stores.base import OffsetStore
 
@@ -29,11 +29,7 @@ class MemberStore(OffsetStore):
 
     def __init__(self, consumer: Consumer, kafka: Mapping[str, object]) -> None:
         self._consumer = consumer
-        self._kafka = {
-            name: value
-            for name, value in kafka.items()
-            if name not in FORCED and not callable(value)
-        }
+        self._kafka = asking_config(kafka)
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None

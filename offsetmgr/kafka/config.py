@@ -91,7 +91,30 @@ def checked_config(config: object) -> dict[str, object]:
     if not settings.get("bootstrap.servers"):
         hint = "give it, as host:port,host:port"
         raise InvalidValueError("bootstrap.servers", None, "is missing", hint)
-    return dict(settings)
+    checked = dict(settings)
+    get_token = checked.get("oauth_cb")
+    if callable(get_token) and not isinstance(get_token, TokenFunction):
+        checked["oauth_cb"] = TokenFunction(get_token)
+    return checked
+
+
+class TokenFunction:
+    """The application's ``oauth_cb``, which returns a token and when it ends; keeps its failure."""
+
+    def __init__(self, get_token: Any) -> None:
+        self._get_token = get_token
+        self.failure = ""
+        """Its last exception, as text; empty after a success."""
+
+    def __call__(self, config: str | None) -> tuple[Any, ...]:
+        """Return a token.  Raises RuntimeError, whatever the application's function raises."""
+        try:
+            answer: tuple[Any, ...] = self._get_token(config)
+        except BaseException as error:
+            self.failure = f"oauth_cb failed: {visible(repr(error), _TEXT_CHARS)}"
+            raise RuntimeError(self.failure) from error
+        self.failure = ""
+        return answer
 
 
 def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
@@ -100,6 +123,10 @@ def refused_config(config: Mapping[str, object], error: KafkaException) -> Inval
     librdkafka may quote a secret: its text is cut before it.
     """
     text = visible(error.args[0].str(), _TEXT_CHARS)
+    tokens = config.get("oauth_cb")
+    if isinstance(tokens, TokenFunction) and tokens.failure:
+        hint = "correct the function, or what it asks for tokens"
+        return InvalidValueError("oauth_cb", "***", f"gave no token: {tokens.failure}", hint)
     for name, value in config.items():
         if value and SECRET_NAME.search(name):
             # librdkafka may have cut its text in the middle of the secret.

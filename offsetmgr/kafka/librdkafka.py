@@ -21,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import Future as Pending
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -32,6 +33,7 @@ from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.logs import SafeLogger
+from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ _LOG_EVENT: Final = 0x4
 _ERROR_EVENT: Final = 0x8
 _REBALANCE_EVENT: Final = 0x10
 _COMMIT_EVENT: Final = 0x20
+_TOKEN_EVENT: Final = 0x100
 _ASSIGN: Final = -175
 _ALL_PARTITIONS: Final = -1
 _NO_CONSUMER_CLOSE: Final = 0x8
@@ -168,6 +171,12 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "event_destroy": (None, (_POINTER,)),
     "event_error": (_INT, (_POINTER,)),
     "event_error_string": (_TEXT, (_POINTER,)),
+    "event_config_string": (_TEXT, (_POINTER,)),
+    "oauthbearer_set_token": (
+        _INT,
+        (_POINTER, _TEXT, ctypes.c_int64, _TEXT, _TEXTS, _SIZE, _TEXT, _SIZE),
+    ),
+    "oauthbearer_set_token_failure": (_INT, (_POINTER, _TEXT)),
     "event_log": (_INT, (_POINTER, _TEXTS, _TEXTS, ctypes.POINTER(_INT))),
     "event_opaque": (_POINTER, (_POINTER,)),
     "event_topic_partition_list": (_LIST, (_POINTER,)),
@@ -245,6 +254,8 @@ class Library:
             function = library[f"rd_kafka_{called}"]
             function.restype, function.argtypes = _SIGNATURES[called]
             setattr(self, name, function)
+        self._token_lock = threading.Lock()
+        self._ended = False
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
@@ -252,12 +263,15 @@ class Library:
     def open_client(self, config: Mapping[str, object], kind: int) -> int:
         """Return a new client.
 
-        ``config`` is as for confluent-kafka; callbacks in it are left out.  Raises ValueError where
-        librdkafka does not take a setting.
+        ``config`` is as for confluent-kafka; of its callbacks ``oauth_cb`` alone is called.  Raises
+        ValueError where librdkafka does not take a setting.
         """
         conf = self.conf_new()
         error = ctypes.create_string_buffer(_ERROR_CHARS)
-        self.conf_set_events(conf, _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT)
+        events = _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT
+        self._oauth_cb: Any = config.get("oauth_cb")
+        # Without it librdkafka gets tokens by itself, as from an OIDC endpoint.
+        self.conf_set_events(conf, events | _TOKEN_EVENT if self._oauth_cb else events)
         for name, value in {**config, "log.queue": True}.items():
             if callable(value):
                 continue
@@ -278,8 +292,11 @@ class Library:
         self.queue_destroy(main)
         self.set_log_queue(handle, queue)
 
-    def pass_on(self, event: int, listener: ConnectionReports) -> bool:
-        """Pass a log line or an error to ``listener``; False if ``event`` is something else."""
+    def pass_on(self, handle: int, event: int, listener: ConnectionReports) -> bool:
+        """Pass a log line or an error to ``listener``; False if ``event`` is something else.
+
+        A client that needs a token gets one.
+        """
         kind = self.event_type(event)
         if kind == _LOG_EVENT:
             facility, line, level = _TEXT(), _TEXT(), _INT()
@@ -288,9 +305,43 @@ class Library:
                 listener.logged(level.value, decoded(facility.value), decoded(line.value))
         elif kind == _ERROR_EVENT:
             listener.failed(self.event_error(event), decoded(self.event_error_string(event)))
+        elif kind == _TOKEN_EVENT:
+            asked = self.event_config_string(event)
+            refresh = partial(self._refresh_token, handle, asked and decoded(asked))
+            # In a thread of its own, as it may ask somebody else for the token.
+            threading.Thread(target=refresh, name="kafka-token", daemon=True).start()
         else:
             return False
         return True
+
+    def _refresh_token(self, handle: int, asked: str | None) -> None:
+        """Get a token by the caller's function, and give it to the client."""
+        error = ctypes.create_string_buffer(_ERROR_CHARS)
+        try:
+            token, expires_s, *more = self._oauth_cb(asked)
+            # confluent-kafka's functions may leave out the last two.
+            principal, extensions = (more + ["", {}][len(more) :])[:2]
+            pairs = [text.encode() for pair in dict(extensions).items() for text in pair]
+            array = (_TEXT * max(len(pairs), 1))(*pairs)
+            until_ms = int(expires_s * 1000)
+            named = str(principal).encode()
+            given = token.encode(), until_ms, named, array, len(pairs), error, _ERROR_CHARS
+        except BaseException as raised:  # noqa: BLE001 -- of the caller's function
+            given, why = None, visible(str(raised), 300)
+        with self._token_lock:
+            if self._ended:
+                return
+            if given is not None:
+                refused = self.oauthbearer_set_token(handle, *given)
+                why = decoded(error.value) if refused else ""
+            if why:
+                self.oauthbearer_set_token_failure(handle, why.encode())
+
+    def end_client(self, handle: int) -> None:
+        """End a client, also while a token is on its way to it."""
+        with self._token_lock:
+            self._ended = True
+        self.destroy_flags(handle, _NO_CONSUMER_CLOSE)
 
     def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
         """Return a new list of partitions, in this order."""
@@ -487,11 +538,11 @@ class GroupClient:
             closed = TopicIds(FAIL, text, {}) if operation is None else GroupAnswer(FAIL, text, [])
             answer.set_result(closed)
         library.queue_destroy(self._queue)
-        library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
+        library.end_client(self._handle)
 
     def _handle_event(self, event: int) -> None:
         library = self._library
-        if library.pass_on(event, self._listener):
+        if library.pass_on(self._handle, event, self._listener):
             return
         with self._lock:
             asked = self._open.pop(library.event_opaque(event) or 0, None)
@@ -627,7 +678,7 @@ class Member:
         """Drop the client; unsent requests are never sent."""
         self._library.queue_destroy(self._answers)
         self._library.queue_destroy(self._queue)
-        self._library.destroy_flags(self._handle, _NO_CONSUMER_CLOSE)
+        self._library.end_client(self._handle)
 
     def _read(self, event: int) -> MemberEvent | None:
         library = self._library
@@ -639,7 +690,7 @@ class Member:
             return MemberEvent("assigned")
         if kind == _REBALANCE_EVENT:
             return MemberEvent("lost" if library.assignment_lost(self._handle) else "revoked")
-        library.pass_on(event, self._listener)
+        library.pass_on(self._handle, event, self._listener)
         if kind == _ERROR_EVENT:
             return MemberEvent("failed", code, decoded(library.event_error_string(event)))
         return None
