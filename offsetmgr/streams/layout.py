@@ -183,14 +183,14 @@ class LayoutFiles:
         for batch in (newest, newest - 1):
             if batch >= 0:
                 lines = (self._files.read(f"offsets/{batch}") or "").splitlines()
-                heads[batch], found = lines[:2], lines[2:]
-                if lines[:1] != [_VERSION] or len(found) != len(names):
+                heads[batch], positions = lines[:2], lines[2:]
+                if lines[:1] != [_VERSION] or len(positions) != len(names):
                     text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
                     raise ProcessorError(f"{text}: start the processor with a new checkpoint")
                 # A source that has not begun has none yet.
                 ends[batch] = {
                     name: (read_offsets(line) if line != "-" else {}) or initial.get(name, {})
-                    for name, line in zip(names, found, strict=True)
+                    for name, line in zip(names, positions, strict=True)
                 }
         if not moves.needed(ends[newest if done == newest else max(newest - 1, -1)]):
             return {}
@@ -238,25 +238,33 @@ class _Moves:
         """Where to begin with topics that are new or were recreated."""
         for name, topics in layout.topics.items():
             before = known.topics.get(name, [])
-            again = [each for each in topics if each in before and _recreated(known, start, each)]
-            added = [each for each in topics if each not in before]
+            added = [topic for topic in topics if topic not in before]
+            again = [
+                topic for topic in topics if topic in before and _recreated(known, start, topic)
+            ]
             self._kept[name] = {*topics} - {*again} - {*added}
             begin = start.positions(added) if name == STREAMS else _log_starts(start, added)
             self._begin[name] = begin | _log_starts(start, again)
             for topic in (*added, *again):
                 what = "was added" if topic in added else "was deleted and recreated"
-                where = {
-                    number: at for (each, number), at in self._begin[name].items() if each == topic
+                offsets = {
+                    partition.partition: offset
+                    for partition, offset in self._begin[name].items()
+                    if partition.topic == topic
                 }
                 _log.warning(
-                    "group %s: topic %s %s; it is read from %s on", layout.group, topic, what, where
+                    "group %s: topic %s %s; it is read from %s on",
+                    layout.group,
+                    topic,
+                    what,
+                    offsets,
                 )
 
         self._gone = [
-            each
+            topic
             for name, topics in known.topics.items()
-            for each in topics
-            if each not in layout.topics.get(name, ())
+            for topic in topics
+            if topic not in layout.topics.get(name, ())
         ]
         for topic in self._gone:
             if topic != known.table:  # which is recovered now
@@ -271,7 +279,7 @@ class _Moves:
         for name, kept in self._kept.items():
             here = reached.get(name, {})
             logs = _log_starts(start, kept)
-            lost = [each for each, at in here.items() if logs.get(each, 0) > at]
+            lost = [partition for partition, at in here.items() if logs.get(partition, 0) > at]
             if lost and not start.loss_is_accepted:
                 raise ProcessorError(
                     f"group {self.layout.group} cannot go on: Kafka has no longer what comes next "
@@ -279,14 +287,18 @@ class _Moves:
                     "with kafka_options={'failOnDataLoss': 'false'}"
                 )
             # Spark takes a new partition that begins above 0 for lost data.
-            self._begin[name] |= {each: at for each, at in logs.items() if at and each not in here}
+            self._begin[name] |= {
+                partition: at for partition, at in logs.items() if at and partition not in here
+            }
         return bool(self._gone) or any(self._begin.values())
 
     def line(self, name: str, ends: Mapping[str, Offsets]) -> str:
         """Return the position of a source as Spark writes it."""
         kept = self._kept[name]
         topics: dict[str, dict[int, int]] = {}
-        old = {where: at for where, at in ends.get(name, {}).items() if where.topic in kept}
+        old = {
+            partition: at for partition, at in ends.get(name, {}).items() if partition.topic in kept
+        }
         for (topic, number), at in {**old, **self._begin[name]}.items():
             topics.setdefault(topic, {})[number] = at
         return json.dumps(topics)

@@ -148,7 +148,7 @@ class Progress:
         self.state = TableState.CONNECTING
         return wait_s
 
-    def begin_anew(self, now_s: float) -> None:
+    def start_over(self, now_s: float) -> None:
         """Connect at once, with nothing stored."""
         self.connect_s = now_s
         self.next_offset = None

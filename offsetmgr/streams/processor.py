@@ -450,8 +450,8 @@ class Processor:
             for number, log in logs[topic].partitions.items():
                 early = topic == self.graph.loop_topic or missing == "earliest"
                 end = log.last_stable_offset or 0
-                where = TopicPartition(topic, number)
-                starts[where] = log.log_start_offset if early else known.get(where, end)
+                partition = TopicPartition(topic, number)
+                starts[partition] = log.log_start_offset if early else known.get(partition, end)
         return starts | known
 
     def _files(self) -> Checkpoint:

@@ -66,7 +66,7 @@ def state_of(
 
 def _has_starts(files: Checkpoint) -> bool:
     sources = files.names("sources")
-    return bool(sources) and all("0" in files.names(f"sources/{each}") for each in sources)
+    return bool(sources) and all("0" in files.names(f"sources/{number}") for number in sources)
 
 
 def stats_of(
@@ -100,8 +100,8 @@ def stats_of(
         report["durationMs"].get("triggerExecution", 0) / 1_000,
         read,
         lag,
-        sum(each["numRowsTotal"] for each in stores),
-        sum(each["memoryUsedBytes"] for each in stores),
+        sum(store["numRowsTotal"] for store in stores),
+        sum(store["memoryUsedBytes"] for store in stores),
     )
 
 

@@ -47,7 +47,7 @@ def plan_copy(
             raise TopicsError(f"topic {source} cannot be copied: name one that exists, and another")
         logs = {topic: log.partitions.values() for topic, log in topics.logs(found).items()}
     sizes = {
-        topic: sum(each.high_watermark - each.log_start_offset for each in log)
+        topic: sum(ends.high_watermark - ends.log_start_offset for ends in log)
         for topic, log in logs.items()
     }
     if sizes.get(target):

@@ -2,7 +2,7 @@
 
 One thread reads all partitions and gathers their rows; a second one writes what was gathered, so
 that rows of a large write share pages.  A third one asks Kafka about the topic: for its id, so that
-a recreated table begins anew, and for its partitions, so that added ones are read.
+a recreated table is read from its beginning, and for its partitions, so that added ones are read.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class TableReader:
         self.error: Exception | None = None
         """Why it has ended by itself."""
         self.caught_up = threading.Event()
-        """Set while each partition has been read to its end since the table last began anew."""
+        """Set once all is read that the topic held at the start, or when it was recreated."""
         self._topic_id = ""
         self._consumer: Consumer | None = None
         self._gathered = _Gathered()
@@ -163,7 +163,7 @@ class TableReader:
         """The next offsets of the connected partitions when Kafka was asked."""
         self._look_s = self._tick_s = self._seen_s = 0.0
         self._writing: Future[None] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def start(self) -> None:
         """Open the store and begin to read.
@@ -255,8 +255,8 @@ class TableReader:
         for number, part in self.partitions.items():
             part.sample(now_s)
             if part.connected and self._consumer is not None:
-                where = TopicPartition(self._topic, number)
-                _, end = self._consumer.get_watermark_offsets(where, cached=True)
+                topic_partition = TopicPartition(self._topic, number)
+                _, end = self._consumer.get_watermark_offsets(topic_partition, cached=True)
                 part.high_watermark = max(end, part.high_watermark or 0)
         if now_s >= self._seen_s and self._writing is None and self._at_end():
             self._seen_s = now_s + SEEN_S
@@ -269,7 +269,7 @@ class TableReader:
         now_s = time.monotonic()
         topic_id, logs = answer.log.topic_id, answer.log.partitions
         if self._topic_id and topic_id and topic_id != self._topic_id:
-            self._begin_anew("the topic was deleted and recreated", topic_id)
+            self._start_over("the topic was deleted and recreated", topic_id)
             self.partitions = {n: part for n, part in self.partitions.items() if n in logs}
         self._topic_id = topic_id or self._topic_id
         for number in sorted(logs.keys() - self.partitions.keys()):
@@ -307,7 +307,7 @@ class TableReader:
         why = beyond_log(stored, ends)
         missed = missed_rows(stored, ends, away_s, delete_retention_s)
         if why or (missed and self._plan.update is None and delete_retention_s < inf):
-            self._begin_anew(why or missed, self._topic_id)
+            self._start_over(why or missed, self._topic_id)
             stored = None
         elif missed:
             log.warning("table %s/%d: %s", self._topic, number, missed)
@@ -318,13 +318,13 @@ class TableReader:
         target = stable if self._plan.until_stable and stable else ends.high_watermark
         part.connect(start, target, time.monotonic())
         self._plan.changed()
-        where = TopicPartition(self._topic, number, start)
+        topic_partition = TopicPartition(self._topic, number, start)
         if self._consumer is None:
             self._consumer = open_consumer(self._settings, {"error_cb": self._fail})
-        self._consumer.incremental_assign([where])
+        self._consumer.incremental_assign([topic_partition])
         self._gathered.ends.update({number: start} if start >= target else {})
 
-    def _begin_anew(self, why: str, topic_id: str) -> None:
+    def _start_over(self, why: str, topic_id: str) -> None:
         """Delete all rows, and read the topic from its beginning."""
         text = "the rows of topic %s are deleted and read again from its beginning: %s"
         log.warning(text, self._topic, why)
@@ -334,7 +334,7 @@ class TableReader:
         self._gathered = _Gathered()
         self._plan.storage.clear(topic_id)
         for part in self.partitions.values():
-            part.begin_anew(time.monotonic())
+            part.start_over(time.monotonic())
         self._plan.changed()
 
     def _watch_transaction(self, part: Progress) -> None:
@@ -348,9 +348,9 @@ class TableReader:
         now_s = time.monotonic()
         if not parts:
             return
-        wheres = [TopicPartition(self._topic, p.partition) for p in parts if p.connected]
-        if wheres and self._consumer is not None:
-            self._consumer.incremental_unassign(wheres)
+        assigned = [TopicPartition(self._topic, p.partition) for p in parts if p.connected]
+        if assigned and self._consumer is not None:
+            self._consumer.incremental_unassign(assigned)
         waits_s = {part.disconnect(str(error), now_s) for part in parts}
         text = "table %s connects again in %.0f s to partitions %s: %s"
         log.warning(text, self._topic, max(waits_s), [p.partition for p in parts], error)
@@ -381,21 +381,21 @@ class TableReader:
     def _without_events(self, found: list[Message]) -> list[Message]:
         """Take in ends of partitions and errors; return the messages."""
         messages = []
-        for each in found:
-            error, number = each.error(), each.partition()
+        for message in found:
+            error, number = message.error(), message.partition()
             part = self.partitions.get(-1 if number is None else number)
             if error is None:
-                messages.append(each)
+                messages.append(message)
             elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 text = (
                     f"Kafka does not let this user DESCRIBE the group {self._group}; topic "
                     f"{self._topic} is read without it"
                 )
-                self._tell(text)
-            elif part is None or each.topic() is None:
+                self._warn_once(text)
+            elif part is None or message.topic() is None:
                 self._away = error
             elif error.code() == _END:
-                self._gathered.ends[part.partition] = each.offset() or 0
+                self._gathered.ends[part.partition] = message.offset() or 0
             elif part.connected:
                 self._lose([part], self._error(error))
         return messages
@@ -460,10 +460,10 @@ class TableReader:
     def _error(self, error: KafkaError) -> KafkaRequestError:
         return request_error(f"read of {self._topic}", error, right="READ", topic=self._topic)
 
-    def _tell(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         """Log a warning once."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._warned:
+            self._warned.add(text)
             log.warning("%s", text)
 
     # In other threads
@@ -484,7 +484,7 @@ class TableReader:
         """Return how long tombstones stay in the topic; infinite if none are taken out."""
         settings = self._reader.topic_settings([self._topic])[self._topic]
         if isinstance(settings, OffsetManagerError):
-            self._tell(f"{settings}; delete.retention.ms of one day is assumed")
+            self._warn_once(f"{settings}; delete.retention.ms of one day is assumed")
             return _DAY_S
         if "compact" not in settings.get("cleanup.policy", "compact"):
             return inf
@@ -496,8 +496,8 @@ class TableReader:
         rows = gathered.rows
         if update is not None:
             pending = PendingRows(storage)
-            for each in gathered.messages:
-                update(pending, _message(self._topic, each))
+            for message in gathered.messages:
+                update(pending, _message(self._topic, message))
             rows = pending.changes
         if gathered.offsets:
             storage.apply(rows, gathered.offsets)

@@ -183,7 +183,7 @@ class TopicManager:
             failed = {
                 topic: failure
                 for topic, log in found.items()
-                for failure in (log.failure, *(each.failure for each in log.partitions.values()))
+                for failure in (log.failure, *(ends.failure for ends in log.partitions.values()))
                 if failure is not None
             }
             if not failed:
@@ -196,24 +196,24 @@ class TopicManager:
     def offsets_at(self, topics: Iterable[str], at: datetime) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time in each partition that has one."""
         at_ms = round(at.timestamp() * 1_000)
-        wheres = [
+        partitions = [
             TopicPartition(topic, number)
             for topic, numbers in self.partitions(topics).items()
             for number in numbers
         ]
-        found = self._reader.offsets_at(dict.fromkeys(wheres, at_ms))
+        answers = self._reader.offsets_at(dict.fromkeys(partitions, at_ms))
         return {
-            where: offset
-            for where, answer in found.items()
+            partition: offset
+            for partition, answer in answers.items()
             if (offset := known(answer)) is not None
         }
 
     def max_bytes(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the largest batch that the brokers take of each topic, where they say so."""
         return {
-            topic: int(found["max.message.bytes"])
-            for topic, found in self._reader.topic_settings(topics).items()
-            if not isinstance(found, OffsetManagerError)
+            topic: int(settings["max.message.bytes"])
+            for topic, settings in self._reader.topic_settings(topics).items()
+            if not isinstance(settings, OffsetManagerError)
         }
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class TopicManager:
                 if not does_not_exist(error):
                     raise
             else:
-                found[topic] = {each.id: len(each.replicas) for each in answer.partitions}
+                found[topic] = {p.id: len(p.replicas) for p in answer.partitions}
         return found
 
     def _mismatch(self, text: str) -> None:

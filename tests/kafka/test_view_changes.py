@@ -190,7 +190,7 @@ class TestPartitionsAndTopics:
         )
 
     @pytest.mark.parametrize("messages", [2, 3, 6])
-    def test_a_recreated_table_begins_anew(
+    def test_a_recreated_table_is_read_from_its_beginning(
         self, kafka: DevKafka, admin: AdminClient, unique_name: str, tmp_path: Path, messages: int
     ) -> None:
         """Whether the new log is shorter, as long or longer; live and after a restart."""
@@ -235,7 +235,7 @@ class TestPartitionsAndTopics:
             eventually(lambda: dict(view), {"b": "2"})
 
     @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
-    def test_a_view_that_was_away_for_longer_than_tombstones_stay_begins_anew(
+    def test_a_view_away_for_longer_than_tombstones_stay_starts_over(
         self,
         kafka: DevKafka,
         admin: AdminClient,

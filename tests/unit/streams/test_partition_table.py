@@ -70,7 +70,7 @@ def test_connections_wait_longer_after_each_failure() -> None:
     assert waits == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120, 120, 120]
     assert (part.state, part.error) == (TableState.CONNECTING, "away")
     assert (part.is_due(119.0), part.is_due(120.0)) == (False, True)
-    part.begin_anew(50.0)
+    part.start_over(50.0)
     assert part.is_due(50.0)
     backoff = ReconnectBackoff()
     assert [backoff.failed(0), backoff.failed(1)] == [0, 10]
