@@ -160,7 +160,7 @@ class View(TableRows):
 
     @property
     def has_caught_up(self) -> bool:
-        """True if the table was read to its end since the start, or since the topic was recreated."""
+        """True if the table was read to its end since the start, or the topic was recreated."""
         reader = self._reader
         return reader is not None and reader.caught_up.is_set()
 
