@@ -406,7 +406,7 @@ def test_acks_come_from_all_clusters_and_go_back_to_their_own(
     handled: list[tuple[str, bytes | None]] = []
     consumer = MultiClusterAckConsumer(clusters, group, [unique_name], settings=settings)
     pool = threading.Thread(
-        target=consumer.run, args=[lambda each: handled.append((each.cluster, each.value))]
+        target=consumer.run, args=[lambda each: handled.append((each.cluster, each.value()))]
     )
     pool.start()
     wait_until(lambda: len(handled) == 2)

@@ -43,6 +43,6 @@ def test_the_missing_right_is_named(kafka: DevKafka) -> None:
     """This user may log in and nothing else."""
     with pytest.raises(
         KafkaRequestError,
-        match=r"READ on the topic __consumer_offsets; .*--topic __consumer_offsets",
+        match=r"READ on topic __consumer_offsets; .*--topic __consumer_offsets",
     ):
         list(read_commits(user_login(kafka), {"any"}))
