@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from actors import Future
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetCommitError
@@ -13,8 +14,10 @@ from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from offsetmgr.coordinator.base import Failure
     from offsetmgr.manager import ManagerHandle
 
 WAIT_S: Final = 60.0
@@ -82,13 +85,27 @@ class Committing(NamedTuple):
         return [error.code for _, error in self.told.failures]
 
 
+class OfMockCluster(KafkaCoordinator):
+    """Takes topics for unchanged, as the mock brokers name no controller to ask for their ids."""
+
+    def topic_ids(
+        self, topics: Sequence[str], timeout_s: float
+    ) -> Future[Mapping[str, str | Failure]]:
+        del timeout_s
+        answer: Future[Mapping[str, str | Failure]] = Future()
+        answer.set(dict.fromkeys(topics, ""))
+        return answer
+
+
 @contextmanager
 def committing(
-    kafka_at: str | Mapping[str, object], settings: CommitSettings = QUICK
+    kafka_at: str | Mapping[str, object],
+    settings: CommitSettings = QUICK,
+    coordinator: type[KafkaCoordinator] = KafkaCoordinator,
 ) -> Iterator[Committing]:
     """Managers over a Kafka, by its address or all settings; they end without waiting for it."""
     config = {"bootstrap.servers": kafka_at} if isinstance(kafka_at, str) else kafka_at
-    kafka = KafkaCoordinator(config, clients=1)
+    kafka = coordinator(config, clients=1)
     told = Listener()
     factory = Factory(kafka, settings, observer=told)
     try:
@@ -96,3 +113,10 @@ def committing(
     finally:
         factory.stop(0.0)
         kafka.close(0.0)
+
+
+def committing_to_mock(
+    address: str, settings: CommitSettings = QUICK
+) -> AbstractContextManager[Committing]:
+    """Managers over a mock cluster."""
+    return committing(address, settings, OfMockCluster)

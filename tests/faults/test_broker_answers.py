@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.faults.support import HASTY, TOPIC, committing
+from tests.faults.support import HASTY, TOPIC, committing_to_mock
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_committed_never_falls_whatever_is_answered_in_between(
 ) -> None:
     """Each commit may be refused or lost: what Kafka has only rises, up to what was submitted."""
     rng = random.Random(1)  # noqa: S311 -- which faults, no secret
-    with committing(mock.bootstrap_servers) as managers:
+    with committing_to_mock(mock.bootstrap_servers) as managers:
         handle = managers.spawn(group)
         seen: list[int] = []
         for offset in range(1, 101):
@@ -55,7 +55,7 @@ def test_committed_never_falls_whatever_is_answered_in_between(
 @pytest.mark.fault(9)
 def test_a_coordinator_that_moves_is_found_again_and_order_is_kept(group: str) -> None:
     """Submits go on while it moves: what Kafka has never falls, and ends with the newest."""
-    with MockCluster(2) as mock, committing(mock.bootstrap_servers) as managers:
+    with MockCluster(2) as mock, committing_to_mock(mock.bootstrap_servers) as managers:
         mock.create_topic(TOPIC)
         mock.set_coordinator(group, 1)
         handle = managers.spawn(group)
@@ -81,7 +81,7 @@ def test_a_coordinator_that_moves_is_found_again_and_order_is_kept(group: str) -
 @pytest.mark.fault(10)
 def test_a_coordinator_that_is_loading_is_waited_for(mock: MockCluster, group: str) -> None:
     """Asked again after a pause, once each time; when it has loaded the newest is committed."""
-    with committing(mock.bootstrap_servers) as managers:
+    with committing_to_mock(mock.bootstrap_servers) as managers:
         handle = managers.spawn(group)
         mock.push_errors(OFFSET_COMMIT, *[_LOADING] * 3)
         handle.submit(7, leader_epoch=0)
@@ -94,7 +94,7 @@ def test_a_coordinator_that_is_loading_is_waited_for(mock: MockCluster, group: s
 @pytest.mark.fault(11)
 def test_a_slow_coordinator_blocks_neither_its_caller_nor_another_group(group: str) -> None:
     """Its own flush ends by the deadline, its handle answers, and others commit meanwhile."""
-    with MockCluster(2) as mock, committing(mock.bootstrap_servers, HASTY) as managers:
+    with MockCluster(2) as mock, committing_to_mock(mock.bootstrap_servers, HASTY) as managers:
         mock.create_topic(TOPIC)
         slow, quick = f"{group}-slow", f"{group}-quick"
         for number, name in enumerate((slow, quick), 1):
@@ -115,7 +115,7 @@ def test_a_slow_coordinator_blocks_neither_its_caller_nor_another_group(group: s
 @pytest.mark.fault(13)
 def test_an_outage_keeps_the_newest_offset_alone(mock: MockCluster, group: str) -> None:
     """However much is submitted meanwhile, memory is flat and one commit ends it."""
-    with committing(mock.bootstrap_servers, HASTY) as managers:
+    with committing_to_mock(mock.bootstrap_servers, HASTY) as managers:
         handles = [managers.spawn(group, partition) for partition in range(4)]
         mock.set_down(1)
         for handle in handles:

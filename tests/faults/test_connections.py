@@ -12,7 +12,7 @@ from offsetmgr.errors import Verdict
 from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, TOPIC, WAIT_S, committing
+from tests.faults.support import HASTY, TOPIC, WAIT_S, committing_to_mock
 from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
 from tests.waiting import until
 
@@ -34,7 +34,7 @@ def test_a_reset_in_the_middle_of_a_response_is_unknown_and_then_verified(group:
     """The commit that landed is read back and acknowledged, and not sent a second time."""
     with (
         behind_a_proxy() as (mock, proxy),
-        committing(f"127.0.0.1:{proxy.port}") as managers,
+        committing_to_mock(f"127.0.0.1:{proxy.port}") as managers,
     ):
         handle = managers.spawn(group)
         handle.submit(1)
@@ -58,7 +58,7 @@ def test_a_commit_answer_that_leaves_a_partition_out_acknowledges_nothing(
     """Its outcome is unknown: read back and sent again; only what is named is committed."""
     with (
         behind_a_proxy(partitions=2) as (mock, proxy),
-        committing(f"127.0.0.1:{proxy.port}") as managers,
+        committing_to_mock(f"127.0.0.1:{proxy.port}") as managers,
     ):
         left_out = managers.spawn(group, 1)
         proxy.replacements[OFFSET_COMMIT] = commit_answer(named)
@@ -100,7 +100,7 @@ def test_a_half_open_connection_is_found_within_the_socket_timeout(
     monkeypatch.setattr(config, "FORCED", {**config.FORCED, "socket.timeout.ms": 1_000})
     with (
         behind_a_proxy() as (_, proxy),
-        committing(f"127.0.0.1:{proxy.port}", HASTY) as managers,
+        committing_to_mock(f"127.0.0.1:{proxy.port}", HASTY) as managers,
     ):
         handle = managers.spawn(group)
         handle.submit(1)
@@ -121,7 +121,7 @@ def test_brokers_that_have_all_moved_away_are_found_by_the_first_address(group: 
     with MockCluster() as old, MockCluster() as new, Proxy(old.bootstrap_servers) as first:
         for mock in (old, new):
             mock.create_topic(TOPIC)
-        with committing(f"127.0.0.1:{first.port}", HASTY) as managers:
+        with committing_to_mock(f"127.0.0.1:{first.port}", HASTY) as managers:
             handle = managers.spawn(group)
             handle.submit(1)
             assert managers.flush(handle) is None

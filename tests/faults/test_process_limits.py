@@ -17,7 +17,6 @@ import httpx
 import pytest
 
 from tests.faults.support import TOPIC, WAIT_S
-from tests.kafka.mock_cluster import MockCluster
 from tests.service.support import (
     MEMORY_SERVICE,
     ServeProcess,
@@ -30,14 +29,18 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from offsetmgr.devkafka import DevKafka
+
 _MB = 1 << 20
 _STACK = 64 * _MB
 _ROOM = _STACK + 32 * _MB
 """Of address space: for one more thread."""
 
 
-def commit(http: httpx.Client, group: str, offset: int, timeout_s: float = WAIT_S) -> Any:
-    entry = {"topic": TOPIC, "partition": 0, "offset": offset}
+def commit(
+    http: httpx.Client, group: str, offset: int, topic: str = TOPIC, timeout_s: float = WAIT_S
+) -> Any:
+    entry = {"topic": topic, "partition": 0, "offset": offset}
     body = {"group": group, "offsets": [entry], "wait": True, "timeout_s": timeout_s}
     return http.post("/v1/offsets", json=body).raise_for_status().json()
 
@@ -127,31 +130,31 @@ def answer_so_far(connection: socket.socket) -> str:
 
 
 @pytest.mark.fault(35)
-def test_without_threads_old_groups_go_on_and_new_ones_are_told() -> None:
+def test_without_threads_old_groups_go_on_and_new_ones_are_told(
+    kafka: DevKafka, topic: str
+) -> None:
     """A group that needs a client of its own waits for it and says why; SIGTERM still commits."""
     # The names decide which client of the pool they get: these two do not share one.
     old, new = "old", "other"
     # Root has no limit of threads, so each is given a stack; there is address space for one, which
     # is worse than for none: librdkafka crashes where it gets a part of its threads.
-    with MockCluster() as mock:
-        mock.create_topic(TOPIC)
-        address = ("--listen", "127.0.0.1:0", "--bootstrap-servers", mock.bootstrap_servers)
-        with soft_limit(resource.RLIMIT_STACK, _STACK):
-            service = serve_process(*address, "--set", "commit.commit_interval_s=0.05")
-        with service, service.http("etl") as http:
-            assert commit(http, old, 1)["uncommitted"] == []
-            before, _ = limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
-            for offset in range(2, 7):
-                assert commit(http, old, offset)["uncommitted"] == []
-            error = None
-            while error is None or error["code"] == "timeout":  # it has not come to that yet
-                error = left_over(commit(http, new, 1, timeout_s=0.2))
-            assert error["code"] == "NOT_SENT"
-            assert error["retriable"]
-            limit(service, resource.RLIMIT_AS, before)
-            assert commit(http, new, 1)["uncommitted"] == []
-            limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
-            assert service.stop() == 0
+    address = ("--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers)
+    with soft_limit(resource.RLIMIT_STACK, _STACK):
+        service = serve_process(*address, "--set", "commit.commit_interval_s=0.05")
+    with service, service.http("etl") as http:
+        assert commit(http, old, 1, topic)["uncommitted"] == []
+        before, _ = limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
+        for offset in range(2, 7):
+            assert commit(http, old, offset, topic)["uncommitted"] == []
+        error = None
+        while error is None or error["code"] == "timeout":  # it has not come to that yet
+            error = left_over(commit(http, new, 1, topic, timeout_s=0.2))
+        assert error["code"] == "NOT_SENT"
+        assert error["retriable"]
+        limit(service, resource.RLIMIT_AS, before)
+        assert commit(http, new, 1, topic)["uncommitted"] == []
+        limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)
+        assert service.stop() == 0
 
 
 def left_over(answer: Any) -> Any:
