@@ -98,7 +98,7 @@ class ManagerStoppedError(OffsetManagerError):
 
 
 class ClientFencedError(OffsetManagerError):
-    """A newer incarnation of this client's name has taken its managers over."""
+    """Another process has taken over as the client of this name."""
 
     code = "client_fenced"
 

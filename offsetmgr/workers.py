@@ -54,6 +54,10 @@ class Worker:
         """True if the interpreter is exiting, so that no thread can be started any more."""
         return self.error is not None and "shutdown" in str(self.error)
 
+    def leave(self) -> None:
+        """Have the next call of ``ensure`` start another thread; by the thread, which returns."""
+        self._thread = None
+
     def join(self, timeout_s: float) -> None:
         """Wait until it has returned, up to ``timeout_s`` seconds; not in the thread itself."""
         thread = self._thread

@@ -46,7 +46,7 @@ class PartitionStatus(NamedTuple):
         if self.log is None:
             notes.append("does not exist: the query fails")
         elif self.finished > self.log.high_watermark:
-            notes.append("beyond the end of the log: the topic was made anew")
+            notes.append("beyond the end of the log: the topic was recreated, or its log cut")
         if self.lost:
             notes.append(f"{self.lost} offsets expired unread: lost")
         if self.repeated:

@@ -335,13 +335,14 @@ def spark_status(
         logs = {where: known(a) for where, a in answers.items() if not does_not_exist(a)}
         committed = known(reader.committed([group])[group]) if group else {}
     found = status(files, committed, logs)
-    finished, begun = files.last_finished(), files.last_begun()
+    finished, begun, problems = files.last_finished(), files.last_begun(), files.problems()
     answer: dict[str, Any] = {
         "finished_batch": None if finished is None else finished.batch_id,
         "begun_batch": None if begun is None else begun.batch_id,
         "begun_s": None if begun is None else begun.at_s,
         "lost": sum(each.lost for each in found),
         "repeated": sum(each.repeated for each in found),
+        "problems": problems,
     }
     heads = "topic", "partition", "checkpoint", "begun to", "group", "log end", "lag", "note"
     rows = []
@@ -353,12 +354,14 @@ def spark_status(
     if output.as_table and begun is not None:
         age = "" if begun.at_s is None else f", begun {seconds_text(time.time() - begun.at_s)} ago,"
         is_finished = answer["finished_batch"] == begun.batch_id
-        end_text = "is finished" if is_finished else "is not finished; the one before it is"
+        end_text = "is finished" if is_finished else "is not finished"
         print(f"Batch {begun.batch_id}{age} {end_text}.")
         print(
             f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost."
         )
-    return Exit.TROUBLE if any(each.note for each in found) else 0
+        for problem in problems:
+            print(problem)
+    return Exit.TROUBLE if problems or any(each.note for each in found) else 0
 
 
 def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> int:

@@ -123,17 +123,21 @@ def reconcile(
     execute: Annotated[
         bool, Option("--execute", help="Commit the offsets of the checkpoint.")
     ] = False,
+    partial: Annotated[
+        bool, Option("--partial", help="Commit the others where some are of a former log.")
+    ] = False,
 ) -> int:
     """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
 
     Use it after a crash of the driver, or for a job that never used commit_offsets. Only finished
-    batches count. If the group's job is running and commits, the command refuses to change it.
+    batches count. If the group's job is running and commits, the command refuses to change it. It
+    also refuses offsets of a former log, such as of a topic that was deleted and recreated.
 
     Exit status:
 
     - 0: the group has the checkpoint's offsets now
     - 1: the offsets could not be read or committed
-    - 3: they differ, and --execute was not given
+    - 3: they differ, and --execute was not given; or --partial has left some
     """
     from offsetmgr.client import OffsetClient
     from offsetmgr.client.transport import Credentials
@@ -149,6 +153,8 @@ def reconcile(
         made = LocalOffsets(servers)
     with made as client:
         found = compare(client, group, checkpoint)
+        for problem in found.problems:
+            print(problem)
         if found.batch_id is None:
             print("The checkpoint has no finished batch yet: there is nothing to commit.")
             return 0
@@ -158,14 +164,17 @@ def reconcile(
             if committed is not None and committed != wanted:
                 side = "ahead" if committed > wanted else "behind"
                 note = f"group is {abs(committed - wanted)} {side}"
+            note = found.refused.get(where, note)
             rows.append((*where, wanted, committed, note))
         print_table(("topic", "partition", "checkpoint", "group", ""), rows)
         total, differing = len(rows), len(found.differences)
         if not differing:
             print(f"Group {group} is at the end of batch {found.batch_id}.")
         elif execute:
-            found.execute(client)
-            print(f"Committed {differing} of {total} partitions to group {group}.")
+            found.execute(client, partial=partial)
+            left = len(found.differences.keys() & found.refused.keys())
+            print(f"Committed {differing - left} of {total} partitions to group {group}.")
+            return Exit.INCOMPLETE if left else 0
         else:
             differ = f"{differing} of {total} partitions differ"
             print(f"{differ}; --execute commits the checkpoint's offsets.")

@@ -415,8 +415,11 @@ class Wait:
             if not self._stops:
                 return not any(map(self._is_outstanding, self._targets))
             # The service may have managers to stop, or has yet to be given offsets.
-            found = filter(None, map(core.partitions.get, self._held))
-            return not any(held.version or core.partitions.may_exist(held) for held in found)
+            partitions = core.partitions
+            found = filter(None, map(partitions.get, self._held))
+            if any(held.version or partitions.may_exist(held) for held in found):
+                return False
+            return not (self._unnamed and partitions.pending_stops)
 
     def _is_outstanding(self, key: ManagerKey) -> bool:
         is_committed = self._held[key].committed_version >= self._targets[key]
@@ -455,6 +458,7 @@ class Wait:
             sent = {key: held.sent for key in self._held if (held := partitions.get(key))}
             asked = self._to_stop if self._stops else filter(self._is_outstanding, self._targets)
             keys = list(asked)
+            pending = list(partitions.pending_stops) if self._unnamed and self._stops else []
         missing = dict.fromkeys(key for key in keys if key in self._targets)
         pieces: Sequence[tuple[str | None, list[TopicPartition] | None]] = _pieces_of(keys)
         if self._unnamed:
@@ -478,6 +482,8 @@ class Wait:
                 if key not in self.final and (self._stops or not self._held[key].stopping)
             ]
             partitions.lost(mine)
+            for key in pending:
+                partitions.pending_stops.pop(key, None)
             if self._stops:
                 # A new version, as this stop would hold back what is sent again.
                 self._version = partitions.next_version()

@@ -121,6 +121,8 @@ class Offsets(ABC):
         self._close_lock = threading.RLock()  # a signal handler may close in the middle of a close
         self._result: FlushResult | None = None
         """Of the close."""
+        self.committer: object = None
+        """What commits streaming queries by this client, if anything does; of the Spark bridge."""
         open_offsets.add(self)
 
     @property

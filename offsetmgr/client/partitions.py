@@ -249,9 +249,12 @@ class Partitions:
                 return None
         # Before it is new, so that a signal handler in between has it sent, and after it.
         self._waiting[key] = None
-        # A lower offset may be the first of a recreated topic that nobody else has noticed yet.
-        goes_back = newest is not None and value.offset < newest.offset
-        topic_id = "" if goes_back else self._topic_ids.get(key.topic, "")
+        if newest is not None and value.offset < newest.offset:
+            # It may be the first of a recreated topic that nobody else has noticed yet, and what
+            # follows is of that one, too.
+            self._topic_ids.pop(key.topic, None)
+            self._asked.discard(key.topic)
+        topic_id = self._topic_ids.get(key.topic, "")
         held.submit(value, self.next_version(), topic_id, rewind=rewind)
         self._waiting[key] = None
         return None
@@ -301,7 +304,7 @@ class Partitions:
         if topic_ids == self._topic_ids:
             return
         self._topic_ids.update(topic_ids)
-        for key, held in self._held.items():
+        for key, held in list(self._held.items()):
             if not held.topic_id and held.sent == held.version:
                 held.topic_id = topic_ids.get(key.topic, "")
 

@@ -278,13 +278,16 @@ class Factory:
         """Return the ids of the topics of managers, where they are known.
 
         If managers of different groups know a topic by different ids, it was just recreated and is
-        left out.
+        left out.  So is one with an uncommitted rewind: the topic may have been recreated, and is
+        looked at before the commit.
         """
         found: dict[str, str] = {}
         for key in keys:
             manager = self._find_one(key)
-            known = None if manager is None else manager.topic_id
-            if known and found.setdefault(key[1], known) != known:
+            if manager is None or not manager.topic_id:
+                continue
+            known = "" if manager.dirty and manager.rewind_number else manager.topic_id
+            if found.setdefault(key[1], known) != known:
                 found[key[1]] = ""
         return {topic: topic_id for topic, topic_id in found.items() if topic_id}
 

@@ -165,7 +165,9 @@ class Caller(ApiRequest, frozen=True, rename={"name": CLIENT, "incarnation": INC
             extra_json_schema={"pattern": "^[!-~]+( +[!-~]+)*$"},
         ),
     ]
-    incarnation: Annotated[Int64, Meta(description="The newest takes over.")] = 0
+    incarnation: Annotated[
+        Int64, Meta(description="Of two that are alive the higher one takes over.")
+    ] = 0
 
     def __post_init__(self) -> None:
         if not self.name.isprintable() or self.name != self.name.strip():

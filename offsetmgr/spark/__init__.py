@@ -6,15 +6,10 @@ down, queries continue.
 
 from __future__ import annotations
 
-from offsetmgr.spark.checkpoint import (
-    OffsetPair,
-    OffsetRange,
-    Reconciliation,
-    batch_ranges,
-    reconcile,
-)
+from offsetmgr.spark.checkpoint import OffsetRange, batch_ranges
 from offsetmgr.spark.commits import OffsetCommits, commit_offsets
 from offsetmgr.spark.committer import CommitCounts
+from offsetmgr.spark.reconcile import OffsetPair, Reconciliation, reconcile
 from offsetmgr.spark.starting import KafkaBatch, kafka_batch, starting_offsets
 
 __all__ = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.core import ERROR_LIMIT
 from offsetmgr.client.offsets import by_group
+from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     InvalidValueError,
@@ -16,12 +16,15 @@ from offsetmgr.errors import (
     OffsetCommitError,
     OffsetManagerError,
     OffsetTimeoutError,
+    error_info,
+    shown,
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.spark.committer import CommitCounts, Committer
+from offsetmgr.spark.committer import CommitCounts, Committer, Subscription
 from offsetmgr.spark.group_state import Groups
-from offsetmgr.spark.progress import Run, read_snapshot
+from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.spark.progress import Run
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import (
     FlushResult,
@@ -32,6 +35,7 @@ from offsetmgr.types import (
     check_group,
     check_topic,
 )
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,15 +77,19 @@ def commit_offsets(
     The start and the end of a failure are logged once for each cause and group.  ``on_error`` is
     called with each error on its own thread; the first exception that it raises is logged.
 
-    If several queries read a topic for one group, the lowest of their offsets is committed.  A
-    stopped query still counts until it runs again (with the same id or, under a new checkpoint,
-    with the same name) or is removed by ``release``.
+    If several queries read a topic for one group, the lowest of their offsets is committed; those
+    of all calls with this ``client`` count, whatever sessions and names they are for.  A stopped
+    query still counts until it runs again (with the same id or, under a new checkpoint, with the
+    same name) or is removed by ``release``.
+
+    A session's queries are its own: those of ``spark.newSession()`` need a call with that session.
+    If there are such queries without one, a warning is logged.
 
     Raises InvalidValueError.
     """
     wanted = _checked_groups(group, groups)
     if not hasattr(spark, "streams"):
-        raise InvalidValueError("spark", spark, "is no SparkSession", "give the session")
+        raise InvalidValueError("spark", spark, "is not a SparkSession", "give the session")
     check_client(client)
     if on_error is not None:
         check_callable(on_error, "on_error")
@@ -113,11 +121,10 @@ class OffsetCommits:
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._detached = False
-        self._committer = Committer(client, groups)
-        self._listener = CommitListener(spark, self._committer, query_name)
-        if on_error is not None:
-            name, args = "offsetmgr-errors", (on_error,)
-            threading.Thread(target=self._call, args=args, name=name, daemon=True).start()
+        self._committer = Committer.of(client)
+        self._subscription = Subscription(self._committer, groups, spark)
+        self._listener = CommitListener(spark, self._subscription, query_name)
+        self._caller = Worker("offsetmgr-errors", self._call)
         self._unwatch = client.watch_errors(self._failed)
         # In this order nothing falls between: what comes twice is the same batch.
         spark.streams.addListener(self._listener)
@@ -126,7 +133,7 @@ class OffsetCommits:
 
     @property
     def counts(self) -> CommitCounts:
-        return CommitCounts(**self._committer.counts)
+        return CommitCounts(**self._subscription.counts)
 
     def errors(self) -> Stream[OffsetManagerError]:
         """Return the unread errors of the groups' commits, until ``detach``.
@@ -150,35 +157,36 @@ class OffsetCommits:
         if not self._listener.is_wanted(query.name):
             fix = f"flush the query named {self._listener.query_name!r}"
             raise InvalidValueError("query", query.name, "is not committed here", fix)
-        progress = query.lastProgress
-        if progress is None:
+        snapshot = self._listener.position(query)
+        if snapshot is None:
             return FlushResult({}, {})
-        snapshot = read_snapshot(progress)
         try:
-            return self._flushed(snapshot, deadline)
+            failed = not query.isActive and query.exception() is not None
+            return self._flushed(snapshot, deadline, failed=failed)
         finally:
             if not query.isActive:
-                self._committer.end(Run.of(query))
+                self._subscription.end(Run.of(query))
 
     def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
         """Remove a stopped query (or its name or id) from the minimum of its groups.
 
         A query that still runs is removed when it ends.  Waits up to ``timeout`` seconds until the
-        offsets of the other queries are submitted.  Raises InvalidValueError if no such query was
-        committed here, ManagerStoppedError after ``detach``.
+        offsets of the other queries are submitted.  Works after ``detach``, too.  Raises
+        InvalidValueError if the groups have no such query.
         """
-        if self._detached:
-            raise ManagerStoppedError("these commits are detached, and keep no group back")
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
         if not getattr(query, "isActive", True):
-            self._committer.end(Run.of(query))
-        answered = wait([self._committer.release(name)], timeout).done
+            self._subscription.end(Run.of(query))
+        answered = wait([self._subscription.release(name)], timeout).done
         if not all(each.result() for each in answered):
-            fix = "give a query of this session, its queryName or its id"
-            raise InvalidValueError("query", name, "has not been committed here", fix)
+            hint = "give a query of this client, its queryName or its id"
+            raise InvalidValueError("query", name, "has not been committed to these groups", hint)
 
     def detach(self, timeout: float = DETACH_S) -> None:
         """Stop listening, commit what is left and stop the managers; a second call does nothing.
+
+        Queries that another call of ``commit_offsets`` commits to the group go on.  A query that
+        shared its partitions still counts, as one that has stopped.
 
         Waits up to ``timeout`` seconds.  What is not committed by then is logged, with the command
         that commits it later, and still sent while the client is open.
@@ -191,7 +199,7 @@ class OffsetCommits:
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # A session that was stopped before has no listeners any more.
             _log.debug("the listener was not removed", exc_info=True)
-        self._committer.close(timeout)
+        self._subscription.close(timeout)
         self._unwatch()
         self._errors.close()
         self._to_call.close()
@@ -204,25 +212,35 @@ class OffsetCommits:
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         """Take an error from the client's threads; it is logged by the client."""
-        if key is None or self._groups.include(key.group):
-            self._committer.counts["refused"] += isinstance(error, OffsetCommitError)
+        if key is None or key.group in self._groups.names():
+            self._subscription.counts["refused"] += isinstance(error, OffsetCommitError)
             self._errors.put(error)
             if self._on_error is not None:
                 self._to_call.put(error)
+                self._caller.ensure()
 
-    def _call(self, on_error: Callable[[OffsetManagerError], object]) -> None:
-        for error in self._to_call:
+    def _call(self) -> None:
+        on_error = self._on_error
+        for error in self._to_call if on_error is not None else ():
             try:
-                on_error(error)
-            except Exception as raised:  # noqa: BLE001 -- the user's function may raise anything
-                text = f"on_error of commit_offsets raised {type(raised).__name__}: {raised}"
-                self._committer.warn_once(("on_error",), text)
+                on_error(error)  # type: ignore[misc]  # which mypy takes for None again
+            except BaseException as raised:  # noqa: BLE001 -- the user's function may raise anything
+                text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
+                self._subscription.warn_once(("on_error", str(id(self))), text)
 
-    def _flushed(self, snapshot: Snapshot, deadline: Deadline) -> FlushResult:
-        wanted = self._committer.offsets(snapshot)
+    def _flushed(self, snapshot: Snapshot, deadline: Deadline, *, failed: bool) -> FlushResult:
+        uncommitted = self._of_former_logs(snapshot, deadline) if failed else {}
+        if uncommitted:
+            refused = {key.topic_partition for key in uncommitted}
+            snapshot = snapshot._replace(
+                sources=tuple(
+                    {place: offset for place, offset in source.items() if place not in refused}
+                    for source in snapshot.sources
+                )
+            )
+        wanted = self._subscription.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
-        uncommitted: dict[ManagerKey, Uncommitted] = {}
-        is_submitted = bool(wait([self._committer.put(snapshot)], deadline.left_s).done)
+        is_submitted = bool(wait([self._subscription.put(snapshot)], deadline.left_s).done)
         for group, partitions in by_group(wanted if is_submitted else ()).items():
             left_s = deadline.left_s
             result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
@@ -244,6 +262,32 @@ class OffsetCommits:
                 uncommitted[key] = Uncommitted(offset, OffsetTimeoutError(text))
         return FlushResult(committed, uncommitted)
 
+    def _of_former_logs(
+        self, snapshot: Snapshot, deadline: Deadline
+    ) -> dict[ManagerKey, Uncommitted]:
+        """Return the offsets of a failed query whose topics were recreated, and so are not its own.
+
+        Spark fails such a query, and still reports where it was before.
+        """
+        wanted = self._subscription.offsets(snapshot)
+        offsets = {key.topic_partition: offset for key, offset in wanted.items()}
+        try:
+            logs = read_logs(self._client, (place.topic for place in offsets), deadline)
+        except OffsetManagerError as error:
+            _log.debug("the logs of a failed query are not known: %s", error)
+            return {}
+        reasons = foreign(offsets, logs)
+        info, left = error_info(TOPIC_RECREATED), {}
+        for key, offset in wanted.items():
+            if key.topic_partition in reasons:
+                hint = (
+                    f"{reasons[key.topic_partition]}; start the query with a new checkpoint, and "
+                    "starting_offsets reads the new log from its start"
+                )
+                refusal = OffsetCommitError(*key, offset, info, hint)
+                left[key] = Uncommitted(OffsetAndMetadata(offset), refusal)
+        return left
+
 
 def _checked_groups(group: object, groups: object) -> Groups:
     """Return the groups as the caller named them: exactly one of the two arguments."""
@@ -255,7 +299,7 @@ def _checked_groups(group: object, groups: object) -> Groups:
         return Groups(check_group(group))
     if not isinstance(groups, Mapping) or not groups:
         fix = 'give a mapping such as {"orders": "orders-etl"}'
-        raise InvalidValueError("groups", groups, "is no mapping of topics to groups", fix)
+        raise InvalidValueError("groups", groups, "is not a mapping of topics to groups", fix)
     by_topic = {
         check_topic(topic, "groups topic"): check_group(name, f"groups[{topic!r}]")
         for topic, name in groups.items()

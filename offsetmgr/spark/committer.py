@@ -1,16 +1,18 @@
-"""The committer of a session's streaming queries.
+"""The committer of a client's streaming queries, and its subscriptions.
 
-A thread of its own submits what queries report, so that Spark's listener bus never waits.  When it
-has nothing to submit it stops the managers of ended queries, once Kafka has their offsets.
+All calls of ``commit_offsets`` with one client share one committer, so that a group is never ahead
+of any of its queries.  A thread of its own submits what queries report, so that Spark's listener
+bus never waits.  When it has nothing to submit it stops the managers of ended queries, once Kafka
+has their offsets.
 
 Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
 driver was killed before the last report, may never report anything.  Until its first report, a run
-is asked for its progress when it is idle and when it ends.
+is asked for its progress when it is idle and when it ends.  A continuous query reports nothing at
+all: it is asked all the time.
 """
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from collections import Counter, defaultdict
@@ -20,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import QueryReport, by_group
+from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import (
     ClientFencedError,
     OffsetManagerError,
@@ -28,19 +31,18 @@ from offsetmgr.errors import (
     shown,
 )
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark.group_state import Decision, Groups, GroupState
-from offsetmgr.types import (
-    ManagerKey,
-    OffsetAndMetadata,
-    Uncommitted,
-)
+from offsetmgr.spark.group_state import Decision, GroupState
+from offsetmgr.text import shell_word
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, Uncommitted
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.spark.group_state import Commit
+    from offsetmgr.spark.group_state import Commit, Groups
     from offsetmgr.spark.progress import Run, Snapshot
+    from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.spark")
 
@@ -56,6 +58,12 @@ STOP_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Pause before managers that could not be stopped are tried again."""
 
+POLL_S: Final = 1.0
+"""Pause between two looks at the checkpoint of a continuous query."""
+
+LOOK_AROUND_S: Final = 5.0
+"""Pause between two looks for queries of other sessions."""
+
 _SHOWN_CHARS: Final = 255
 _SHOWN_GROUPS: Final = 10
 _ERROR_CHARS: Final = 4_000
@@ -66,7 +74,7 @@ _MAX_REMEMBERED: Final = 1_000
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
 """Returns how far a run is; None if it cannot say yet."""
 
-_Task: TypeAlias = "Callable[[], bool]"
+_Task: TypeAlias = "Callable[[], object]"
 
 
 class CommitCounts(NamedTuple):
@@ -75,9 +83,9 @@ class CommitCounts(NamedTuple):
     submitted: int = 0
     """Offsets handed to the client."""
     rewinds: int = 0
-    """Of those, the rewinds: a query started anew at a lower offset."""
+    """Of those, the rewinds: a query started anew at a lower offset, or reads another log."""
     lower: int = 0
-    """Offsets not handed over, because the same run had reported a higher one before."""
+    """Offsets not handed over, because a higher one was reported or committed before."""
     not_taken: int = 0
     """Offsets that the client did not take, such as after its close."""
     refused: int = 0
@@ -87,63 +95,140 @@ class CommitCounts(NamedTuple):
     """Offsets and reports of Spark that could not be read."""
 
 
-class Committer:
-    """Commits by the decisions of its ``GroupState``, on a thread of its own.
+class Subscription:
+    """One call of ``commit_offsets``: the groups of its topics, and its counts.
 
-    Any thread may call its public methods, which never wait for the service, ``look_up`` and
-    ``close`` excepted.
+    Any thread may call its methods, which never wait, ``close`` excepted.
     """
 
-    def __init__(self, client: Offsets, groups: Groups) -> None:
-        self._client = client
-        self._state = GroupState(groups)
+    def __init__(self, committer: Committer, groups: Groups, session: object) -> None:
+        """The name of a running query is unique in its ``session``."""
+        self.groups = groups
+        self.session = session
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
-        self._warned: set[tuple[str, ...]] = set()
-        self._unheard: dict[Run, Ask] = {}
+        self.warn_once = committer.warn_once
+        self.unheard: dict[Run, Ask] = {}
         """Runs that have not reported anything yet."""
-        self._reports: dict[Run, QueryReport] = {}
-        """The last report of each run to the service."""
-        self._unread: dict[ManagerKey, Uncommitted | None] = {}
-        """Managers to be stopped, as no running query reads their partitions → the offset that the
-        last try could not commit."""
-        self._retry_at = 0.0
-        self._lost: set[ManagerKey] = set()
-        """Of those, the managers whose uncommitted offset was logged."""
-        self._is_overdue = False
-        """True if uncommitted offsets are logged at once."""
-        self._lock = threading.Lock()
-        """For ``_closed`` and ``_lost``."""
-        self._closed = False
-        self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="offsetmgr-spark", daemon=True)
-        self._thread.start()
+        self.silent: dict[Run, Ask] = {}
+        """Runs that never report anything."""
+        self.look_around: Callable[[], None] = lambda: None
+        """Called now and then on the committer's thread."""
+        self._committer = committer
+        self._is_closed = False
+        committer.attach(self)
 
-    def expect(self, run: Run, ask: Ask) -> None:
-        """Take up a run that may stay silent."""
-        self._unheard[run] = ask
+    def expect(self, run: Run, ask: Ask, *, is_silent: bool = False) -> None:
+        """Take up a run that may stay silent, or that always does."""
+        (self.silent if is_silent else self.unheard)[run] = ask
+        if is_silent:
+            self._do(lambda: self._committer.poll(self))
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
-        self._unheard.pop(snapshot.run, None)
-        return self._do(lambda: self._progress(snapshot))
+        self.unheard.pop(snapshot.run, None)
+        return self._do(lambda: self._committer.progress(self, snapshot))
 
     def idle(self, run: Run) -> None:
         """Ask a run that found nothing new, unless it has reported already."""
-        if run in self._unheard:
-            self._do(lambda: self._ask(run))
+        if run in self.unheard:
+            self._do(lambda: self._committer.ask(self, run))
 
     def end(self, run: Run, error: str | None = None) -> None:
         """Have the last offsets of a run committed and its managers stopped.
 
         ``error`` is why it failed, if Spark says so.
         """
-        self._do(lambda: self._end(run, error))
+        self._do(lambda: self._committer.end(self, run, error))
 
     def release(self, name: str) -> Future[bool]:
         """Remove a query from the minimum of its groups; False if no such query is known."""
-        return self._do(lambda: self._release(name))
+        return self._committer.do(lambda: self._committer.release(self, name))
 
     def offsets(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
-        return dict(self._state.offsets(snapshot))
+        return {
+            ManagerKey(group, *partition): offset
+            for group, part in self.groups.parts(snapshot).items()
+            for source in part.sources
+            for partition, offset in source.items()
+        }
+
+    def close(self, timeout: float) -> None:
+        """End the runs that nobody else commits, and wait until all is committed and stopped.
+
+        What is not committed after ``timeout`` seconds is logged, now or as soon as it is
+        submitted, and still sent as long as the client lives.
+        """
+        self._is_closed = True  # no late report of Spark comes behind the end
+        for run in list(self.unheard):
+            self._committer.do(partial(self._committer.ask, self, run))
+        self._committer.do(partial(self._committer.end_all, self))
+        self._committer.detach(self, timeout)
+
+    def _do(self, task: _Task) -> Future[bool]:
+        if not self._is_closed:
+            return self._committer.do(task)
+        done: Future[bool] = Future()
+        done.set_result(False)
+        return done
+
+
+class Committer:
+    """Commits for one client, by the decisions of each group's ``GroupState``."""
+
+    def __init__(self, client: Offsets) -> None:
+        self._client = client
+        self._groups: defaultdict[str, GroupState] = defaultdict(GroupState)
+        self._callers: dict[tuple[str, str], tuple[str, set[Subscription]]] = {}
+        """A group with a query's id → its newest run, and the calls that commit it."""
+        self._subscriptions: list[Subscription] = []
+        self._warned: set[tuple[str, ...]] = set()
+        self._reports: dict[Run, QueryReport] = {}
+        """The last report of each run to the service."""
+        self._unread: dict[ManagerKey, Uncommitted | None] = {}
+        """Managers to be stopped, as no running query reads their partitions → the offset that the
+        last try could not commit."""
+        self._lost: set[ManagerKey] = set()
+        """Of those, the managers whose uncommitted offset was logged."""
+        self._overdue: set[str] = set()
+        """Groups whose uncommitted offsets are logged at once."""
+        self._retry_at = self._poll_at = self._look_at = 0.0
+        self._lock = threading.Condition()
+        """For the tasks and ``_lost``; notified when managers were stopped."""
+        self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
+        self._worker = Worker("offsetmgr-spark", self._run)
+
+    @classmethod
+    def of(cls, client: Offsets) -> Committer:
+        """Return the committer that the client's queries share."""
+        with _making:
+            if not isinstance(client.committer, cls):
+                client.committer = cls(client)
+            return client.committer
+
+    def attach(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions.append(subscription)
+            self._overdue -= subscription.groups.names()
+            self._worker.ensure()
+
+    def detach(self, subscription: Subscription, timeout: float) -> None:
+        """Wait until nothing of the groups that only it commits is left, and report the rest."""
+        groups = subscription.groups.names()
+        with self._lock:
+            self._subscriptions.remove(subscription)
+            for other in self._subscriptions:
+                groups -= other.groups.names()
+            done = self.do(lambda: True)
+            self._lock.wait_for(lambda: done.done() and not self._left(groups), timeout)
+            self._overdue |= groups
+            self._report({key: self._unread[key] for key in self._left(groups)})
+
+    def do(self, task: _Task) -> Future[bool]:
+        """Have it done by the thread, after all that it was given before."""
+        done: Future[bool] = Future()
+        with self._lock:
+            self._tasks.put((done, task))
+            self._worker.ensure()
+        return done
 
     def look_up(self, groups: Iterable[str], timeout: float) -> dict[ManagerKey, int]:
         """Return what the groups have committed, each asked for up to ``timeout`` seconds."""
@@ -165,57 +250,62 @@ class Committer:
             self._warned.add(key)
             _log.warning("%s", message)
 
-    def close(self, timeout: float) -> None:
-        """End every run, and wait until all is committed and all managers are stopped.
-
-        What is not committed after ``timeout`` seconds is logged, now or as soon as it is
-        submitted, and still sent as long as the client lives.
-        """
-        with self._lock:
-            self._closed = True
-            for run in list(self._unheard):
-                self._tasks.put((Future(), partial(self._ask, run)))
-            self._tasks.put((Future(), self._end_all))
-        self._thread.join(timeout)
-        self._is_overdue = True
-        self._report(self._unread.copy())
-
-    def _do(self, task: _Task) -> Future[bool]:
-        """Have it done by the thread, after all that it was given before."""
-        done: Future[bool] = Future()
-        with self._lock:
-            if self._closed:
-                done.set_result(False)
-            else:
-                self._tasks.put((done, task))
-        return done
-
     # The thread.
 
     def _run(self) -> None:
-        while not (self._closed and self._tasks.empty() and not self._unread):
-            wait_s = max(0.0, self._retry_at - time.monotonic()) if self._unread else None
-            try:
-                done, task = self._tasks.get(timeout=wait_s)
-            except Empty:
-                done, task = Future(), self._stop_unread
-            try:
-                done.set_result(task())
-            except Exception:  # noqa: BLE001 -- the thread must outlive it: other queries need it
-                _log.exception("offsets of a query were not submitted")
-                done.set_result(False)
+        while True:
+            with self._lock:
+                if self._tasks.empty() and not self._subscriptions and not self._unread:
+                    self._worker.leave()
+                    return
+            task: _Task | None = self._due(time.monotonic())
+            done: Future[bool] = Future()
+            if task is None:
+                try:
+                    done, task = self._tasks.get(timeout=self._pause_s(time.monotonic()))
+                except Empty:
+                    if not self._unread or time.monotonic() < self._retry_at:
+                        continue
+                    task = self._stop_unread
+            self._do_safely(done, task)
+            with self._lock:
+                self._lock.notify_all()
 
-    def _progress(self, snapshot: Snapshot) -> bool:
-        # Only for the log that a group goes back, so it is left out when somebody waits.
-        new = () if self._closed else self._state.new_groups(snapshot)
-        decision = self._state.progress(snapshot, self.look_up(new, LOOK_UP_S))
-        self._apply(snapshot.run.query_id, decision, snapshot.label)
-        groups = sorted({key.group for key in self.offsets(snapshot)})
+    def _do_safely(self, done: Future[bool], task: _Task) -> None:
+        try:
+            done.set_result(bool(task()))
+        except BaseException:  # noqa: BLE001 -- other queries need the thread
+            _log.exception("offsets of a query were not submitted")
+            done.set_result(False)
+
+    def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
+        """Commit what a query has reported."""
+        for group, part in by.groups.parts(snapshot).items():
+            state = self._groups[group]
+            committed: dict[TopicPartition, int] = {}
+            # Only for the log that a group goes back, so it is omitted when somebody waits.
+            if by in self._subscriptions and state.is_new(part):
+                found = self.look_up([group], LOOK_UP_S)
+                committed = {key.topic_partition: offset for key, offset in found.items()}
+            self._callers_of(group, snapshot.run).add(by)
+            decision = state.progress(part, committed, by.session)
+            self._apply(by, group, decision, snapshot.label)
+        for topic in by.groups.ungrouped(snapshot):
+            self.warn_once(
+                ("ungrouped", topic, snapshot.label),
+                f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not name "
+                "it",
+            )
+        groups = {
+            group
+            for (group, query_id), (run_id, _) in self._callers.items()
+            if (query_id, run_id) == snapshot.run
+        }
         report = self._reports[snapshot.run] = QueryReport(
             *snapshot.run,
             "running",
             None if snapshot.name is None else snapshot.name[:_SHOWN_CHARS],
-            tuple(groups[:_SHOWN_GROUPS]),
+            tuple(sorted(groups)[:_SHOWN_GROUPS]),
             snapshot.batch_id,
             snapshot.timestamp,
             **snapshot.figures,
@@ -223,10 +313,14 @@ class Committer:
         self._client.report_query(report)
         return True
 
-    def _end(self, run: Run, error: str | None) -> bool:
-        self._ask(run)
-        self._unheard.pop(run, None)
-        self._apply(run.query_id, self._state.end(run))
+    def end(self, by: Subscription, run: Run, error: str | None) -> bool:
+        self.ask(by, run)
+        by.unheard.pop(run, None)
+        by.silent.pop(run, None)
+        for group in by.groups.names():
+            if self._callers.get((group, run.query_id), ("",))[0] == run.run_id:
+                del self._callers[group, run.query_id]
+            self._apply(by, group, self._groups[group].end(run), f"query {run.query_id}")
         report = self._reports.pop(run, None)
         if report is not None:
             state = "failed" if error else "ended"
@@ -234,19 +328,36 @@ class Committer:
             self._client.report_query(report._replace(state=state, error=shown_error))
         return True
 
-    def _end_all(self) -> bool:
-        for run in self._state.running():
-            self._apply(run.query_id, self._state.end(run)._replace(held_back={}))
+    def end_all(self, by: Subscription) -> bool:
+        """End the runs that no other call of ``commit_offsets`` commits."""
+        by.silent.clear()
+        for group in by.groups.names():
+            for run in self._groups[group].running():
+                callers = self._callers_of(group, run)
+                callers.discard(by)
+                if not callers:
+                    decision = self._groups[group].end(run)
+                    if not any(group in each.groups.names() for each in self._subscriptions):
+                        decision = decision._replace(held_back=None)
+                    self._apply(by, group, decision, f"query {run.query_id}")
         return True
 
-    def _release(self, name: str) -> bool:
-        decision = self._state.release(name)
-        self._apply(name, decision or Decision())
-        return decision is not None
+    def _callers_of(self, group: str, run: Run) -> set[Subscription]:
+        run_id, callers = self._callers.get((group, run.query_id), ("", set()))
+        if run_id != run.run_id:
+            callers = set()
+            self._callers[group, run.query_id] = run.run_id, callers
+        return callers
 
-    def _ask(self, run: Run) -> bool:
-        """Ask a run how far it is, if it has not reported yet."""
-        ask = self._unheard.get(run)
+    def release(self, by: Subscription, name: str) -> bool:
+        decisions = {group: self._groups[group].release(name) for group in by.groups.names()}
+        for group, decision in decisions.items():
+            self._apply(by, group, decision or Decision(), f"query {name}")
+        return any(decision is not None for decision in decisions.values())
+
+    def ask(self, by: Subscription, run: Run) -> bool:
+        """Ask a run how far it is, if it has not reported yet, or never does."""
+        ask = by.unheard.get(run) or by.silent.get(run)
         try:
             snapshot = ask() if ask else None
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
@@ -255,34 +366,67 @@ class Committer:
             return False
         if snapshot is None:
             return False
-        self._unheard.pop(run, None)
-        return self._progress(snapshot)
+        by.unheard.pop(run, None)
+        return self.progress(by, snapshot)
 
-    def _apply(self, query_id: str, decision: Decision, label: str | None = None) -> None:
-        self._log(label or f"query {query_id}", decision)
-        submitted = self._submit(decision.commits)
-        rewinds = sum(commit.back_from is not None for commit in decision.commits.values())
-        self.counts.update(
+    def poll(self, *callers: Subscription) -> None:
+        """Ask the runs that never report anything."""
+        for by in callers:
+            for run in list(by.silent):
+                self.ask(by, run)
+
+    def _pause_s(self, now_s: float) -> float:
+        """Return the seconds until something is due."""
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        times_s = [now_s + LONGEST_WAIT_S]
+        if self._unread:
+            times_s.append(self._retry_at)
+        if subscriptions:
+            times_s.append(self._look_at)
+        if any(each.silent for each in subscriptions):
+            times_s.append(self._poll_at)
+        return max(0.0, min(times_s) - now_s)
+
+    def _due(self, now_s: float) -> _Task | None:
+        """Return what is due, and comes before what waits; None if there is nothing."""
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        if now_s >= self._poll_at and any(each.silent for each in subscriptions):
+            self._poll_at = now_s + POLL_S
+            return partial(self.poll, *subscriptions)
+        if now_s >= self._look_at and subscriptions:
+            self._look_at = now_s + LOOK_AROUND_S
+            return partial(_look_around, subscriptions)
+        return None
+
+    def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
+        """Submit first: what is logged or counted then keeps no offset from being committed."""
+        submitted = self._submit(group, decision.commits)
+        if decision.unread:
+            unread = [ManagerKey(group, *partition) for partition in decision.unread]
+            self._unread.update(dict.fromkeys(unread))
+            self._retry_at = 0.0
+        by.counts.update(
             submitted=submitted,
-            rewinds=rewinds,
+            rewinds=sum(commit.back_from is not None for commit in decision.commits.values()),
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
-        if decision.unread:
-            self._unread.update(dict.fromkeys(decision.unread))
-            self._retry_at = 0.0
+        self._log(group, decision, label)
 
-    def _submit(self, commits: Mapping[ManagerKey, Commit]) -> int:
+    def _submit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> int:
         """Hand the commits to the client; return how many it took."""
-        batches: defaultdict[tuple[str, bool], dict[tuple[str, int], int | OffsetAndMetadata]] = (
-            defaultdict(dict)
-        )
-        for key, commit in commits.items():
+        batches: defaultdict[bool, dict[tuple[str, int], int | OffsetAndMetadata]]
+        batches = defaultdict(dict)
+        for partition, commit in commits.items():
+            key = ManagerKey(group, *partition)
             self._unread.pop(key, None)
             self._lost.discard(key)
-            batches[key.group, commit.rewind][key.topic_partition] = commit.offset
+            batches[commit.rewind][partition] = commit.offset
         taken = 0
-        for (group, rewind), offsets in batches.items():
+        # First those that go back: they may show that the topic was recreated.
+        for rewind, offsets in sorted(batches.items(), reverse=True):
             try:
                 self._client.submit(group, offsets, rewind=rewind)
             except OffsetManagerError as error:
@@ -291,40 +435,51 @@ class Committer:
                 taken += len(offsets)
         return taken
 
-    def _log(self, label: str, decision: Decision) -> None:
-        back = [
-            f"{key} from {commit.back_from} to {commit.offset}"
-            for key, commit in decision.commits.items()
-            if commit.back_from is not None
-        ]
+    def _log(self, group: str, decision: Decision, label: str) -> None:
+        def places(partitions: Mapping[TopicPartition, tuple[object, ...]], text: str) -> str:
+            return listed(
+                [
+                    f"{ManagerKey(group, *partition)} {text.format(*values)}"
+                    for partition, values in partitions.items()
+                ]
+            )
+
+        back = {
+            partition: (commit.back_from, commit.offset)
+            for partition, commit in decision.commits.items()
+            if commit.back_from is not None and partition not in decision.other_log
+        }
         if back:
             text = "%s takes its group back, because its new run starts further behind: %s"
-            _log.warning(text, label, listed(back))
-        lower = [
-            f"{key} at {each.before}, not {each.offset}" for key, each in decision.lower.items()
-        ]
-        if lower:
+            _log.warning(text, label, places(back, "from {} to {}"))
+        if decision.other_log:
+            text = (
+                "%s goes back within its run: the topic was deleted and recreated, or its log was "
+                "cut; the group follows: %s"
+            )
+            _log.warning(text, label, places(decision.other_log, "to {} from {}"))
+        if decision.lower:
             text = "%s reports lower offsets than before, which are not committed: %s"
-            _log.warning(text, label, listed(lower))
-        for group, topic in decision.shared:
+            _log.warning(text, label, places(decision.lower, "at {1}, not {0}"))
+        for topic in decision.shared:
             self.warn_once(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
                 "their offsets is committed; give each query a group of its own "
                 "(query_name=... commits one query alone)",
             )
-        for group, query in decision.held_back.items():
+        query = decision.held_back
+        if query is not None:
             self.warn_once(
                 ("held back", group, query),
                 f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
                 "further than what it has read, though other queries have read more; "
                 f"commits.release({shown(query)}) lets the group go on without it",
             )
-        for topic in decision.ungrouped:
-            self.warn_once(
-                ("ungrouped", topic, label),
-                f"topic {topic} of {label} is not committed: groups={{...}} does not name it",
-            )
+
+    def _left(self, groups: set[str]) -> list[ManagerKey]:
+        """Return the managers of ``groups`` that are not stopped yet."""
+        return [key for key in self._unread.copy() if key.group in groups]
 
     def _stop_unread(self) -> bool:
         """Stop the managers that hold nothing which this client may still commit."""
@@ -337,7 +492,7 @@ class Committer:
             if stopped:
                 places = [key.topic_partition for key in stopped]
                 self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
-            lost = keys if self._is_overdue else stopped
+            lost = keys if group in self._overdue else stopped
             self._report({key: self._unread[key] for key in lost})
             for key in stopped:
                 del self._unread[key]
@@ -365,5 +520,14 @@ class Committer:
                 "this driver has ended, compare the two by offsetmgr spark reconcile --checkpoint "
                 "CHECKPOINT --group %s --service %s and add --execute to commit (CHECKPOINT is the "
                 "query's checkpointLocation)",
-                *(group, listed(lost), shlex.quote(group), self._client.url),
+                *(group, listed(lost), shell_word(group), shell_word(self._client.url)),
             )
+
+
+def _look_around(subscriptions: Iterable[Subscription]) -> None:
+    for each in subscriptions:
+        _log.guard("cannot look for queries of other sessions", each.look_around)
+
+
+_making: Final = threading.Lock()
+"""While a client gets its committer."""

@@ -1,14 +1,15 @@
-"""Decides which offsets to commit from the progress of every query; pure.
+"""Decides which offsets a group commits from the progress of every query; pure.
 
-Within one run a query only goes forward.  A new run may go back: its first offset of each
-partition is taken as it is, and counted where it is lower.
+Within one run a query goes forward.  A new run may go back: its first offset of each partition is
+taken as it is, and counted where it is lower.  A later batch of one run that ends lower was read
+from another log, such as of a topic that was recreated: the group follows, as for a rewind.
 
-Where several sources, of one query or of many, read the same partition for the same group, the
-lowest of their offsets is committed.  A query that stops while others share its partitions keeps
-its offsets in that minimum: started again it must not find the group ahead of what it has read.
-They leave it when the query runs again, which is known by its id or else by its name, or when it
-is released.  A query that has no name and starts with a new checkpoint is another query: what it
-had read before stays the minimum until it is released.
+Where several sources, of one query or of many, read the same partition, the lowest of their offsets
+is committed.  A query that stops while others share its partitions keeps its offsets in that
+minimum: started again it must not find the group ahead of what it has read.  They leave it when the
+query runs again, which is known by its id or else by its name, or when it is released.  A query
+that has no name and starts with a new checkpoint is another query: what it had read before stays
+the minimum until it is released.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.spark.progress import Run
-from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.types import TopicPartition
 
 _MAX_ENDED: Final = 1_000
 """Ended runs to remember, so that their late reports are recognised."""
@@ -39,8 +40,26 @@ class Groups(NamedTuple):
         """Return the group of ``topic``; None if the topic is to be left alone."""
         return self.group or self.by_topic.get(topic)
 
-    def include(self, group: str) -> bool:
-        return group == self.group or group in self.by_topic.values()
+    def names(self) -> set[str]:
+        return {self.group} if self.group else set(self.by_topic.values())
+
+    def parts(self, snapshot: Snapshot) -> dict[str, Snapshot]:
+        """Return what a snapshot says of each group, by the group's name."""
+        sources: dict[str, list[dict[TopicPartition, int]]] = {}
+        for source in snapshot.sources:
+            of_source: dict[str, dict[TopicPartition, int]] = {}
+            for partition, offset in source.items():
+                group = self.group_of(partition.topic)
+                if group is not None:
+                    of_source.setdefault(group, {})[partition] = offset
+            for group, offsets in of_source.items():
+                sources.setdefault(group, []).append(offsets)
+        return {group: snapshot._replace(sources=tuple(each)) for group, each in sources.items()}
+
+    def ungrouped(self, snapshot: Snapshot) -> set[str]:
+        """Return the topics of a snapshot that have no group."""
+        topics = {partition.topic for source in snapshot.sources for partition in source}
+        return {topic for topic in topics if self.group_of(topic) is None}
 
 
 class Commit(NamedTuple):
@@ -63,16 +82,16 @@ class Lower(NamedTuple):
 class Decision(NamedTuple):
     """Offsets to commit, and facts to log."""
 
-    commits: Mapping[ManagerKey, Commit] = {}
-    lower: Mapping[ManagerKey, Lower] = {}
-    shared: frozenset[tuple[str, str]] = frozenset()
-    """Groups, each with a topic that more than one source reads for it."""
-    ungrouped: frozenset[str] = frozenset()
-    """Topics that no group was named for."""
-    unread: frozenset[ManagerKey] = frozenset()
+    commits: Mapping[TopicPartition, Commit] = {}
+    lower: Mapping[TopicPartition, Lower] = {}
+    other_log: Mapping[TopicPartition, Lower] = {}
+    """Partitions that a running query reads from another log than before."""
+    shared: frozenset[str] = frozenset()
+    """Topics that more than one source reads."""
+    unread: frozenset[TopicPartition] = frozenset()
     """No running query reads these any more."""
-    held_back: Mapping[str, str] = {}
-    """Groups that go no further than what a query that stopped has read → its name, or id."""
+    held_back: str | None = None
+    """The name, or id, of a stopped query: the group goes no further than what it has read."""
 
 
 @dataclass
@@ -81,6 +100,8 @@ class _Query:
 
     run_id: str
     name: str | None
+    session: object
+    """Where its name is unique."""
     timestamp: str = ""
     batch_id: int = -1
     ended: bool = False
@@ -89,31 +110,30 @@ class _Query:
 
 
 class GroupState:
-    """The position of every query in its groups.  Not thread-safe."""
+    """The position of every query in one group.  Not thread-safe."""
 
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
+    def __init__(self) -> None:
         self._queries: OrderedDict[str, _Query] = OrderedDict()
-        self._offsets: dict[ManagerKey, dict[str, int]] = {}
+        self._offsets: dict[TopicPartition, dict[str, int]] = {}
         """Of each partition the offsets that count, by the query's id."""
-        self._submitted: dict[ManagerKey, int] = {}
+        self._submitted: dict[TopicPartition, int] = {}
 
-    def offsets(self, snapshot: Snapshot) -> Iterator[tuple[ManagerKey, int]]:
-        for source in snapshot.sources:
-            for (topic, partition), offset in source.items():
-                group = self._groups.group_of(topic)
-                if group is not None:
-                    yield ManagerKey(group, topic, partition), offset
-
-    def new_groups(self, snapshot: Snapshot) -> set[str]:
-        """Return the groups of which the snapshot names partitions that were not submitted yet."""
-        return {key.group for key, _ in self.offsets(snapshot) if key not in self._submitted}
+    def is_new(self, snapshot: Snapshot) -> bool:
+        """Return True if the snapshot names partitions that were not submitted yet."""
+        return any(place not in self._submitted for source in snapshot.sources for place in source)
 
     def running(self) -> list[Run]:
         return [Run(each, query.run_id) for each, query in self._queries.items() if not query.ended]
 
-    def progress(self, snapshot: Snapshot, committed: Mapping[ManagerKey, int]) -> Decision:
-        """Take a snapshot in; ``committed`` is what ``new_groups`` had committed, where known.
+    def progress(
+        self,
+        snapshot: Snapshot,
+        committed: Mapping[TopicPartition, int],
+        session: object = None,
+    ) -> Decision:
+        """Take in a snapshot; ``committed`` is what the group had committed, where known.
+
+        Of the running queries of one ``session`` only one has the snapshot's name.
 
         A snapshot older than one seen before changes nothing.  The last one of a run that has
         ended is taken too, but it cannot go back; end the run again after it.
@@ -121,63 +141,65 @@ class GroupState:
         if self._is_late(snapshot):
             return Decision()
         query_id = snapshot.run.query_id
-        left = self._begin(snapshot)
+        left, is_next = self._begin(snapshot, session)
         query = self._queries[query_id]
         is_last, query.ended = query.ended, False
-        commits: dict[ManagerKey, Commit] = {}
-        lower: dict[ManagerKey, Lower] = {}
-        lowest: dict[ManagerKey, int] = {}
-        shared: set[tuple[str, str]] = set()
-        for key, offset in self.offsets(snapshot):
-            if key in lowest:
-                shared.add((key.group, key.topic))
-            lowest[key] = min(offset, lowest.get(key, offset))
-        for key, offset in lowest.items():
-            counting = self._offsets.get(key, {})
+        commits: dict[TopicPartition, Commit] = {}
+        lower: dict[TopicPartition, Lower] = {}
+        other_log: dict[TopicPartition, Lower] = {}
+        lowest: dict[TopicPartition, int] = {}
+        shared: set[str] = set()
+        for source in snapshot.sources:
+            for partition, offset in source.items():
+                if partition in lowest:
+                    shared.add(partition.topic)
+                lowest[partition] = min(offset, lowest.get(partition, offset))
+        for partition, offset in lowest.items():
+            counting = self._offsets.get(partition, {})
             if counting.keys() - {query_id}:
-                shared.add((key.group, key.topic))
+                shared.add(partition.topic)
                 if is_last and query.is_released:
                     continue
-            floor = self._submitted.get(key, committed.get(key))
+            floor = self._submitted.get(partition, committed.get(partition))
             before = counting.get(query_id, floor if is_last else None)
             if before is not None and offset < before:
-                lower[key] = Lower(offset, before)
-                continue
+                if not is_next or is_last:
+                    lower[partition] = Lower(offset, before)
+                    continue
+                other_log[partition] = Lower(offset, before)
             is_first = query_id not in counting and not is_last
-            self._offsets.setdefault(key, {})[query_id] = offset
-            least = self._submitted[key] = min(self._offsets[key].values())
+            self._offsets.setdefault(partition, {})[query_id] = offset
+            least = self._submitted[partition] = min(self._offsets[partition].values())
             goes_back = floor is not None and least < floor
-            commits[key] = Commit(least, is_first or goes_back, floor if goes_back else None)
-        commits.update(self._raised(key for key in left if key not in commits))
-        topics = {partition.topic for source in snapshot.sources for partition in source}
-        ungrouped = frozenset(t for t in topics if self._groups.group_of(t) is None)
-        return Decision(commits, lower, frozenset(shared), ungrouped, self._unread(left))
+            commits[partition] = Commit(least, is_first or goes_back, floor if goes_back else None)
+        commits.update(self._raised(each for each in left if each not in commits))
+        return Decision(commits, lower, other_log, frozenset(shared), self._unread(left))
 
     def end(self, run: Run) -> Decision:
         query = self._queries.get(run.query_id)
         if query is None or query.run_id != run.run_id or query.ended:
             return Decision()
         query.ended = True
-        keys = self._keys_of(run.query_id)
-        held = {key for key in keys if len(self._offsets[key]) > 1 and not query.is_released}
-        self._leave(run.query_id, [key for key in keys if key not in held])
+        read = self._read_by(run.query_id)
+        held = {each for each in read if len(self._offsets[each]) > 1 and not query.is_released}
+        self._leave(run.query_id, [each for each in read if each not in held])
         self._queries.move_to_end(run.query_id)
         self._forget_ended()
-        held_back = dict.fromkeys((key.group for key in held), query.name or run.query_id)
-        return Decision(self._raised(keys), unread=self._unread(keys), held_back=held_back)
+        held_back = (query.name or run.query_id) if held else None
+        return Decision(self._raised(read), unread=self._unread(read), held_back=held_back)
 
     def release(self, name: str) -> Decision | None:
-        """Let groups go on without the query of this id or name; None if there is none.
+        """Let the group go on without the query of this id or name; None if there is none.
 
         One that runs is released when it ends.
         """
         found = [each for each, query in self._queries.items() if name in {each, query.name}]
-        left: list[ManagerKey] = []
+        left: list[TopicPartition] = []
         for query_id in found:
             query = self._queries[query_id]
             query.is_released = True
             if query.ended:
-                left += self._leave(query_id, self._keys_of(query_id))
+                left += self._leave(query_id, self._read_by(query_id))
         return Decision(self._raised(left), unread=self._unread(left)) if found else None
 
     def _is_late(self, snapshot: Snapshot) -> bool:
@@ -190,51 +212,57 @@ class GroupState:
         # goes on from the checkpoint, so its batches are not below those of the run before.
         return snapshot.timestamp < query.timestamp and snapshot.batch_id < query.batch_id
 
-    def _begin(self, snapshot: Snapshot) -> list[ManagerKey]:
-        """Note the snapshot's run; return what the runs that it replaces had read."""
+    def _begin(self, snapshot: Snapshot, session: object) -> tuple[list[TopicPartition], bool]:
+        """Note the snapshot's run.
+
+        Returns what the runs that it replaces had read, and True for a later batch of a known run.
+        """
         (query_id, run_id), name = snapshot.run, snapshot.name
         query = self._queries.get(query_id)
-        left: list[ManagerKey] = []
-        if query is None or query.run_id != run_id:
-            # Of all that run in a session at once, one alone has this name.
+        left: list[TopicPartition] = []
+        is_next = False
+        if query is not None and query.run_id == run_id:
+            is_next = snapshot.batch_id > query.batch_id
+        else:
             for each, before in self._queries.items():
-                if each == query_id or (name is not None and before.name == name):
+                has_name = name is not None and before.name == name
+                if each == query_id or (has_name and (before.ended or before.session == session)):
                     before.ended = before.is_released = True
-                    left += self._leave(each, self._keys_of(each))
-            query = self._queries[query_id] = _Query(run_id, name)
+                    left += self._leave(each, self._read_by(each))
+            query = self._queries[query_id] = _Query(run_id, name, session)
         query.timestamp = snapshot.timestamp
         query.batch_id = snapshot.batch_id
-        return left
+        return left, is_next
 
-    def _keys_of(self, query_id: str) -> list[ManagerKey]:
-        return [key for key, counting in self._offsets.items() if query_id in counting]
+    def _read_by(self, query_id: str) -> list[TopicPartition]:
+        return [each for each, counting in self._offsets.items() if query_id in counting]
 
-    def _leave(self, query_id: str, keys: list[ManagerKey]) -> list[ManagerKey]:
-        """Take the query's offsets of ``keys`` out of the minimum."""
-        for key in keys:
-            del self._offsets[key][query_id]
-            if not self._offsets[key]:
-                del self._offsets[key]
-        return keys
+    def _leave(self, query_id: str, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Take the query's offsets of ``partitions`` out of the minimum."""
+        for partition in partitions:
+            del self._offsets[partition][query_id]
+            if not self._offsets[partition]:
+                del self._offsets[partition]
+        return partitions
 
-    def _raised(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, Commit]:
-        """Return what may go on, because somebody behind has left."""
-        commits: dict[ManagerKey, Commit] = {}
-        for key in keys:
-            least = min(self._offsets.get(key, {}).values(), default=-1)
-            if least > self._submitted.get(key, -1):
-                self._submitted[key] = least
-                commits[key] = Commit(least)
+    def _raised(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Commit]:
+        """Return what may go on, because a query that was behind has left."""
+        commits: dict[TopicPartition, Commit] = {}
+        for partition in partitions:
+            least = min(self._offsets.get(partition, {}).values(), default=-1)
+            if least > self._submitted.get(partition, -1):
+                self._submitted[partition] = least
+                commits[partition] = Commit(least)
         return commits
 
-    def _unread(self, keys: Iterable[ManagerKey]) -> frozenset[ManagerKey]:
+    def _unread(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         unread = frozenset(
-            key
-            for key in keys
-            if all(self._queries[each].ended for each in self._offsets.get(key, ()))
+            partition
+            for partition in partitions
+            if all(self._queries[each].ended for each in self._offsets.get(partition, ()))
         )
-        for key in unread:
-            self._submitted.pop(key, None)
+        for partition in unread:
+            self._submitted.pop(partition, None)
         return unread
 
     def _forget_ended(self) -> None:

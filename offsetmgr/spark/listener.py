@@ -9,15 +9,18 @@ calls ``CommitListener`` itself.
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
-from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark.progress import Run, read_snapshot
+from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.progress import Run, Snapshot, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +34,12 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsetmgr.spark.committer import Committer
-    from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.spark.committer import Subscription
 
 _log = SafeLogger("offsetmgr.spark")
+
+_attached: Final[WeakSet[CommitListener]] = WeakSet()
+"""The listeners of all sessions of this process."""
 
 
 def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -45,10 +50,7 @@ def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any],
     """
 
     def run(self: object, event: object) -> None:
-        try:
-            method(self, event)
-        except Exception:  # noqa: BLE001 -- nothing may reach Spark
-            _log.exception("an event of a query was not handed over")
+        _log.guard("an event of a query was not handed over", method, self, event)
 
     return run
 
@@ -59,12 +61,18 @@ class CommitListener(StreamingQueryListener):
     The methods have Spark's names.  For ``onQueryStarted`` the start of a query itself waits.
     """
 
-    def __init__(self, spark: SparkSession, committer: Committer, query_name: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, subscription: Subscription, query_name: str | None
+    ) -> None:
         self.query_name = query_name
         """The name of the query that is committed; None for every query."""
+        self.ids: set[str] = set()
+        """The session's queries that were seen, committed or not."""
         self._spark = spark
-        self._committer = committer
+        self._subscription = subscription
         self._has_matched = query_name is None
+        subscription.look_around = self.look_around
+        _attached.add(self)
 
     @cached_property
     def _jlistener(self) -> Any:
@@ -81,17 +89,27 @@ class CommitListener(StreamingQueryListener):
     @_without_raising
     def take_up(self, query: StreamingQuery) -> None:
         """Hand over the progress of a query that runs already."""
-        run, progress = Run.of(query), query.lastProgress
+        run = Run.of(query)
+        self.ids.add(run.query_id)
         if self.is_wanted(query.name):
             self._expect(run, query)
-            if progress is not None:
-                self.hand_over(progress)
+            snapshot = self.position(query)
+            if snapshot is not None:
+                self._subscription.put(snapshot)
             if not query.isActive:
                 # Its end may have been reported before its progress was taken: it is not repeated.
-                self._committer.end(run)
+                self._subscription.end(run)
+
+    def position(self, query: StreamingQuery) -> Snapshot | None:
+        """Return how far a query is, by its last report or, if it makes none, by its checkpoint."""
+        progress = query.lastProgress
+        if progress is not None:
+            return self._read(progress)
+        return _ContinuousQuery(self._spark, query).position() if _is_continuous(query) else None
 
     @_without_raising
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
+        self.ids.add(str(event.id))
         if self.is_wanted(event.name):
             # Looked up while Spark waits: a run with nothing to do may be over in a moment.
             query = self._spark.streams.get(str(event.id))
@@ -104,31 +122,55 @@ class CommitListener(StreamingQueryListener):
 
     @_without_raising
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        self._committer.idle(Run.of(event))
+        self._subscription.idle(Run.of(event))
 
     @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        self._committer.end(Run.of(event), event.exception)
+        self._subscription.end(Run.of(event), event.exception)
 
     def hand_over(self, progress: object) -> None:
         snapshot = self._read(progress)
         if snapshot is not None:
-            self._committer.put(snapshot)
+            self._subscription.put(snapshot)
 
     def _expect(self, run: Run, query: StreamingQuery) -> None:
-        def ask() -> Snapshot | None:
-            progress = query.lastProgress
-            return None if progress is None else self._read(progress)
-
         self._has_matched = True
-        self._committer.expect(run, ask)
+        if _is_continuous(query):
+            ask = _ContinuousQuery(self._spark, query).news
+            self._subscription.expect(run, ask, is_silent=True)
+        else:
+            self._subscription.expect(run, lambda: self.position(query))
+
+    def look_around(self) -> None:
+        """Warn of queries of other sessions that would be committed, were they of this one."""
+        session = getattr(self._spark, "_jsparkSession", None)
+        if session is None:  # Spark Connect shows a client its own queries alone
+            return
+        known = set().union(*(listener.ids for listener in _attached))
+        running = session.sharedState().activeStreamingQueries()
+        found = []
+        for key in list(running):
+            query = running[key] if str(key) not in known else None
+            progress = None if query is None else query.lastProgress()
+            if progress is None:
+                continue
+            self.ids.add(str(key))
+            snapshot = read_snapshot(json.loads(progress.json()))
+            if self._subscription.offsets(snapshot) and self.is_wanted(snapshot.name):
+                found.append(snapshot.label)
+        if found:
+            _log.warning(
+                "not committed, as of another session of this driver: %s; to commit them, call "
+                "commit_offsets with that session and the same client",
+                listed(found),
+            )
 
     def _read(self, progress: object) -> Snapshot | None:
-        warn_once = self._committer.warn_once
+        warn_once = self._subscription.warn_once
         try:
             snapshot = read_snapshot(progress)
         except InvalidValueError as error:
-            self._committer.counts["unreadable"] += 1
+            self._subscription.counts["unreadable"] += 1
             warn_once(("report",), f"a query's progress is not understood: {error}")
             return None
         if not self.is_wanted(snapshot.name):
@@ -138,9 +180,52 @@ class CommitListener(StreamingQueryListener):
                 warn_once(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
         for source, problem in snapshot.problems.items():
-            self._committer.counts["unreadable"] += 1
+            self._subscription.counts["unreadable"] += 1
             text = f"{snapshot.label}, source {source}: {problem}"
             warn_once((snapshot.run.query_id, source), text)
+        return snapshot
+
+
+def _is_continuous(query: StreamingQuery) -> bool:
+    """Return True for a query with a continuous trigger; it reports nothing.
+
+    Of Spark Connect it is not known.
+    """
+    execution = getattr(query, "_jsq", None)
+    name = "" if execution is None else str(execution.streamingQuery().getClass().getName())
+    return name.endswith("ContinuousExecution")
+
+
+class _ContinuousQuery:
+    """Reads how far a continuous query is from its checkpoint."""
+
+    def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
+        self._run, self._name = Run.of(query), query.name
+        location = query._jsq.streamingQuery().resolvedCheckpointRoot()  # noqa: SLF001 -- PySpark does not have it
+        self._checkpoint = open_checkpoint(str(location), spark)
+        self._epoch = -1
+
+    def position(self) -> Snapshot | None:
+        """Return the end of the last finished epoch; None before the first."""
+        finished = self._checkpoint.last_finished()
+        if finished is None:
+            return None
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        return Snapshot(
+            run=self._run,
+            name=self._name,
+            timestamp=now.replace("+00:00", "Z"),
+            batch_id=finished.batch_id,
+            sources=(finished.offsets,),
+            problems={},
+        )
+
+    def news(self) -> Snapshot | None:
+        """Return ``position`` if another epoch has finished since the last call."""
+        snapshot = self.position()
+        if snapshot is None or snapshot.batch_id == self._epoch:
+            return None
+        self._epoch = snapshot.batch_id
         return snapshot
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import warnings
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import Offsets
 from offsetmgr.deadlines import Deadline
@@ -63,6 +65,8 @@ Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
 _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 """Their numbers in Spark's JSON."""
 
+_WHOLE_NAMES: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+
 _IGNORED: Final = "earliest"
 """Valid for any topics; Spark reads its checkpoint instead."""
 
@@ -86,11 +90,16 @@ def starting_offsets(
 ) -> str:
     """Return the committed offsets of ``group`` for the option ``startingOffsets`` of Spark.
 
-    It has every partition of ``topics``, or of all topics whose whole name matches ``pattern``
-    (then use the source's option ``subscribePattern``).  A partition without a committed offset
-    starts at ``missing``: ``earliest``, ``latest`` (streaming queries only), the first record at a
-    datetime with a time zone, or ``error``; the log has their number at level INFO.  A committed
-    offset outside the log is replaced by the nearest end of the log, with a warning.
+    It has every partition of ``topics``, or of all topics that the source's option
+    ``subscribePattern`` takes for the same ``pattern``: those whose name contains a match, or, with
+    ``spark.sql.streaming.kafka.useDeprecatedOffsetFetching``, is one.  That setting, and Java's
+    regular expressions, are those of the session ``spark``, by default the active one.
+
+    A partition without a committed offset starts at ``missing``: ``earliest``, ``latest``
+    (streaming queries only), the first record at a datetime with a time zone, or ``error``; the log
+    has their number at level INFO.  So does a partition whose committed offset is beyond the end of
+    its log, as after the topic was recreated.  One whose committed offset has expired starts at the
+    first record.  Both are logged with the number of records.
 
     Spark ignores the option if the query has a checkpoint.  With ``checkpoint``, the query's
     checkpointLocation, such a job starts even if the service or Kafka is down, because neither is
@@ -113,7 +122,7 @@ def starting_offsets(
     if pattern is None:
         names = _check_topics(topics)
     elif topics is not None:
-        raise InvalidValueError("pattern", pattern, "was given beside topics", "give one of them")
+        raise InvalidValueError("pattern", pattern, "is given with topics", "give one of them")
     if checkpoint is not None:
         files = open_checkpoint(checkpoint, spark)
         if files.has_offsets():
@@ -122,10 +131,10 @@ def starting_offsets(
     deadline = Deadline(timeout)
     try:
         if pattern is not None:
-            names = _matching(client, pattern, deadline)
+            names = _matching(client, pattern, spark or _active_session(), deadline)
         logs = client.topics(names, timeout=deadline.left_s)
         committed = client.committed(group, timeout=deadline.left_s)
-        starts = _starts(client, group, logs, committed, missing, deadline)
+        starts, absent = _starts(client, group, logs, committed, missing, deadline)
     except OffsetManagerError as error:
         if unavailable == "error" or not _is_unavailable(error):
             raise
@@ -134,7 +143,7 @@ def starting_offsets(
         return unavailable
     if missing in _SPARK_NAMES:
         # By name: the end of a log moves until Spark comes to read it.
-        starts.update(dict.fromkeys(starts.keys() - committed.keys(), _SPARK_NAMES[missing]))
+        starts.update(dict.fromkeys(absent, _SPARK_NAMES[missing]))
     return _spark_json(starts)
 
 
@@ -238,7 +247,7 @@ def kafka_batch(
     client.claim(group, latest, timeout=deadline.left_s)
     try:
         committed = client.committed(group, timeout=deadline.left_s)
-        starts = _starts(client, group, logs, committed, missing, deadline)
+        starts, absent = _starts(client, group, logs, committed, missing, deadline)
         if read_committed:
             stable = client.stable_ends(names, timeout=deadline.left_s)
             # Asked for after the ends, it may lie beyond them.
@@ -246,7 +255,7 @@ def kafka_batch(
         ends = _ends(client, latest, until, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
         for partition, offset in starts.items():
-            at_end = partition not in committed and missing == "latest"
+            at_end = partition in absent and missing == "latest"
             start = latest[partition] if at_end else offset
             # If it would end before it starts, there is nothing to read.
             ranges[partition] = OffsetRange(start, max(start, ends[partition]))
@@ -298,7 +307,7 @@ def _commit(
     ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
         partition: each.end for partition, each in ranges.items()
     }
-    # The partition may end before what is committed: its topic was made anew.
+    # The partition may end before what is committed: its topic was recreated.
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
 
 
@@ -326,41 +335,78 @@ def _starts(
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     missing: Missing,
     deadline: Deadline,
-) -> dict[TopicPartition, int]:
-    """Return the start in every partition of ``logs``, within the log; see ``starting_offsets``.
+) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+    """Return the start in every partition of ``logs``, and which of them start at ``missing``.
 
-    Raises InvalidValueError if ``missing`` is ``error`` and a partition has no committed offset.
+    Raises InvalidValueError if ``missing`` is ``error`` and a partition starts there.
     """
-    starts: dict[TopicPartition, int] = {}
-    absent: list[TopicPartition] = []
-    for topic, partitions in logs.items():
-        for number, log in sorted(partitions.items()):
-            partition = TopicPartition(topic, number)
-            if partition in committed:
-                starts[partition] = _clamped(group, partition, committed[partition].offset, log)
-            else:
-                absent.append(partition)
-                at_start = missing == "earliest"
-                starts[partition] = log.log_start_offset if at_start else log.high_watermark
-    if not absent:
-        return starts
-    if missing == "error":
-        fix = "commit them first, or say where to start with missing='earliest'"
-        raise InvalidValueError("group", group, f"has nothing committed for {listed(absent)}", fix)
-    some = f" for {len(absent)} of {len(starts)} partitions" if committed else ""
-    _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
-    if isinstance(missing, datetime):
+    places = {
+        TopicPartition(topic, number): log
+        for topic, partitions in logs.items()
+        for number, log in sorted(partitions.items())
+    }
+    known = {place: committed[place].offset for place in places if place in committed}
+    beyond = [place for place, offset in known.items() if offset > places[place].high_watermark]
+    absent = [place for place in places if place not in known or place in beyond]
+    starts = {place: log.log_start_offset for place, log in places.items()}
+    if missing != "earliest":
+        starts.update({place: places[place].high_watermark for place in absent})
+    for place in known.keys() - set(beyond):
+        expired = starts[place] - known[place]
+        starts[place] = max(starts[place], known[place])
+        if expired > 0:
+            _log.warning(
+                "group %s has offset %d committed for %s; %d records have expired unread (%s)",
+                *(group, known[place], place, expired, _holds(places[place])),
+            )
+    _report_absent(group, known, places, beyond, len(absent), missing)
+    if isinstance(missing, datetime) and absent:
         at_ms = check_moment(missing, "missing")
         at = client.offsets_at({each.topic for each in absent}, at_ms, timeout=deadline.left_s)
         # One that appeared between the two requests is not among those asked for.
         starts.update({each: at[each] for each in absent if each in at})
-    return starts
+    return starts, absent
+
+
+def _report_absent(
+    group: str,
+    known: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, PartitionRange],
+    beyond: Collection[TopicPartition],
+    absent: int,
+    missing: Missing,
+) -> None:
+    """Log the partitions that start at ``missing``, or raise InvalidValueError if it is an error.
+
+    The offsets of those in ``beyond`` are beyond the end of their log.
+    """
+    texts = [f"{place} (committed {known[place]}; {_holds(logs[place])})" for place in beyond]
+    if absent and missing == "error":
+        others = listed([place for place in logs if place not in known])
+        parts = [f"nothing committed for {others}"] if others else []
+        parts += [f"offsets beyond the end of the log: {listed(texts)}"] if texts else []
+        hint = "commit them first, or say where to start with missing='earliest'"
+        raise InvalidValueError("group", group, f"has {' and '.join(parts)}", hint)
+    if beyond:
+        _log.warning(
+            "group %s has offsets beyond the end of the log, as after a topic was deleted and "
+            "recreated, or its log cut: %s; starting at %s, as if nothing was committed",
+            *(group, listed(texts), missing),
+        )
+    if absent > len(beyond):
+        some = f" for {absent - len(beyond)} of {len(logs)} partitions" if known else ""
+        _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
+
+
+def _holds(log: PartitionRange) -> str:
+    count = log.high_watermark - log.log_start_offset
+    return f"the log holds {count} records, {log.log_start_offset} to {log.high_watermark}"
 
 
 def check_client(client: object) -> Offsets:
     if not isinstance(client, Offsets):
         fix = 'give OffsetClient("http://127.0.0.1:8741") or LocalOffsets("localhost:9092")'
-        raise InvalidValueError("client", client, "is no client", fix)
+        raise InvalidValueError("client", client, "is not a client", fix)
     return client
 
 
@@ -387,21 +433,6 @@ def _check_until(until: object) -> None:
             check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
 
 
-def _clamped(group: str, partition: TopicPartition, offset: int, log: PartitionRange) -> int:
-    nearest = min(max(offset, log.log_start_offset), log.high_watermark)
-    if nearest != offset:
-        what = (
-            "below the first one it holds: what lay between is deleted"
-            if offset < nearest
-            else "beyond its end: the topic was truncated or made anew"
-        )
-        where = f"topic {partition.topic} partition {partition.partition}"
-        text = f"group {group} has offset {offset} committed for {where}, {what}"
-        holds = f"the partition holds {log.log_start_offset} to {log.high_watermark}"
-        _log.warning("%s; starting at %d (%s)", text, nearest, holds)
-    return nearest
-
-
 def _is_unavailable(error: OffsetManagerError) -> bool:
     """Return True if the service or Kafka is away, False if one of them refuses."""
     if isinstance(error, ServiceError):
@@ -412,14 +443,46 @@ def _is_unavailable(error: OffsetManagerError) -> bool:
     return isinstance(error, (ServiceUnavailableError, OffsetTimeoutError, OverloadedError))
 
 
-def _matching(client: Offsets, pattern: str, deadline: Deadline) -> list[str]:
-    every = client.topic_names(timeout=deadline.left_s)
+def _matching(
+    client: Offsets, pattern: str, spark: SparkSession | None, deadline: Deadline
+) -> list[str]:
+    """Return the topics that ``subscribePattern`` takes."""
+    topics = client.topic_names(timeout=deadline.left_s)
+    is_whole = spark is not None and str(spark.conf.get(_WHOLE_NAMES, "false")).lower() == "true"
+    jvm = getattr(spark, "_jvm", None)
     try:
-        names = [name for name in every if re.fullmatch(pattern, name)]
-    except (re.error, TypeError) as error:
-        fix = "use what Java's and Python's regular expressions have in common"
-        raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", fix) from None
+        if jvm is not None:
+            names = _matching_in_java(jvm, pattern, topics, is_whole=is_whole)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of what means something else in Java
+                expression = re.compile(pattern, re.ASCII)
+            match = expression.fullmatch if is_whole else expression.search
+            names = [name for name in topics if match(name)]
+    except (re.error, TypeError, FutureWarning, DeprecationWarning) as error:
+        hint = "use what Java's and Python's regular expressions have in common"
+        raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", hint) from None
     if not names:
-        fix = "create a topic first, or widen it; it has to match the whole name"
-        raise InvalidValueError("pattern", pattern, "matches no topic", fix)
+        how = "it has to match the whole name" if is_whole else "a topic's name has to contain it"
+        hint = f"create a topic first, or widen it; {how}"
+        raise InvalidValueError("pattern", pattern, "matches no topic", hint)
     return names
+
+
+def _matching_in_java(jvm: Any, pattern: str, topics: list[str], *, is_whole: bool) -> list[str]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 -- pyspark's
+
+    try:
+        expression = jvm.java.util.regex.Pattern.compile(pattern)
+        matchers = ((name, expression.matcher(name)) for name in topics)
+        return [name for name, each in matchers if (each.matches() if is_whole else each.find())]
+    except Py4JError as error:
+        raise TypeError(str(error).partition("\n")[2].partition("\n")[0] or str(error)) from None
+
+
+def _active_session() -> SparkSession | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 -- only where it is there anyway
+
+    return SparkSession.getActiveSession()

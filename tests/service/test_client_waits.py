@@ -84,6 +84,15 @@ def test_an_unanswered_stop_frees_its_partition(cut: threading.Event) -> None:
         assert owner(service, PEER) == "etl"
 
 
+def test_a_close_releases_partitions_of_a_partly_refused_claim(service: Running) -> None:
+    """A client that is closed at once leaves no partition to its lease."""
+    with OffsetClient(service.address, "owner") as owner:
+        owner.claim("g", [("t", 0)])
+        with OffsetClient(service.address, "late") as late, pytest.raises(ManagerExistsError):
+            late.claim("g", [("t", 0), ("t", 1)])
+        owner.claim("g", [("t", 1)])
+
+
 def test_a_new_manager_outlives_the_stop_of_its_predecessor(
     service: Running, cut: threading.Event
 ) -> None:

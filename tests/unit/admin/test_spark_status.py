@@ -51,7 +51,7 @@ def test_what_the_log_has_lost_and_where_the_group_is_are_told(tmp_path: Path) -
     assert {str(each.partition): each.note for each in found} == {
         "gone-0": "does not exist: the query fails",
         "orders-0": "20 offsets expired unread: lost; group is 15 ahead",
-        "orders-1": "beyond the end of the log: the topic was made anew",
+        "orders-1": "beyond the end of the log: the topic was recreated, or its log cut",
     }
     assert [each.lost for each in found] == [0, 20, 0]
 

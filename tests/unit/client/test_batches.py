@@ -102,3 +102,23 @@ def test_what_is_known_to_be_committed() -> None:
     partition.commit(OffsetAndMetadata(5), 3)
     partition.commit(OffsetAndMetadata(9), 2)
     assert seen(9) == (OffsetAndMetadata(5), 3)
+
+
+def test_what_follows_a_lower_offset_names_no_former_topic() -> None:
+    """It may be the first of a recreated topic: its id, and that of later ones, is asked for."""
+    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
+
+    def named(offset: int) -> dict[str, str]:
+        assert partitions.submit(key, OffsetAndMetadata(offset), rewind=offset == 3) is None
+        batch = partitions.take()
+        assert batch is not None
+        partitions.accept(batch, {})
+        return dict(batch.topic_ids)
+
+    assert named(9) == {}
+    partitions.learn({"orders": "former"})
+    assert named(10) == {"orders": "former"}
+    assert named(3) == {}
+    assert named(5) == {}
+    partitions.learn({"orders": "new"})
+    assert named(6) == {"orders": "new"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,47 @@ def test_what_two_sources_read_is_one_range(checkpoint: WrittenCheckpoint) -> No
     checkpoint.batch(0, orders(10), orders(20))
     checkpoint.batch(1, orders(12), orders(21))
     assert checkpoint.files.ranges(1) == {where(0): (10, 21)}
+
+
+def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) -> None:
+    """With asynchronous progress tracking, or after a kill, some batches have one or none."""
+    checkpoint.batch(2, orders(20, 0))
+    checkpoint.batch(5, orders(50, 0), finished=False)
+    checkpoint.write("commits/4", "v1\n{}")
+    assert checkpoint.files.last_finished() == (2, {where(0): 20, where(1): 0})
+    assert checkpoint.files.ranges(5) == {where(0): (20, 50), where(1): (0, 0)}
+    assert checkpoint.files.last_begun() == (5, 1_700_000_000)
+
+
+@pytest.mark.parametrize("folder", ["commits", "offsets"])
+def test_an_empty_file_finishes_no_batch(checkpoint: WrittenCheckpoint, folder: str) -> None:
+    """As Spark has it: it refuses to start, and runs the batch again once the file is removed."""
+    checkpoint.batch(2, orders(20))
+    assert checkpoint.files.problems() == []
+    checkpoint.batch(3, orders(30))
+    checkpoint.write(f"{folder}/3", "")
+    assert checkpoint.files.last_finished() == (2, {where(0): 20})
+    (problem,) = checkpoint.files.problems()
+    assert problem.startswith(f"{folder}/3 is empty")
+
+
+def test_a_finished_batch_without_offsets_is_an_error(checkpoint: WrittenCheckpoint) -> None:
+    """Its group must not be taken for one that has read nothing."""
+    checkpoint.write("commits/4", "v1\n{}")
+    with pytest.raises(InvalidValueError, match="offsets/4"):
+        checkpoint.files.last_finished()
+    checkpoint.write("offsets/4", "")
+    with pytest.raises(InvalidValueError, match="is empty"):
+        checkpoint.files.last_finished()
+
+
+def test_epochs_of_a_continuous_query_are_batches(checkpoint: WrittenCheckpoint) -> None:
+    """Their offsets have an empty line in place of the batch's watermark."""
+    checkpoint.write("offsets/7", "v1\n\n" + json.dumps(orders(5)))
+    checkpoint.write("commits/7", "v1\n{}")
+    assert checkpoint.files.last_finished() == (7, {where(0): 5})
+    assert checkpoint.files.last_begun() == (7, None)
+    assert checkpoint.files.query_id() == "7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

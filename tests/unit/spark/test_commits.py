@@ -72,8 +72,9 @@ class Session:
 class Query(SimpleNamespace):
     """A query, which is its own start event; ``answer`` says how far it is."""
 
-    def __init__(self, query: str, answer: Callable[[], object]) -> None:
-        super().__init__(id=query, runId="r1", name=None, isActive=True, answer=answer)
+    def __init__(self, query: str, answer: Callable[[], object], name: str | None = None) -> None:
+        super().__init__(id=query, runId="r1", name=name, isActive=True, answer=answer)
+        self.exception = lambda: None
 
     @property
     def lastProgress(self) -> object:  # noqa: N802 -- Spark's name
@@ -152,17 +153,61 @@ def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
-def test_going_back_within_a_run_is_refused(
+def test_a_recreated_topic_is_followed_within_a_run(
     session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lower offset of the same run is not committed, but counted and logged."""
-    session.report(9)
+    """With failOnDataLoss=false a query goes on in the new log; its group follows, in one line."""
+    session.report(100)
+    eventually(lambda: at(client), 100)
+    session.report(30, batchId=1)
+    eventually(lambda: at(client), 30)
+    session.report(40, batchId=2)
+    eventually(lambda: at(client), 40)
+    assert commits.counts.rewinds == 1
+    (told,) = [each for each in caplog.messages if "goes back within its run" in each]
+    assert "etl/orders/0 to 30 from 100" in told
+
+
+def test_queries_of_several_calls_share_their_minimum(
+    session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls for two queries, or two sessions, with one client: the group waits for the slower one.
+
+    After the detach of its call the slower query counts as stopped, until it is released.
+    """
+    other = Session()
+    with attach(session, client, query_name="fast") as fast:
+        slow = attach(other, client, query_name="slow")
+        other.report(10, query="s", name="slow")
+        session.report(100, query="f", name="fast")
+        query: Any = Query("f", partial(progress, 100, "f", name="fast"), "fast")
+        assert fast.flush(query, WAIT_S).ok
+        assert at(client) == 10
+        slow.detach(WAIT_S)
+        session.report(110, query="f", name="fast", batchId=1)
+        query = Query("f", partial(progress, 110, "f", name="fast", batchId=1), "fast")
+        assert fast.flush(query, WAIT_S).ok
+        assert at(client) == 10
+        assert "commits.release('slow')" in caplog.text
+        slow.release("slow", WAIT_S)
+        eventually(lambda: at(client), 110)
+
+
+def test_a_query_that_two_calls_commit_outlives_the_detach_of_one(
+    service: Running, session: Session, client: OffsetClient
+) -> None:
+    """A cell that was run twice: one of its two listeners goes, the other commits on."""
+    again = Session()
+    first, second = attach(session, client), attach(again, client)
+    for here in (session, again):
+        here.report(5)
+    eventually(lambda: at(client), 5)
+    first.detach(WAIT_S)
+    assert managers(service) == 1
+    again.report(9, batchId=1)
     eventually(lambda: at(client), 9)
-    session.report(5, batchId=1)
-    eventually(lambda: commits.counts.lower, 1)
-    assert "etl/orders/0 at 9, not 5" in caplog.text
-    commits.detach()
-    assert at(client) == 9
+    second.detach(WAIT_S)
+    assert managers(service) == 0
 
 
 def test_a_query_that_starts_behind_takes_its_group_back(
@@ -269,7 +314,7 @@ def test_a_flush_speaks_of_what_was_released_meanwhile(
     # If managers are stopped between the submit and the flush of the client:
     submitted: Future[bool] = Future()
     submitted.set_result(True)
-    monkeypatch.setattr(commits._committer, "put", lambda _snapshot: submitted)
+    monkeypatch.setattr(commits._subscription, "put", lambda _snapshot: submitted)
     for offset in (9, 12):
         query: Any = Query("q", partial(progress, offset))
         committed, uncommitted = commits.flush(query, WAIT_S)
@@ -319,9 +364,7 @@ def test_a_name_is_missed_only_while_no_query_has_it(
         OffsetClient(NOWHERE, name="driver") as client,
         attach(session, client, query_name="orders"),
     ):
-        query = Query("q0", lambda: None)
-        query.name = first
-        session.start(query)
+        session.start(Query("q0", lambda: None, first))
         for name in (None, "payments", None, "ordres"):
             session.report(50, name=name)
     logged = [each for each in caplog.messages if "query_name" in each]
@@ -428,3 +471,38 @@ def test_nothing_is_raised_into_spark(
         "Expecting valu",
         "'NoneType' obj",
     ]
+
+
+@pytest.fixture
+def raising_log() -> Iterator[None]:
+    """Every log call of the process raises."""
+
+    class Raises(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise SystemExit(record.name)
+
+    root, handler = logging.getLogger(), Raises()
+    root.addHandler(handler)
+    yield
+    root.removeHandler(handler)
+
+
+@pytest.mark.usefixtures("raising_log")
+def test_a_raising_log_handler_keeps_no_offset_from_its_group(
+    session: Session, client: OffsetClient
+) -> None:
+    """What a report has to say is logged behind its submit, and ends no thread."""
+
+    def on_error(_: object) -> None:
+        raise SystemExit
+
+    client.submit("etl", {PLACE: 500}, sync=True)
+    with attach(session, client, on_error=on_error) as commits:
+        session.report(9)
+        session.report(3, query="other", topic="payments")
+        session.listener.onQueryProgress(None)
+        commits._failed(None, ManagerStoppedError("an error for on_error"))
+        session.report(5, batchId=1)
+        session.report(12, batchId=2)
+        eventually(lambda: at(client), 12)
+        assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from offsetmgr.spark.group_state import Commit, Decision, Groups, GroupState, Lower
 from offsetmgr.spark.progress import Run, Snapshot
-from offsetmgr.types import ManagerKey, TopicPartition
+from offsetmgr.types import TopicPartition
 
-KEY = ManagerKey("etl", "orders", 0)
-OTHER = ManagerKey("etl", "orders", 1)
+KEY = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
 
 
 def snapshot(
@@ -30,8 +30,8 @@ def snapshot(
 
 @pytest.fixture
 def state() -> GroupState:
-    """One group for every topic."""
-    return GroupState(Groups("etl"))
+    """The state of one group."""
+    return GroupState()
 
 
 def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
@@ -41,12 +41,33 @@ def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
     assert decision.commits == {KEY: Commit(40, rewind=False, back_from=None)}
 
 
-def test_a_lower_offset_in_one_run_is_refused_alone(state: GroupState) -> None:
-    """A partition that goes back within a run is refused; its peers go on."""
+def test_a_lower_offset_in_a_repeated_report_is_refused_alone(state: GroupState) -> None:
+    """A partition that goes back within one batch is refused; its peers go on."""
     state.progress(snapshot({0: 23, 1: 5}), {})
-    decision = state.progress(snapshot({0: 22, 1: 6}, batch=1), {})
+    decision = state.progress(snapshot({0: 22, 1: 6}), {})
     assert decision.lower == {KEY: Lower(22, 23)}
     assert set(decision.commits) == {OTHER}
+
+
+def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
+    """The query reads another log, such as of a recreated topic: a rewind, reported once."""
+    state.progress(snapshot({0: 100, 1: 5}), {})
+    decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {})
+    assert decision.commits == {KEY: Commit(30, rewind=True, back_from=100), OTHER: Commit(6)}
+    assert decision.other_log == {KEY: Lower(30, 100)}
+    following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {})
+    assert following == Decision({KEY: Commit(40), OTHER: Commit(6)})
+
+
+def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:
+    """Running queries of two sessions may have the same name; a stopped one runs again anywhere."""
+    first = snapshot({0: 10}, query="p")._replace(name="etl")
+    second = snapshot({0: 50}, query="q")._replace(name="etl")
+    state.progress(first, {}, "one")
+    assert state.progress(second, {}, "other").commits[KEY].offset == 10
+    state.end(Run("p", "r1"))
+    third = snapshot({0: 60}, query="r")._replace(name="etl")
+    assert state.progress(third, {}, "other").commits[KEY].offset == 60
 
 
 def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
@@ -60,10 +81,10 @@ def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
 def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> None:
     """If the group was ahead of a starting query, going back is logged."""
     first = snapshot({0: 10})
-    assert state.new_groups(first) == {"etl"}
+    assert state.is_new(first)
     decision = state.progress(first, {KEY: 500})
     assert decision.commits == {KEY: Commit(10, rewind=True, back_from=500)}
-    assert state.new_groups(first) == set()
+    assert not state.is_new(first)
 
 
 def test_a_new_run_counts_whatever_the_clock_says(state: GroupState) -> None:
@@ -95,7 +116,7 @@ def test_two_sources_on_one_topic_commit_the_lowest(
     """Of two sources in one query the one behind counts, whichever it is, and it is told."""
     decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {})
     assert decision.commits[KEY].offset == 20
-    assert decision.shared == {("etl", "orders")}
+    assert decision.shared == {"orders"}
 
 
 def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
@@ -103,18 +124,23 @@ def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
     state.progress(snapshot({0: 50}), {})
     joined = state.progress(snapshot({0: 20}, query="p"), {})
     assert joined.commits == {KEY: Commit(20, rewind=True, back_from=50)}
-    assert joined.shared == {("etl", "orders")}
+    assert joined.shared == {"orders"}
     assert state.progress(snapshot({0: 60}, batch=1), {}).commits[KEY].offset == 20
     assert state.progress(snapshot({0: 90}, query="p", batch=1), {}).commits[KEY].offset == 60
 
 
 def test_each_topic_goes_to_its_own_group() -> None:
-    """With a group per topic, a topic without one is told and left alone."""
-    state = GroupState(Groups(by_topic={"orders": "etl"}))
-    assert set(state.progress(snapshot({0: 1}), {}).commits) == {KEY}
-    stray = state.progress(snapshot({0: 1}, query="p", topic="payments"), {})
-    assert not stray.commits
-    assert stray.ungrouped == {"payments"}
+    """With a group per topic, a topic without one is left alone and named."""
+    groups = Groups(by_topic={"orders": "etl", "bills": "accounts"})
+    both = snapshot({0: 1})._replace(
+        sources=({KEY: 1, TopicPartition("bills", 0): 2}, {TopicPartition("payments", 0): 3})
+    )
+    parts = groups.parts(both)
+    assert {group: part.sources for group, part in parts.items()} == {
+        "etl": ({KEY: 1},),
+        "accounts": ({TopicPartition("bills", 0): 2},),
+    }
+    assert groups.ungrouped(both) == {"payments"}
 
 
 def test_an_ended_run_leaves_what_nobody_else_reads(state: GroupState) -> None:
@@ -152,7 +178,7 @@ def behind(state: GroupState) -> GroupState:
     """Query q is at 100 and runs, query p has stopped at 10."""
     state.progress(snapshot({0: 100}), {})
     state.progress(snapshot({0: 10}, query="p"), {})
-    assert state.end(Run("p", "r1")) == Decision(held_back={"etl": "p"})
+    assert state.end(Run("p", "r1")) == Decision(held_back="p")
     return state
 
 
@@ -160,7 +186,7 @@ def test_a_stopped_query_keeps_its_group_back(behind: GroupState) -> None:
     """The others commit no further than it has read; its last report still counts."""
     assert behind.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 10
     assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}).commits == {KEY: Commit(15)}
-    assert behind.end(Run("p", "r1")).held_back == {"etl": "p"}
+    assert behind.end(Run("p", "r1")).held_back == "p"
     assert behind.progress(snapshot({0: 300}, batch=2), {}).commits[KEY].offset == 15
 
 
@@ -177,7 +203,7 @@ def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> N
     """Under a new checkpoint it is another query: the one before still counts."""
     state.progress(snapshot({0: 100}), {})
     state.progress(snapshot({0: 10}, query="p")._replace(name=None), {})
-    assert state.end(Run("p", "r1")).held_back == {"etl": "p"}
+    assert state.end(Run("p", "r1")).held_back == "p"
     again = snapshot({0: 40}, query="new")._replace(name=None)
     assert state.progress(again, {}).commits[KEY].offset == 10
 
@@ -224,7 +250,7 @@ def test_never_ahead_of_any_query(events: list[tuple[str, int, int, bool]]) -> N
 
     Not even of one that has stopped, unless it was alone then.
     """
-    state = GroupState(Groups("etl"))
+    state = GroupState()
     runs = dict.fromkeys("qp", 0)
     running: set[str] = set()
     at: dict[str, int] = {}

@@ -26,6 +26,10 @@ GROUP = "orders-etl"
 def serving() -> Iterator[Running]:
     """One service for all of them."""
     with running() as here:
+        broker = here.coordinator.broker
+        broker.create_topic("orders", 4)
+        for partition in range(4):
+            broker.set_log(TopicPartition("orders", partition), 0, 100)
         yield here
 
 
@@ -121,3 +125,43 @@ def test_what_is_no_checkpoint_is_told_in_a_line(service: Running, tmp_path: Pat
     assert failed.exit_code == 1
     assert "no file named metadata" in failed.stderr
     assert committed(service) == [12, 5, 30]
+
+
+@pytest.fixture
+def recreated(service: Running) -> Iterator[Running]:
+    """The log of one partition ends below the checkpoint, and another partition is gone."""
+    place = TopicPartition("orders", 0)
+    service.coordinator.broker.set_log(place, 0, 7)
+    yield service
+    service.coordinator.broker.set_log(place, 0, 100)
+
+
+def test_offsets_of_a_former_log_are_refused_by_name(
+    recreated: Running, checkpoint: WrittenCheckpoint
+) -> None:
+    """A topic was recreated: nothing is committed, or with --partial the others alone."""
+    checkpoint.batch(3, {"orders": {"0": 10, "1": 20}, "gone": {"5": 3}})
+    shown = reconcile(recreated, checkpoint)
+    assert shown.exit_code == 3
+    assert "offset 10 is beyond the end of the log, 7: the topic was deleted" in shown.stdout
+    refused = reconcile(recreated, checkpoint, "--execute")
+    assert refused.exit_code == 1
+    assert "orders-0 (offset 10 is beyond the end of the log" in refused.stderr
+    assert "gone-5 (the partition does not exist any more)" in refused.stderr
+    assert committed(recreated) == [12, 5, 30]
+    done = reconcile(recreated, checkpoint, "--execute", "--partial")
+    assert done.exit_code == 3, done.output
+    assert "Committed 1 of 3 partitions" in done.stdout
+    assert committed(recreated) == [12, 20, 30]
+
+
+def test_an_unfinished_batch_and_an_empty_file_are_left_out(
+    service: Running, checkpoint: WrittenCheckpoint
+) -> None:
+    """A crash of the file system empties the newest file: the batch before it counts."""
+    checkpoint.batch(3, orders(50, 50, 50, 50))
+    checkpoint.write("commits/3", "")
+    done = reconcile(service, checkpoint, "--execute")
+    assert done.exit_code == 0, done.output
+    assert "commits/3 is empty" in done.stdout
+    assert committed(service) == [10, 20, 30, 40]

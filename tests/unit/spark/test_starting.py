@@ -52,27 +52,67 @@ def client(service: Running) -> Iterator[OffsetClient]:
         yield made
 
 
-def test_a_pattern_names_every_topic_it_matches(client: OffsetClient) -> None:
-    """As Spark does, by the whole name; every partition of them and no other."""
-    start = json.loads(starting_offsets(client, GROUP, pattern=PATTERN))
-    assert start == {"orders-eu": {"0": -2, "1": 3}, "orders-us": {"0": -2, "1": -2}}
-
-
-def test_offsets_that_the_log_no_longer_holds_are_clamped(
-    service: Running, client: OffsetClient, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        (PATTERN, ["old-orders-eu", "orders-eu", "orders-us"]),
+        (r"^orders-\w+", ["orders-eu", "orders-us"]),
+        (r"orders-us|nothing", ["orders-us"]),
+        ("(?i)ORDERS-EU$", ["old-orders-eu", "orders-eu"]),
+    ],
+)
+def test_a_pattern_names_every_topic_that_spark_reads(
+    client: OffsetClient, pattern: str, topics: list[str]
 ) -> None:
-    """Below the log's start and beyond its end the nearest is taken, and both figures are told."""
-    places = [TopicPartition("cut", number) for number in range(2)]
-    service.coordinator.broker.create_topic("cut", 2)
-    for place, offset in zip(places, (2, 77), strict=True):
-        service.coordinator.broker.set_log(place, 6, 10)
-        service.coordinator.broker.commit_externally("cut", {place: OffsetAndMetadata(offset)})
-    assert json.loads(starting_offsets(client, "cut", ["cut"])) == {"cut": {"0": 6, "1": 10}}
-    below, beyond = [each for each in caplog.messages if "topic cut" in each]
-    assert "offset 2 committed for topic cut partition 0, below" in below
-    assert "starting at 6" in below
-    assert "offset 77 committed for topic cut partition 1, beyond" in beyond
-    assert "starting at 10" in beyond
+    """Spark takes each topic whose name contains a match; every partition of them is named."""
+    start = json.loads(starting_offsets(client, GROUP, pattern=pattern))
+    assert sorted(start) == topics
+    if "orders-eu" in topics:
+        assert start["orders-eu"] == {"0": -2, "1": 3}
+
+
+@pytest.fixture
+def cut(service: Running, unique_name: str) -> str:
+    """A topic whose log begins above one committed offset and ends below another; the group."""
+    service.coordinator.broker.create_topic(unique_name, 3)
+    for number, offset in enumerate((2, 77, 8)):
+        place = TopicPartition(unique_name, number)
+        service.coordinator.broker.set_log(place, 6, 10, {9: 5_000})
+        service.coordinator.broker.commit_externally(
+            unique_name, {place: OffsetAndMetadata(offset)}
+        )
+    return unique_name
+
+
+@pytest.mark.parametrize(
+    ("missing", "start", "told"),
+    [
+        ("earliest", -2, "earliest"),
+        ("latest", -1, "latest"),
+        (datetime.fromtimestamp(5, timezone.utc), 9, "1970"),
+    ],
+)
+def test_an_offset_of_a_former_log_starts_where_none_is_committed(
+    client: OffsetClient,
+    cut: str,
+    caplog: pytest.LogCaptureFixture,
+    missing: Any,
+    start: int,
+    told: str,
+) -> None:
+    """Never at the end of the new log, whose records would be skipped; the warning counts them."""
+    found = json.loads(starting_offsets(client, cut, [cut], missing=missing))
+    assert found == {cut: {"0": 6, "1": start, "2": 8}}
+    expired, beyond = [each for each in caplog.messages if cut in each]
+    assert f"offset 2 committed for {cut}-0; 4 records have expired unread" in expired
+    assert f"{cut}-1 (committed 77; the log holds 4 records, 6 to 10)" in beyond
+    assert f"starting at {told}" in beyond
+
+
+def test_an_offset_of_a_former_log_may_be_an_error(client: OffsetClient, cut: str) -> None:
+    """It is as missing as one that was never committed."""
+    with pytest.raises(InvalidValueError, match=f"beyond the end of the log: {cut}-1"):
+        starting_offsets(client, cut, [cut], missing="error")
 
 
 def test_gaps_may_be_an_error(client: OffsetClient) -> None:
@@ -182,12 +222,12 @@ def test_what_has_no_offset_is_logged(
     [
         ({"topics": ["orders-eu"], "unavailable": "newest"}, "unavailable 'newest' is unknown"),
         ({"topics": ["orders-eu"], "unavailable": datetime.now(timezone.utc)}, "a time needs Ka"),
-        ({"topics": ["orders-eu"], "checkpoint": ""}, "checkpoint '' is no path"),
+        ({"topics": ["orders-eu"], "checkpoint": ""}, "checkpoint '' is not a path"),
         ({"topics": ["orders-eu"], "checkpoint": "s3a://b/c"}, "lies on s3a:; .* spark= with"),
         ({"pattern": "bills-.*"}, "matches no topic"),
         ({"pattern": "orders-("}, "cannot be read"),
         ({"pattern": 7}, "cannot be read"),
-        ({"pattern": PATTERN, "topics": ["orders-eu"]}, "beside topics"),
+        ({"pattern": PATTERN, "topics": ["orders-eu"]}, "is given with topics"),
         ({}, "topics None is not a list"),
         ({"topics": "orders-eu"}, "topics 'orders-eu' is not a list"),
         ({"topics": []}, "topics .* is empty"),

@@ -1,0 +1,137 @@
+"""The files of a checkpoint: on this machine, or wherever a session keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from offsetmgr.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Files(Protocol):
+    """The files below one folder; names are relative to it, such as ``offsets/7``."""
+
+    location: str
+    """The folder, for messages."""
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file; None if it does not exist."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder; none if it does not exist."""
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a file; a reader finds the old text, the new one or, for a moment, none."""
+
+    def remove(self, name: str) -> None:
+        """Delete a file if it exists."""
+
+
+class LocalFiles:
+    """Files on this machine."""
+
+    def __init__(self, location: str) -> None:
+        """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
+        parts = urlsplit(location)
+        if parts.scheme not in {"", "file"}:
+            hint = (
+                "give a path on this machine or, in a driver, spark= with the session that reads it"
+            )
+            raise InvalidValueError("checkpoint", location, f"lies on {parts.scheme}:", hint)
+        self.location = location
+        self._root = Path(unquote(parts.path) if parts.scheme else location)
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self._root / name).read_text()
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [path.name for path in (self._root / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def write(self, name: str, text: str) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(text)
+        # Hadoop's checksum of the old text.
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        new.replace(path)
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
+
+
+class SessionFiles:
+    """Files as the session reaches them: on HDFS, in an object store, on a disk."""
+
+    def __init__(self, spark: SparkSession, jvm: Any, location: str) -> None:
+        self.location = location
+        self._jvm = jvm
+        self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
+
+    def read(self, name: str) -> str | None:
+        path, system = self._open(name)
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            text = self._jvm.java.util.Scanner(stream, "UTF-8").useDelimiter("\\A")
+            return str(text.next()) if text.hasNext() else ""
+        finally:
+            stream.close()
+
+    def names(self, folder: str) -> list[str]:
+        path, system = self._open(folder)
+        if not system.exists(path):
+            return []
+        return [str(status.getPath().getName()) for status in system.listStatus(path)]
+
+    def write(self, name: str, text: str) -> None:
+        path, system = self._open(name)
+        new = self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.new")
+        stream = system.create(new, True)  # noqa: FBT003 -- Hadoop's
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self.remove(name)  # HDFS and object stores do not rename to a name that exists
+        if not system.rename(new, path):
+            raise OSError(f"{new} cannot be renamed to {path}")
+
+    def remove(self, name: str) -> None:
+        path, system = self._open(name)
+        system.delete(path, False)  # noqa: FBT003 -- the same
+
+    def _open(self, name: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+        return path, path.getFileSystem(self._settings)
+
+
+def open_files(location: object, spark: SparkSession | None) -> Files:
+    """Return the files of a checkpoint, read by the session, or without one on this machine.
+
+    Sessions of Spark Connect read no files.  Raises InvalidValueError for a location that is not
+    text, or that only a session could read.
+    """
+    path = check_location(location)
+    jvm = getattr(spark, "_jvm", None)
+    if spark is None or jvm is None:
+        return LocalFiles(path)
+    return SessionFiles(spark, jvm, path)
+
+
+def check_location(location: object) -> str:
+    """Return a path as given.  Raises InvalidValueError."""
+    if not isinstance(location, str) or not location:
+        hint = "give the query's checkpointLocation as text"
+        raise InvalidValueError("checkpoint", location, "is not a path", hint)
+    return location

@@ -1,0 +1,64 @@
+"""Offsets of a query or a group against the logs that they are to be used in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from offsetmgr.codes import NO_SUCH_PARTITION
+from offsetmgr.errors import ServiceError, error_info
+from offsetmgr.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.deadlines import Deadline
+    from offsetmgr.types import PartitionRange
+
+_MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
+
+
+def read_logs(
+    client: Offsets, topics: Iterable[str], deadline: Deadline
+) -> dict[TopicPartition, PartitionRange]:
+    """Return the logs of ``topics``; those that do not exist are omitted.
+
+    Raises what ``client.topics`` raises, except for a missing topic.
+    """
+    names = sorted(set(topics))
+    try:
+        found = client.topics(names, timeout=deadline.left_s)
+    except ServiceError as error:
+        if error.code not in _MISSING:
+            raise
+        if len(names) == 1:
+            return {}
+        logs: dict[TopicPartition, PartitionRange] = {}
+        for name in names:
+            logs |= read_logs(client, [name], deadline)
+        return logs
+    return {
+        TopicPartition(topic, partition): log
+        for topic, partitions in found.items()
+        for partition, log in partitions.items()
+    }
+
+
+def foreign(
+    offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, PartitionRange]
+) -> dict[TopicPartition, str]:
+    """Return the partitions whose offset is of another log, each with the reason.
+
+    The ends of a log show it only while the log is shorter than the former one was.
+    """
+    reasons: dict[TopicPartition, str] = {}
+    for partition, offset in offsets.items():
+        log = logs.get(partition)
+        if log is None:
+            reasons[partition] = "the partition does not exist any more"
+        elif offset > log.high_watermark:
+            reasons[partition] = (
+                f"offset {offset} is beyond the end of the log, {log.high_watermark}: the topic "
+                "was deleted and recreated, or its log was cut"
+            )
+    return reasons

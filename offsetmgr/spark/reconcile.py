@@ -1,0 +1,122 @@
+"""Compares a group with the checkpoint of its job, and brings it there.
+
+They differ after a crash between Spark's commit log and its progress event, or if the job never
+had the listener.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import OffsetConflictError, listed
+from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.types import check_group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_TIMEOUT_S: Final = 30.0
+
+
+class OffsetPair(NamedTuple):
+    """A partition's offset in the checkpoint and in the group."""
+
+    checkpoint: int
+    """The next offset to read."""
+    committed: int | None
+    """The group's; None if nothing is committed."""
+
+    @property
+    def differs(self) -> bool:
+        """True if the group is not where the checkpoint is."""
+        return self.checkpoint != self.committed
+
+
+class Reconciliation(NamedTuple):
+    """A group compared with a checkpoint."""
+
+    group: str
+    batch_id: int | None
+    """The last batch that is finished; None if there is none yet."""
+    partitions: Mapping[TopicPartition, OffsetPair]
+    """Every partition of the checkpoint; what else the group has committed is left alone."""
+    refused: Mapping[TopicPartition, str] = {}
+    """Partitions whose offset in the checkpoint is of a former log, and the reason; such as of a
+    topic that was deleted and recreated."""
+    problems: Sequence[str] = ()
+    """Reasons why Spark does not start from the checkpoint as it is."""
+
+    @property
+    def differences(self) -> dict[TopicPartition, OffsetPair]:
+        """The partitions where the two differ."""
+        return {partition: pair for partition, pair in self.partitions.items() if pair.differs}
+
+    def execute(
+        self, client: Offsets, timeout: float = _TIMEOUT_S, *, partial: bool = False
+    ) -> None:
+        """Commit the offsets of the checkpoint, even if the group is ahead of them.
+
+        Raises OffsetConflictError, with nothing done, if a differing partition is ``refused``; with
+        ``partial`` the others are committed.  Raises ManagerExistsError if a running job commits
+        for the group, and what a submit with ``sync`` raises.
+        """
+        wanted = self.differences
+        refused = [
+            f"{partition} ({self.refused[partition]})"
+            for partition in wanted
+            if partition in self.refused
+        ]
+        if refused and not partial:
+            text = f"group {self.group} cannot take the checkpoint's offsets of {listed(refused)}"
+            raise OffsetConflictError(f"{text}; nothing was committed")
+        offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
+            partition: pair.checkpoint
+            for partition, pair in wanted.items()
+            if partition not in self.refused
+        }
+        if not offsets:
+            return
+        client.claim(self.group, offsets, timeout=timeout)
+        try:
+            client.submit(self.group, offsets, rewind=True, sync=True, timeout=timeout)
+        finally:
+            client.stop_managers(timeout=timeout, group=self.group, partitions=offsets)
+
+
+def reconcile(
+    client: Offsets,
+    group: str,
+    checkpoint: str,
+    *,
+    spark: SparkSession | None = None,
+    timeout: float = _TIMEOUT_S,
+) -> Reconciliation:
+    """Compare the committed offsets of ``group`` with the last finished batch of ``checkpoint``.
+
+    Changes nothing; ``execute`` of the result does.  The checkpoint is read by the session
+    ``spark``; without one it must be on this machine.  Raises InvalidValueError if it cannot be
+    read, and what ``client.committed`` and ``client.topics`` raise.
+    """
+    check_group(group)
+    files = open_checkpoint(checkpoint, spark)
+    finished, problems = files.last_finished(), files.problems()
+    if finished is None:
+        return Reconciliation(group, None, {}, problems=problems)
+    deadline = Deadline(timeout)
+    committed = client.committed(group, timeout=deadline.left_s)
+    logs = read_logs(client, (partition.topic for partition in finished.offsets), deadline)
+    pairs = {
+        partition: OffsetPair(
+            offset, committed[partition].offset if partition in committed else None
+        )
+        for partition, offset in sorted(finished.offsets.items())
+    }
+    refused = foreign(finished.offsets, logs)
+    return Reconciliation(group, finished.batch_id, pairs, refused, problems)

@@ -1,0 +1,225 @@
+"""Queries of other sessions, of continuous triggers and of recreated topics, on a real Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
+
+from offsetmgr.admin.spark_status import status
+from offsetmgr.spark import commit_offsets, starting_offsets
+from offsetmgr.spark import committer as committing
+from offsetmgr.spark.checkpoint import Checkpoint
+from tests.conftest import create_topic
+from tests.spark.support import WAIT_S, Collected, Topic, start
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.client import OffsetClient
+    from tests.conftest import TopicFactory
+
+
+@pytest.fixture
+def single(topic: Topic, new_topic: TopicFactory) -> Topic:
+    """A topic of one partition with ten records."""
+    made = Topic(topic.kafka, new_topic(), 1)
+    made.produce(10)
+    return made
+
+
+def recreate(topic: Topic) -> None:
+    """Delete the topic and create it again."""
+    admin = AdminClient({"bootstrap.servers": topic.kafka.bootstrap_servers})
+    admin.delete_topics([topic.name])[topic.name].result(WAIT_S)
+    eventually(lambda: topic.name in admin.list_topics(timeout=WAIT_S).topics, expected=False)
+    create_topic(topic.kafka, topic.name, topic.partitions)
+
+
+def test_queries_of_other_sessions_are_reported_and_share_the_minimum(
+    spark: SparkSession,
+    client: OffsetClient,
+    single: Topic,
+    group: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session's listener hears of its own queries alone: a warning says how to commit others."""
+    monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.1)
+    other = spark.newSession()
+    with commit_offsets(spark, client, group=group):
+        query = start(
+            single.read(other, "earliest", 4), Collected(), str(tmp_path / "slow"), "slow"
+        )
+        eventually(lambda: "query 'slow'" in caplog.text, expected=True)
+        assert "call commit_offsets with that session and the same client" in caplog.text
+        with commit_offsets(other, client, group=group):
+            eventually(lambda: single.described(group), {0: 10})
+            query.stop()
+    assert caplog.text.count("as of another session") == 1
+
+
+def test_a_continuous_query_is_committed_from_its_checkpoint(
+    spark: SparkSession,
+    client: OffsetClient,
+    single: Topic,
+    new_topic: TopicFactory,
+    group: str,
+    checkpoint: str,
+) -> None:
+    """It reports nothing to Spark's listeners; its finished epochs are in the checkpoint."""
+    frame = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+        .option("subscribe", single.name)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    with commit_offsets(spark, client, group=group) as commits:
+        query = (
+            frame.select("value")
+            .writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+            .option("topic", new_topic())
+            .option("checkpointLocation", checkpoint)
+            .trigger(continuous="100 milliseconds")
+            .start()
+        )
+        eventually(lambda: single.described(group), {0: 10})
+        assert query.lastProgress is None
+        single.produce(5, first=10)
+
+        def read() -> int:
+            finished = Checkpoint(checkpoint).last_finished()
+            return 0 if finished is None else sum(finished.offsets.values())
+
+        eventually(read, 15)
+        result = commits.flush(query, WAIT_S)
+        assert [value.offset for value in result.committed.values()] == [15]
+        query.stop()
+    assert single.described(group) == {0: 15}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["contains", "deprecated"])
+def test_a_pattern_starts_a_query_on_all_topics_that_spark_takes(
+    spark: SparkSession,
+    client: OffsetClient,
+    single: Topic,
+    group: str,
+    *,
+    whole: bool,
+) -> None:
+    """Spark fails on a partition more or less in its startingOffsets."""
+    create_topic(single.kafka, f"eu-{single.name}", 1)
+    setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+    spark.conf.set(setting, str(whole).lower())
+    try:
+        begin = starting_offsets(client, group, pattern=single.name)
+        assert len(json.loads(begin)) == (1 if whole else 2)
+        frame = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+            .option("subscribePattern", single.name)
+            .option("startingOffsets", begin)
+            .load()
+        )
+        query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+        assert query.awaitTermination(int(WAIT_S))
+        assert query.lastProgress is not None
+        assert query.lastProgress["numInputRows"] == 10
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_a_query_in_a_recreated_topic_takes_its_group_along(
+    spark: SparkSession,
+    client: OffsetClient,
+    single: Topic,
+    group: str,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With failOnDataLoss=false it goes on at the end of the new log, and reports lower offsets."""
+    sink = Collected()
+    frame = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+        .option("subscribe", single.name)
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", "false")
+        .load()
+        .selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
+    )
+    with commit_offsets(spark, client, group=group) as commits:
+        query = start(frame, sink, checkpoint)
+        eventually(lambda: single.described(group), {0: 10})
+        recreate(single)
+        single.produce(3, first=100)
+        eventually(lambda: commits.counts.rewinds, 1)
+        eventually(lambda: single.described(group), {0: 3})
+        single.produce(2, first=103)
+        eventually(lambda: sorted(sink.numbers)[-2:], [103, 104])
+        eventually(lambda: single.described(group), {0: 5})
+        query.stop()
+    assert caplog.text.count("goes back within its run") == 1
+
+
+def test_a_flush_refuses_offsets_of_a_topic_that_was_recreated(
+    spark: SparkSession, client: OffsetClient, single: Topic, group: str, checkpoint: str
+) -> None:
+    """The query fails, and still reports where it was: the next run must not begin there."""
+    with commit_offsets(spark, client, group=group) as commits:
+        query = start(single.read(spark, "earliest"), Collected(), checkpoint)
+        eventually(lambda: single.described(group), {0: 10})
+        recreate(single)
+        single.produce(3, first=100)
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(int(WAIT_S))
+        result = commits.flush(query, WAIT_S)
+        (left,) = result.uncommitted.values()
+        assert left.offset.offset == 10
+        assert "beyond the end of the log, 3: the topic was deleted and recreated" in str(
+            left.error
+        )
+        assert "new checkpoint" in str(left.error)
+    begin = json.loads(starting_offsets(client, group, [single.name]))
+    assert begin in ({single.name: {"0": -2}}, {single.name: {"0": 0}})
+
+
+def test_a_checkpoint_of_asynchronous_progress_tracking_is_read(
+    spark: SparkSession, single: Topic, new_topic: TopicFactory, checkpoint: str
+) -> None:
+    """Not every batch has its files; the newest finished one that has them counts."""
+    frame = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+        .option("subscribe", single.name)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 1)
+        .load()
+    )
+    query = (
+        frame.select("value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
+        .option("topic", new_topic())
+        .option("asyncProgressTrackingEnabled", "true")
+        .option("asyncProgressTrackingCheckpointIntervalMs", "1000")
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    query.processAllAvailable()
+    files = Checkpoint(checkpoint)
+    eventually(lambda: files.last_finished() is not None, expected=True)
+    query.stop()
+    finished = files.last_finished()
+    assert finished is not None
+    (row,) = status(files, {}, {})
+    assert row.finished == sum(finished.offsets.values())
