@@ -5,7 +5,7 @@ from fraud_alerts import Account, Payment, graph
 from offsetmgr.streams import Tester
 
 
-def test_who_passes_on_a_large_sum_is_reported_once() -> None:
+def test_an_account_that_passes_on_a_large_sum_is_reported_once() -> None:
     """Both sides of a payment are counted when consume returns."""
     tester = Tester()
     tester.add_processor(graph)

@@ -206,13 +206,13 @@ class _Batch:
         if records:
             yield pd.DataFrame(
                 {
-                    "target": [targets[each.topic] for each in records],
-                    "key": [each.key for each in records],
-                    "value": [each.value for each in records],
+                    "target": [targets[record.topic] for record in records],
+                    "key": [record.key for record in records],
+                    "value": [record.value for record in records],
                     "partition": [
-                        partition_of(each.key, partitions[each.topic]) for each in records
+                        partition_of(record.key, partitions[record.topic]) for record in records
                     ],
-                    "headers": [each.headers or None for each in records],
+                    "headers": [record.headers or None for record in records],
                 }
             )
 
@@ -257,12 +257,12 @@ class _Batch:
             self._deferred.append((message, effects))
 
     def _await(self, message: Message, effects: Effects, deadline: Deadline) -> None:
-        for each in effects.deferred:
+        for outcome in effects.deferred:
             try:
-                each.result(deadline.left_s)
+                outcome.result(deadline.left_s)
             except BaseException as error:
                 problem = f"a deferred commit was not done within {deadline.timeout} s"
-                if each.done():
+                if outcome.done():
                     problem = f"a deferred commit failed: {error_text(error)}"
                 else:
                     problem += ": on Spark a batch ends once its own are done, so call done() in it"
@@ -274,10 +274,10 @@ class _Batch:
         headers = retry_headers.failure_headers(
             message.headers or (), origin, error, tries=1, now_ms=int(time.time() * 1_000)
         )
-        short = [each for each in headers if each[0] != retry_headers.STACK]
+        short = [header for header in headers if header[0] != retry_headers.STACK]
         size = str(len(message.value or b"")).encode()
         cut = [*short, (retry_headers.CUT, size)]
-        ours = [each for each in cut if each[0].startswith(retry_headers.PREFIX)]
+        ours = [header for header in cut if header[0].startswith(retry_headers.PREFIX)]
         choices = [
             Record(topic, message.key, message.value, headers),
             Record(topic, message.key, message.value, short),
@@ -295,7 +295,9 @@ def _lookups(plan: Plan) -> dict[str, Rows]:
         return {}
     from offsetmgr.streams.lookups import rows_of  # noqa: PLC0415 -- confluent-kafka
 
-    return {each: rows_of(plan.lookup_kafka, each, plan.lookup_views.get(each)) for each in tables}
+    return {
+        table: rows_of(plan.lookup_kafka, table, plan.lookup_views.get(table)) for table in tables
+    }
 
 
 def _messages(
@@ -308,7 +310,9 @@ def _messages(
     rows.sort(key=_IN_ORDER)
     for number, partition, offset, timestamp_ms, key, value, headers in rows:
         source = sources[number]
-        listed = None if headers is None else [(each["key"], each["value"]) for each in headers]
+        listed = (
+            None if headers is None else [(header["key"], header["value"]) for header in headers]
+        )
         yield (
             source,
             Message(source.topic, key or b"", value, partition, offset, timestamp_ms, listed),

@@ -174,8 +174,8 @@ def define_group(
     loop = loop_topic(group, loop_suffix)
     flat: list[Any] = []
     consumed: set[str] = set()
-    for each in edges:
-        flat.extend([each] if isinstance(each, Edge) else each)
+    for edge in edges:
+        flat.extend([edge] if isinstance(edge, Edge) else edge)
     for number, edge in enumerate(flat):
         if not isinstance(edge, Edge):
             fix = "give what input(), persist() and their like return"

@@ -1,7 +1,7 @@
 """The layout of a processor's checkpoint: its graph, its buckets, and the topics of its sources.
 
 Spark takes the positions of a query's sources from its checkpoint, whatever the graph is now.  So
-the layout is kept beside them, in the folder ``offsetmgr``.  A start with another graph puts the
+the layout is kept with them, in the folder ``offsetmgr``.  A start with another graph puts the
 positions of added topics into Spark's files and takes those of removed topics out, or is refused.
 """
 
@@ -235,7 +235,7 @@ class _Moves:
         self._start = start
         self._kept: dict[str, set[str]] = {}
         self._begin: dict[str, Offsets] = {}
-        """Where to begin with topics that are new or were recreated."""
+        """Start offsets of topics that are new or were recreated."""
         for name, topics in layout.topics.items():
             before = known.topics.get(name, [])
             added = [topic for topic in topics if topic not in before]

@@ -1,4 +1,4 @@
-"""Lookups in Spark's Python workers: rows from a view beside them, or from the topic itself."""
+"""Lookups in Spark's Python workers: rows from a view on their host, or from the topic itself."""
 
 from __future__ import annotations
 

@@ -89,5 +89,5 @@ def _length_bytes(length: int) -> int:
 
 
 def decode_key(key: bytes) -> str:
-    """Return a key as text; one that is no UTF-8 is kept by surrogates, as in file names."""
+    """Return a key as text; bytes that are not UTF-8 become surrogates, as in file names."""
     return key.decode("utf-8", "surrogateescape")

@@ -162,7 +162,7 @@ class Progress:
             self.next_offset = last + 1
             self.read_s = now_s
         if end is not None:
-            # It lies behind markers of transactions, which are no messages.
+            # It lies behind markers of transactions, which have offsets too.
             self.next_offset = max(end, self.next_offset or 0)
         self.at_end = end is not None
 

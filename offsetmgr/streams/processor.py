@@ -155,7 +155,7 @@ class Processor:
         for table in self.settings.lookup_views:
             if table not in graph.lookups:
                 fix = "add lookup() with it to the group"
-                raise InvalidValueError("lookup_views", table, "is no lookup table", fix)
+                raise InvalidValueError("lookup_views", table, "is not a lookup table", fix)
         if not hasattr(spark, "_jvm"):
             fix = "give a session of the driver's own Spark"
             raise InvalidValueError("spark", spark, "is a session of Spark Connect", fix)

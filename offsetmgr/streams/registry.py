@@ -1,4 +1,4 @@
-"""Codecs of a schema registry, by confluent-kafka's serializers for Avro, Protobuf, JSON Schema."""
+"""Codecs of a schema registry: confluent-kafka's serializers for Avro, Protobuf, JSON Schema."""
 
 from __future__ import annotations
 

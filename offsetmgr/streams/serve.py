@@ -104,7 +104,7 @@ class ViewApp:
         """Raise ViewError until the whole table was read: a row that is missing may still come."""
         view = self.view
         if not view.has_caught_up:
-            why = next((each.error for each in view.stats().partitions if each.error), None)
+            why = next((part.error for part in view.stats().partitions if part.error), None)
             text = (
                 f"the view of {view.topic} is {view.state.name.lower()}, and has not read all rows"
             )
@@ -151,7 +151,7 @@ def serve(app: ViewApp, sock: socket.socket) -> None:
 def status_report(view: View) -> dict[str, Any]:
     """Return a view's stats as JSON has them: states in lower case."""
     stats = view.stats()
-    partitions = [{**each._asdict(), "state": each.state.name.lower()} for each in stats.partitions]
+    partitions = [{**part._asdict(), "state": part.state.name.lower()} for part in stats.partitions]
     return {**stats._asdict(), "state": stats.state.name.lower(), "partitions": partitions}
 
 
@@ -175,5 +175,5 @@ def _count(text: str | None) -> int:
 
 
 def _shown_key(key: str) -> str:
-    """Return a key as JSON can have it; bytes that are no UTF-8 are replaced."""
+    """Return a key as JSON can have it; bytes that are not UTF-8 are replaced."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

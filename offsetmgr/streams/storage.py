@@ -48,7 +48,7 @@ log = SafeLogger("offsetmgr.streams")
 class Storage(Protocol):
     """Rows of a table, and the offset of the last message of each partition in them.
 
-    Reads come from any thread, and beside a write.
+    Reads come from any thread, also during a write.
     """
 
     def open(self, topic: str, topic_id: str) -> None:

@@ -61,7 +61,7 @@ _CHUNK: Final = 250
 """Most messages of a read: fewer than start Python's garbage collector, whose full runs took half
 of a recovery's time."""
 _ROW_BYTES: Final = 200
-"""Memory of a gathered row beside its key and value."""
+"""Memory of a gathered row without its key and value."""
 _IDLE_S: Final = 0.1
 _PAUSE_S: Final = 0.01
 _DAY_S: Final = 24 * 3600.0
@@ -77,7 +77,7 @@ log = SafeLogger("offsetmgr.streams")
 
 
 class TablePlan(NamedTuple):
-    """What a reader does."""
+    """The work of a reader."""
 
     topic: str
     storage: Storage
@@ -99,7 +99,7 @@ class _Answer(NamedTuple):
 
 
 class _Gathered:
-    """What was read and is not written."""
+    """Messages that were read and are not written yet."""
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes | None] = {}
@@ -112,7 +112,7 @@ class _Gathered:
         self.counts: dict[int, int] = {}
         """Messages of each partition."""
         self.ends: dict[int, int] = {}
-        """Where the partitions end that were read to their end."""
+        """Ends of the partitions that were read to their end."""
 
 
 class TableReader:

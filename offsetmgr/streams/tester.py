@@ -206,9 +206,9 @@ class Tester:
     def _next_processor(self) -> TesterProcessor | None:
         """Return the processor whose next message is the oldest; None where none has one."""
         arrivals = {
-            arrival: each
-            for each in reversed(self._processors.values())
-            if (arrival := each.next_arrival()) is not None
+            arrival: processor
+            for processor in reversed(self._processors.values())
+            if (arrival := processor.next_arrival()) is not None
         }
         return arrivals[min(arrivals)] if arrivals else None
 
@@ -322,7 +322,7 @@ class TesterProcessor:
         """Forget deferred commits that are done; one that failed stops the processor."""
         waiting = []
         for message, outcomes in self._deferred:
-            errors = [each.exception() for each in outcomes if each.done()]
+            errors = [outcome.exception() for outcome in outcomes if outcome.done()]
             error = next(filter(None, errors), None)
             if error is not None and self.error is None:
                 problem = f"its deferred commit failed: {type(error).__name__}: {error}"

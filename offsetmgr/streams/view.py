@@ -144,7 +144,7 @@ class View(TableRows):
                 self._refuse()
             if self._state is not ViewState.RUNNING:
                 state = self._state.name.lower()
-                why = next((each.error for each in self.stats().partitions if each.error), "")
+                why = next((part.error for part in self.stats().partitions if part.error), "")
                 text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
                 raise OffsetTimeoutError(f"{text}: {why}" if why else text)
 
@@ -182,15 +182,15 @@ class View(TableRows):
         """Return states, lag, rates and recovery."""
         now_s, reader = time.monotonic(), self._last
         parts = () if reader is None else reader.partitions.values()
-        found = tuple(each.stats(now_s) for each in parts)
-        lags = [each.lag for each in found]
+        found = tuple(part.stats(now_s) for part in parts)
+        lags = [part.lag for part in found]
         return ViewStats(
             self.topic,
             self._state,
-            None if None in lags else sum(each or 0 for each in lags),
-            sum(each.rows_per_s for each in found),
-            min((each.recovery for each in found), default=0.0),
-            any(each.stalled for each in found),
+            None if None in lags else sum(lag or 0 for lag in lags),
+            sum(part.rows_per_s for part in found),
+            min((part.recovery for part in found), default=0.0),
+            any(part.stalled for part in found),
             None if self._error is None else str(self._error),
             found,
         )

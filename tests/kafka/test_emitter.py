@@ -51,8 +51,8 @@ def test_messages_arrive_where_views_look_for_them(
         emitter.emit("late", 1)
 
 
-def test_what_is_not_written_is_told() -> None:
-    """By the promise, at once by emit_sync, and at the end whoever has not looked."""
+def test_an_unwritten_message_is_reported() -> None:
+    """The promise has the error, emit_sync raises it at once, and finish raises the first one."""
     away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
     emitter = kafka_emitter(away, "topic", codecs.String())
     promise = emitter.emit("key", "value")

@@ -44,7 +44,7 @@ def test_loop_and_table_are_created_once(
         assert counts == {topic: 3, f"{group}-loop": 3, f"{group}-table": 3}
         assert prepare_topics(manager, graph) == counts
         log = manager.logs([f"{group}-table"])[f"{group}-table"]
-        assert [each[:2] for each in log.partitions.values()] == [(0, 0)] * 3
+        assert [ends[:2] for ends in log.partitions.values()] == [(0, 0)] * 3
         with pytest.raises(
             TopicsError, match=r"cleanup.policy=delete, not compact.*mismatch='warn'"
         ):
@@ -53,7 +53,7 @@ def test_loop_and_table_are_created_once(
             manager.ensure_stream(f"{group}-loop", 4)
     with TopicManager(kafka.bootstrap_servers, timeout_s=60) as manager:
         assert manager.ensure_topic(f"{group}-table", 5, {"retention.ms": "1"}) == 3
-    (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "has 3 partitions, not 5; retention.ms=604800000, not 1" in warning.getMessage()
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_created_where_that_is_forbidden(kafka: DevKafka, unique_name
 def test_replication_is_compared(
     kafka: DevKafka, new_topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the settings give a number."""
+    """A number in the settings is compared with that of each partition."""
     topic = new_topic(1)
     with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=1)) as manager:
         manager.ensure_topic(topic, 1, {})

@@ -193,7 +193,7 @@ class TestPartitionsAndTopics:
     def test_a_recreated_table_is_read_from_its_beginning(
         self, kafka: DevKafka, admin: AdminClient, unique_name: str, tmp_path: Path, messages: int
     ) -> None:
-        """Whether the new log is shorter, as long or longer; live and after a restart."""
+        """The new log may be shorter, as long or longer; live and after a restart."""
         create_topic(kafka, unique_name, 2)
         send(kafka, unique_name, {"a": "1", "b": "2", "c": "3"})
         send(kafka, unique_name, {"d": "4"}, 1)

@@ -54,7 +54,7 @@ class TestRows:
     def test_a_view_has_the_rows_of_its_topic(
         self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
     ) -> None:
-        """Of all partitions, in the order of their keys, and follows what is written."""
+        """Rows of all partitions are in the order of their keys, and follow what is written."""
         topic = new_topic(PARTITIONS)
         rows: dict[str, int | None] = {f"key-{number:03}": number for number in range(100)}
         emit(kafka, topic, rows)
@@ -66,7 +66,7 @@ class TestRows:
             view.get("key-001")
         with view:
             view.wait_until_running(WAIT_S)
-            assert [each.name for each in states][-1] == "RUNNING"
+            assert [state.name for state in states][-1] == "RUNNING"
             assert states == sorted(states)
             assert view.recovered
             assert (view.topic, view.state) == (topic, ViewState.RUNNING)
@@ -89,7 +89,7 @@ class TestRows:
             eventually(lambda: view.get("key-007"), 70)
             stats = view.stats()
             assert (stats.state, stats.stalled, stats.recovery) == (ViewState.RUNNING, False, 1.0)
-            assert sum(each.rows for each in stats.partitions) == 103
+            assert sum(part.rows for part in stats.partitions) == 103
             eventually(lambda: view.stats().lag, 0)
             stop_observing()
         assert states[-1] is ViewState.RUNNING
@@ -100,7 +100,7 @@ class TestRows:
         with view:
             view.wait_until_running(WAIT_S)
             assert view.get("key-000") == -1
-            assert sum(each.rows for each in view.stats().partitions) == 1
+            assert sum(part.rows for part in view.stats().partitions) == 1
         # A lookup does not trust the rows of a view that runs no more.
         emit(kafka, topic, {"key-000": -2})
         servers = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
@@ -115,7 +115,7 @@ class TestRows:
         emit(kafka, topic, {"a": 1, "b": 2})
         stores: list[Storage] = [MemoryStorage(), RocksStorage(tmp_path / "rocks")]
         servers = kafka.bootstrap_servers
-        views = [View(servers, topic, codecs.Int64(), storage=each) for each in stores]
+        views = [View(servers, topic, codecs.Int64(), storage=store) for store in stores]
         views.append(view_of(kafka, topic, tmp_path / "lmdb"))
         for view in views:
             view.start()
@@ -124,7 +124,7 @@ class TestRows:
             assert list(view) == [("a", 1), ("b", 2)]
         with pytest.raises(InvalidValueError, match="path None is missing or one too many"):
             View(servers, topic, codecs.Int64())
-        names = [each.name for each in threading.enumerate()]
+        names = [thread.name for thread in threading.enumerate()]
         assert len([name for name in names if name.startswith(f"table-{topic}")]) <= 9
         for view in views:
             view.stop()
@@ -140,10 +140,10 @@ class TestRows:
             view.wait_until_running(WAIT_S)
 
     @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close"])
-    def test_a_storage_that_fails_is_told(
+    def test_an_error_of_the_storage_is_raised(
         self, kafka: DevKafka, new_topic: TopicFactory, method: str
     ) -> None:
-        """To whoever reads, starts or stops; the view has ended then."""
+        """Reads, starts or stops raise it; the view has ended then."""
 
         def fail(*_arguments: object) -> None:
             raise OSError(f"cannot {method}")
@@ -266,7 +266,7 @@ def await_line(process: subprocess.Popen[str], wanted: str) -> None:
 def test_a_view_is_served_over_http(
     kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """By the command: keys, ranges and its status; the monitor prints the same."""
+    """The command serves keys, ranges and its status; the monitor prints the same."""
     topic = new_topic(PARTITIONS)
     emit(kafka, topic, {f"a/{number}": number for number in range(5)} | {"b": 9, "c d": 8})
     options = ["--table", topic, "--path", str(tmp_path), "--codec", "int64"]
@@ -283,10 +283,10 @@ def test_a_view_is_served_over_http(
             "next": "a/2",
         }
         rest = http.get("/v1/rows", params={"prefix": "a/", "start": page["next"]}).json()
-        assert [each["value"] for each in rest["rows"]] == [2, 3, 4]
+        assert [row["value"] for row in rest["rows"]] == [2, 3, 4]
         assert rest["next"] is None
         ranged = http.get("/v1/rows", params={"start": "a/4", "limit": "c d"}).json()
-        assert [each["key"] for each in ranged["rows"]] == ["a/4", "b"]
+        assert [row["key"] for row in ranged["rows"]] == ["a/4", "b"]
         wrong = http.get("/v1/rows", params={"count": "0"})
         assert wrong.status_code == 400
         assert wrong.json()["error"]["message"] == "count '0' is not possible; give 1 to 10000"
@@ -299,7 +299,7 @@ def test_a_view_is_served_over_http(
         shown = json.loads(command("streams", "status", "--view", url, "--json"))
         (view,) = shown["views"]
         assert (view["topic"], view["state"], view["lag"]) == (topic, "running", 0)
-        assert [each["state"] for each in view["partitions"]] == ["running"] * PARTITIONS
+        assert [part["state"] for part in view["partitions"]] == ["running"] * PARTITIONS
         table = command("streams", "status", "--view", url).splitlines()
         assert len(table) == 1 + PARTITIONS
         assert "running" in table[1]

@@ -199,7 +199,7 @@ OPERATIONS = ("add", "delete", "emit", "loop", "join", "lookup")
 
 class TestOneTruth:
     @pytest.mark.parametrize(
-        "seed", [1, *(pytest.param(each, marks=pytest.mark.chaos) for each in range(2, 9))]
+        "seed", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 9))]
     )
     def test_spark_and_the_tester_agree(self, running: Everything, seed: int) -> None:
         chance = random.Random(seed)  # noqa: S311 -- the same operations in every run
@@ -237,12 +237,12 @@ class TestOneTruth:
         while (message := results.next()) is not None:
             expected[message.key].append((message.value, dict(message.headers)))
         emitted = defaultdict(list)
-        for each in messages(running.brokers, running.names.results):
-            key = each.key().decode()
+        for record in messages(running.brokers, running.names.results):
+            key = record.key().decode()
             if key.startswith(example):
-                headers = dict(each.headers() or [])
+                headers = dict(record.headers() or [])
                 del headers["offsetmgr-id"]
-                value = None if each.value() is None else int(each.value())
+                value = None if record.value() is None else int(record.value())
                 emitted[key].append((value, headers))
         assert emitted == expected
 
@@ -258,11 +258,11 @@ class TestOneTruth:
 
     def test_a_view_in_the_process_has_its_rows(self, running: Everything) -> None:
         add = codecs.Json().encode({"do": "add", "number": 3})
-        running.send(running.names.operations, [(f"viewed-{each}", add) for each in range(9)])
+        running.send(running.names.operations, [(f"viewed-{number}", add) for number in range(9)])
         running.drained()
         with running.processor.view() as view:
             view.wait_until_running(WAIT_S)
-            expected = [(f"viewed-{each}", 3) for each in range(9)]
+            expected = [(f"viewed-{number}", 3) for number in range(9)]
             assert list(view.items("viewed-")) == expected
             assert [part.lag for part in view.stats().partitions] == [0] * PARTITIONS
 
@@ -272,16 +272,16 @@ class TestOneTruth:
         running.send(running.names.operations, [(key, emit) for key in keys])
         running.drained()
         inputs = {
-            each.key(): each.partition()
-            for each in messages(running.brokers, running.names.operations)
+            message.key(): message.partition()
+            for message in messages(running.brokers, running.names.operations)
         }
         outputs = {
-            each.key(): each.partition()
-            for each in messages(running.brokers, running.names.results)
+            message.key(): message.partition()
+            for message in messages(running.brokers, running.names.results)
         }
         written = {
-            each.key(): each.partition()
-            for each in messages(running.brokers, running.graph.table_topic)
+            message.key(): message.partition()
+            for message in messages(running.brokers, running.graph.table_topic)
         }
         assert len(set(outputs.values())) == PARTITIONS
         assert outputs == {key: inputs[key] for key in outputs}
@@ -326,7 +326,7 @@ class TestCounter:
             first = processor("first", 4)
             first.run(available_now=True)
             first.stop()
-            assert sum(each.offset for each in offsets.committed(group).values()) == 100
+            assert sum(offset.offset for offset in offsets.committed(group).values()) == 100
             rows = {f"user-{number}": b"10" for number in range(10)}
             assert table(brokers, graph.table_topic) == rows
             # A new checkpoint, with another number of buckets, has the rows of the table's topic.
@@ -388,7 +388,7 @@ class TestErrors:
             assert "this value is bad" in str(raised.value)
             assert offsets.committed(group) == {}
 
-    def test_dead_letters_take_what_fails(
+    def test_failed_messages_become_dead_letters(
         self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
         tmp_path: Path,
     ) -> None:  # fmt: skip
@@ -401,12 +401,12 @@ class TestErrors:
         )  # fmt: skip
         made.run(available_now=True)
         assert table(brokers, graph.table_topic) == {"a": b"good"}
-        found = {each.value(): dict(each.headers()) for each in messages(brokers, letters)}
+        found = {letter.value(): dict(letter.headers()) for letter in messages(brokers, letters)}
         assert found.keys() == {b"bad", b"\xff"}
         assert b"this value is bad" in found[b"bad"]["offsetmgr-error"]
         assert found[b"bad"]["offsetmgr-origin-offset"] == b"1"
 
-    def test_a_slow_callback_is_told(
+    def test_a_slow_callback_is_reported_as_stalled(
         self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
@@ -430,7 +430,7 @@ class TestErrors:
             made.wait_until_ready(WAIT_S)
         assert table(brokers, graph.table_topic) == {"a": b"1"}
 
-    def test_topics_that_do_not_fit_are_told(
+    def test_missing_topics_are_named(
         self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
         tmp_path: Path,
     ) -> None:  # fmt: skip

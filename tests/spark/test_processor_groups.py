@@ -95,9 +95,9 @@ class Lab:
     def values(self, topic: str) -> dict[str, list[str | None]]:
         """Return the values of a topic by key, in their order."""
         found: dict[str, list[str | None]] = defaultdict(list)
-        for each in messages(self.brokers, topic):
-            value = each.value()
-            found[each.key().decode()].append(None if value is None else value.decode())
+        for message in messages(self.brokers, topic):
+            value = message.value()
+            found[message.key().decode()].append(None if value is None else value.decode())
         return dict(found)
 
     def table(self) -> dict[str, bytes]:
@@ -185,8 +185,8 @@ def test_a_group_without_a_table_does_the_same_on_spark_as_in_the_tester(
         lab.send(topic, (key, value.encode()))
         if topic in graph.joins or topic in graph.lookups:
             tester.set_table_value(topic, key, value)
-    for each in rounds:
-        for topic, key, text in each:
+    for batch in rounds:
+        for topic, key, text in batch:
             lab.send(topic, (key, None if text is None else text.encode()))
             tester.consume(topic, key, text)
         for _ in range(3 if graph.loop_stream else 1):
@@ -237,10 +237,10 @@ FAULTS = (
 )
 
 
-def test_whatever_a_callback_raises_or_writes_is_the_failure_of_its_message(
+def test_an_exception_or_a_large_record_is_the_failure_of_its_message(
     lab: Lab,
 ) -> None:
-    """Also what ends a process, has no text, or is too large for Kafka; others are processed."""
+    """Exceptions that end a process or have no text, and too large records, fail alone."""
     (orders,) = lab.topics(orders=1)
     letters, out = f"{lab.group}-letters", f"{lab.group}-out"
     limits = {letters: "900000", out: "10000"}
@@ -254,7 +254,7 @@ def test_whatever_a_callback_raises_or_writes_is_the_failure_of_its_message(
     lab.run(*edges, dead_letters=letters)
     assert lab.table() == {f"k{number}": b"good" for number in range(len(FAULTS))}
     assert lab.values(out) == {}
-    found = {each.key().decode(): each for each in messages(lab.brokers, letters)}
+    found = {letter.key().decode(): letter for letter in messages(lab.brokers, letters)}
     assert len(found) == len(FAULTS)
     for number, value in enumerate(FAULTS):
         letter = found[f"k{number}"]
@@ -278,8 +278,8 @@ def test_whatever_a_callback_raises_or_writes_is_the_failure_of_its_message(
     assert "\n" not in str(failed.value)
 
 
-def test_what_a_transaction_aborts_is_not_read(lab: Lab) -> None:
-    """Not as a message, nor as a row of a joined, looked-up or recovered table."""
+def test_messages_of_aborted_transactions_are_not_read(lab: Lab) -> None:
+    """Neither as messages, nor as rows of a joined, looked-up or recovered table."""
     orders, names, rates, out = lab.topics(orders=1, names=1, rates=1, out=1)
     (own,) = lab.topics(table=1)
 
@@ -326,13 +326,13 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
     def run(joins: Sequence[str], sources: Iterable[str] = (orders,), **settings: Any) -> list[Any]:
         def count(context: Context, value: str) -> None:
             context.set_value((context.value() or 0) + 1)
-            rows = [str(context.join(each)) for each in joins]
+            rows = [str(context.join(table)) for table in joins]
             context.emit(out, context.key, "/".join([value, str(context.value()), *rows]))
 
         before = len(lab.values(out).get("k", []))
         lab.run(
             inputs(sources, TEXT, count),
-            *(join(each, TEXT) for each in joins),
+            *(join(table, TEXT) for table in joins),
             output(out, TEXT),
             persist(NUMBER),
             **settings,

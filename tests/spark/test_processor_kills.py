@@ -42,10 +42,10 @@ class ProcessorDriver(Driver):
     def kill_worker(self, chance: random.Random) -> bool:
         """Kill one of the Python workers; return False if none runs."""
         workers = []
-        for each in psutil.Process(self.process.pid).children(recursive=True):
+        for process in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.Error):  # it has ended meanwhile
-                if "pyspark.daemon" in " ".join(each.cmdline()):
-                    workers.append(each)
+                if "pyspark.daemon" in " ".join(process.cmdline()):
+                    workers.append(process)
         if not workers:
             return False
         chance.choice(workers).send_signal(signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_table_and_outputs_end_as_in_the_tester(
         with LocalOffsets(brokers) as offsets:
 
             def committed() -> int:
-                return sum(each.offset for each in offsets.committed(group).values())
+                return sum(offset.offset for offset in offsets.committed(group).values())
 
             until(driver, lambda: committed() >= written(brokers, inputs), "not all is read")
     finally:
@@ -121,12 +121,12 @@ def test_table_and_outputs_end_as_in_the_tester(
     assert sum(rows.values()) >= total
     emitted: dict[bytes, dict[str, int]] = defaultdict(dict)
     repeated = 0
-    for each in messages(brokers, outputs):
-        ids = emitted[each.key()]
-        ident = dict(each.headers())["offsetmgr-id"].decode()
+    for message in messages(brokers, outputs):
+        ids = emitted[message.key()]
+        ident = dict(message.headers())["offsetmgr-id"].decode()
         repeated += ident in ids
         # What is written again is the same, byte for byte.
-        assert ids.setdefault(ident, int(each.value())) == int(each.value())
+        assert ids.setdefault(ident, int(message.value())) == int(message.value())
     for key, count in rows.items():
         assert sorted(emitted[key.encode()].values()) == list(range(1, count + 1))
     record_property("outputs written again", f"{repeated} of {sum(rows.values())}")
@@ -156,8 +156,8 @@ def written(brokers: str, topic: str) -> int:
     try:
         parts = consumer.list_topics(topic, timeout=GUARD_S).topics[topic].partitions
         return sum(
-            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=GUARD_S)[1]
-            for each in parts
+            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=GUARD_S)[1]
+            for number in parts
         )
     finally:
         consumer.close()

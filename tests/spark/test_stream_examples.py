@@ -51,7 +51,10 @@ def test_clicks_are_joined_with_profiles(kafka: DevKafka, run: Callable[[str], N
     send(brokers, "profiles", [("bob", b'{"name": "Bob", "country": "CH"}')])
     send(brokers, "clicks", [("bob", b"/cart"), ("ann", b"/pay")])
     run("user_profiles:graph")
-    found = {each.key(): json.loads(each.value()) for each in messages(brokers, "country-clicks")}
+    found = {
+        message.key(): json.loads(message.value())
+        for message in messages(brokers, "country-clicks")
+    }
     assert found == {
         b"bob": {"url": "/cart", "country": "CH"},
         b"ann": {"url": "/pay", "country": "unknown"},
@@ -66,7 +69,7 @@ def test_a_loop_finds_fraud(kafka: DevKafka, run: Callable[[str], None]) -> None
     run("fraud_alerts:graph")  # the loop is read by the next run
     send(brokers, "payments", [("mule", b'{"payee": "boss", "cents": 190000}')])
     run("fraud_alerts:graph")
-    alerts = [each.key() for each in messages(brokers, "fraud-alerts")]
+    alerts = [message.key() for message in messages(brokers, "fraud-alerts")]
     assert alerts == [b"mule"]
 
 
@@ -89,8 +92,8 @@ def spark_home(tmp_path: Path) -> Path:
 
     home = tmp_path / "spark"
     home.mkdir()
-    for each in Path(pyspark.__file__).parent.iterdir():
-        (home / each.name).symlink_to(each)
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (home / entry.name).symlink_to(entry)
     return home
 
 
@@ -98,7 +101,7 @@ def spark_home(tmp_path: Path) -> Path:
 def test_the_counter_runs_on_executors_of_their_own(
     kafka: DevKafka, spark_home: Path, tmp_path: Path
 ) -> None:
-    """Two executors are processes beside the driver, as in a cluster; Spark's workers are not."""
+    """Two executors are processes of their own, as in a cluster; Spark's workers are not."""
     brokers = kafka.bootstrap_servers
     create_topic(kafka, "clicks", PARTITIONS)
     send(brokers, "clicks", [(f"user-{number % 50}", b"/") for number in range(1_000)])

@@ -1,4 +1,4 @@
-"""Views beside Spark: lookups of a processor, DataFrames, and the examples."""
+"""Views and Spark: lookups of a processor, DataFrames, and the examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_lookups_read_the_view_beside_them(
     spark: SparkSession, kafka: DevKafka, unique_name: str, tmp_path: Path, checkpoint: str
 ) -> None:
     """A row that is evicted from the view alone is not found."""
-    words, prices, found = (f"{unique_name}-{each}" for each in ("words", "prices", "found"))
+    words, prices, found = (f"{unique_name}-{part}" for part in ("words", "prices", "found"))
     for topic in (words, prices, found):
         create_topic(kafka, topic, 1)
     servers = kafka.bootstrap_servers
@@ -67,7 +67,9 @@ def test_lookups_read_the_view_beside_them(
         frame = spark.createDataFrame(arrow.to_pandas())
         assert [tuple(row) for row in frame.collect()] == [("kept", 1)]
     wrong = ProcessorSettings(lookup_views={words: "/"})
-    with pytest.raises(InvalidValueError, match=r"lookup_views .* is no lookup table; add lookup"):
+    with pytest.raises(
+        InvalidValueError, match=r"lookup_views .* is not a lookup table; add lookup"
+    ):
         Processor(spark, graph, servers, checkpoint=checkpoint, settings=wrong)
 
 
@@ -78,7 +80,10 @@ def written(servers: str, topic: str, count: int) -> dict[str, str]:
     try:
         messages = consumer.consume(count, WAIT_S)
         assert len(messages) == count
-        return {(each.key() or b"").decode(): (each.value() or b"").decode() for each in messages}
+        return {
+            (message.key() or b"").decode(): (message.value() or b"").decode()
+            for message in messages
+        }
     finally:
         consumer.close()
 

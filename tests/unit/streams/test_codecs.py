@@ -57,7 +57,7 @@ def test_values_survive(data: st.DataObject) -> None:
     assert codec.decode(encoded) == value
 
 
-def test_numbers_are_the_text_of_the_seed() -> None:
+def test_numbers_are_decimal_text() -> None:
     """Other programs read the same bytes."""
     assert codecs.Int64().encode(-12) == b"-12"
 
@@ -132,7 +132,7 @@ def make() -> tuple[Any, Any]:
 
 
 def test_serializers_of_a_registry() -> None:
-    """confluent-kafka's own get the topic; they are made anew where the codec is sent to."""
+    """confluent-kafka's own get the topic; each process makes its own."""
     codec = RegistryCodec("numbers", make)
     encoded = codec.encode(7)
     assert encoded.startswith(b"numbers value ")

@@ -78,7 +78,7 @@ def test_a_context_tells_of_its_message() -> None:
     assert seen == ["bob", "in", 3, 42, "group", "5", at, {"a": b"2", "b": None}]
 
 
-def test_what_a_message_lacks() -> None:
+def test_missing_headers_and_times_have_defaults() -> None:
     """Headers are empty, never None; no time is the year 1, as is one beyond all years."""
     seen: list[object] = []
 
@@ -224,7 +224,7 @@ def test_stateless_groups_have_no_rows() -> None:
 
 
 def test_errors_have_the_coordinates_and_the_cause() -> None:
-    """Of a callback that raises, of a message and of a row that cannot be decoded."""
+    """A callback raises, or a message or a row cannot be decoded."""
 
     def raising(ctx: Context, value: str) -> None:
         raise KeyError("lost")
@@ -302,10 +302,10 @@ def test_only_valid_graphs_run() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), None])
-def test_whatever_a_callback_raises_is_the_failure_of_its_message(
+def test_an_exception_of_any_kind_is_the_failure_of_its_message(
     error: BaseException | None,
 ) -> None:
-    """So are errors of codecs and tables, and one whose text cannot be read or encoded."""
+    """Errors of codecs and tables too, and one whose text cannot be read or encoded."""
 
     class Unreadable(BaseException):
         def __str__(self) -> str:
@@ -323,8 +323,8 @@ def test_whatever_a_callback_raises_is_the_failure_of_its_message(
     assert "ValueError: \\ud800\\n2" in failure(lambda ctx, _: ctx.fail(ValueError("\ud800\n2")))
 
 
-def test_a_record_that_kafka_would_not_take_is_a_failure() -> None:
-    """By the limit of its topic, to the byte; the largest one is taken."""
+def test_a_record_above_the_limit_is_a_failure() -> None:
+    """The limit of its topic counts, to the byte; the largest record is written."""
 
     def emit(size: int) -> Callable[[Context, str], None]:
         headers = {"h": b"1", "n": None}

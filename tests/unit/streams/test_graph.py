@@ -68,7 +68,7 @@ def test_own_topics_are_not_used_directly(edge: Any, suffix: str) -> None:
 
 
 def test_topics_are_consumed_once() -> None:
-    """An input given twice, and one that is no topic, are refused at the definition."""
+    """An input given twice, and one with an illegal name, are refused at the definition."""
     with pytest.raises(InvalidValueError, match="'a' is consumed twice"):
         define_group("group", input("a", C, called), inputs(["b", "a"], C, called))
     with pytest.raises(InvalidValueError, match="topic '' is not a legal"):

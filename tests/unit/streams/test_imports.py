@@ -49,9 +49,9 @@ def run(tmp_path: Path) -> Callable[[list[str], str], str]:
 
     def run_with(extras: list[str], script: str) -> str:
         (tmp_path / "offsetmgr").symlink_to(ROOT / "offsetmgr")
-        for name in required(package for each in extras for package in extra(each)):
+        for name in required(package for group in extras for package in extra(group)):
             found = distribution(name)
-            for top in {each.parts[0] for each in found.files or () if each.parts[0] != ".."}:
+            for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
                 link = tmp_path / top
                 if not link.exists() and top != "__pycache__":
                     link.symlink_to(Path(str(found.locate_file(top))))
@@ -114,7 +114,7 @@ plan = buckets.Plan(
     {}, {}, "dead", True, 1, 1.0,
 )
 for value in (b"drop", b"kept", b"\\xff"):
-    print([each["value"].tolist() for each in buckets.process_stateless(plan, [frame(value)])])
+    print([frame["value"].tolist() for frame in buckets.process_stateless(plan, [frame(value)])])
 assert "confluent_kafka" not in sys.modules
 """
 
@@ -122,7 +122,7 @@ assert "confluent_kafka" not in sys.modules
 def test_the_tester_and_a_views_store_need_the_extra_streams(
     run: Callable[[list[str], str], str],
 ) -> None:
-    """On a laptop, or in a task that reads a view beside it."""
+    """On a laptop, or in a task that reads a view on its host."""
     assert run(["streams"], TESTER + STORE) == "1\n7\n"
 
 
@@ -134,7 +134,7 @@ def test_spark_workers_need_the_extras_streams_and_spark(
     assert run(["streams", "spark"], WORKER) == expected
 
 
-def test_the_package_exports_what_users_import() -> None:
+def test_the_package_exports_its_public_names() -> None:
     """Each name exists; another one is an ordinary AttributeError."""
     names = {"Processor", "ProcessorSettings", "RegistryCodec", "TopicManager", "kafka_emitter"}
     names |= {"View", "ViewReader", *streams.__all__}

@@ -89,7 +89,7 @@ class Folder:
         layout = self.prepare(made)
         self.files.write("metadata", "{}")
         for number, name in enumerate(layout.topics):
-            first = {each: {"0": 0} for each in layout.topics[name]}
+            first = {topic_name: {"0": 0} for topic_name in layout.topics[name]}
             self.files.write(f"sources/{number}/0", f"\0v1\n{json.dumps(first)}")
         for number, batch in enumerate(batches):
             lines = [json.dumps(batch[name]) for name in layout.topics]
@@ -116,7 +116,7 @@ BEFORE = {TABLES: {"names": {"0": 8}}, STREAMS: {"clicks": {"0": 30, "1": 31}}}
 ONLY = {STREAMS: READ[STREAMS]}
 
 
-def test_a_new_checkpoint_recovers_what_is_committed_of_the_table(folder: Folder) -> None:
+def test_a_new_checkpoint_recovers_the_committed_rows_of_the_table(folder: Folder) -> None:
     """Rows of a transaction that is open are not part of it; a start before any batch is new."""
     topics = {"g-table": topic((0, 30), (0, 20), open_from=7)}
     layout = folder.prepare(start(CLICKS, NAMES, TABLE, topics=topics))
@@ -216,13 +216,13 @@ def test_rows_of_a_former_join_are_not_those_of_a_later_one(folder: Folder) -> N
 
 
 def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
-    """Whatever ``missing`` says: its messages are all new."""
+    """Its messages are all new, so ``missing`` does not matter."""
     folder.begin(start(CLICKS, NAMES), READ)
     folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic((3, 90), topic_id="second")}))
     assert folder.offsets(0) == [READ[TABLES], {"clicks": {"0": 3}}]
 
 
-def test_a_new_partition_that_begins_above_zero_is_no_loss(folder: Folder) -> None:
+def test_a_new_partition_that_begins_above_zero_is_not_a_loss(folder: Folder) -> None:
     """Spark would take it for one; others it finds by itself."""
     folder.begin(start(CLICKS, NAMES), READ)
     text = folder.files.read("offsets/0")
@@ -297,7 +297,7 @@ def test_a_lost_table_is_written_from_the_checkpoint(folder: Folder) -> None:
 
 
 def test_another_program_or_other_buckets_are_refused(folder: Folder) -> None:
-    """And what Spark wrote in a form that is not known."""
+    """A checkpoint in an unknown form is refused too."""
     made = start(CLICKS, NAMES)
     folder.begin(made, READ)
     with pytest.raises(InvalidValueError, match="buckets 3 is not that of the checkpoint; give"):
@@ -312,7 +312,7 @@ def test_another_program_or_other_buckets_are_refused(folder: Folder) -> None:
 
 
 def test_a_start_that_was_killed_while_it_edited_is_finished(folder: Folder) -> None:
-    """By the next one, whatever it had written; a torn layout does not count."""
+    """The next start writes all that it had begun; a torn layout does not count."""
     folder.begin(start(CLICKS, TABLE, topics={"g-table": topic((0, 0))}), ONLY)
     edit = {"offsets/0": "v1\n{}\n{}\n{}", "offsetmgr/layout-000002": "torn"}
     folder.files.write("offsetmgr/edit.json", json.dumps(edit))

@@ -49,8 +49,8 @@ def ours() -> set[str]:
     for line in GUIDE.read_text().splitlines():
         cells = line.split(" | ")
         if len(cells) > 2:  # the second column of three, the last of four
-            for each in re.findall("`([^`]+)`", cells[-2 if len(cells) == 3 else -1]):
-                names |= set(NAME.findall(each))
+            for cell in re.findall("`([^`]+)`", cells[-2 if len(cells) == 3 else -1]):
+                names |= set(NAME.findall(cell))
     return names
 
 

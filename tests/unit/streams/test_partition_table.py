@@ -92,10 +92,10 @@ def test_connections_wait_longer_after_each_failure() -> None:
         (9, (0, 10), DAY_S + 1, "read to its end 86401 s ago, and tombstones stay in it for 86400"),
     ],
 )
-def test_stored_rows_are_of_no_use_once_deletions_can_be_missed(
+def test_stored_rows_are_not_used_once_deletions_can_be_missed(
     stored: int | None, log: tuple[int, int], away_s: float, reason: str
 ) -> None:
-    """Or the log is another one, which without topic ids its end alone tells."""
+    """A log that ends before the stored message is another one."""
     found = PartitionLog(*log)
     text = beyond_log(stored, found) or missed_rows(stored, found, away_s, DAY_S)
     assert reason in text

@@ -101,7 +101,7 @@ def test_crashes_change_nothing(messages: list[tuple[str, str, int]], crashes: s
                 again = True
     table, outputs = expected(messages)
     assert {key: processor.get(key) for key in tester.table_keys("transfers-table")} == table
-    assert [each.value for each in log] == outputs
+    assert [message.value for message in log] == outputs
     for topic in ("left", "right", "transfers-loop"):
         assert processor.committed(topic) == tester.queue_tracker(topic).high_watermark
 

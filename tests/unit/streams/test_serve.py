@@ -44,7 +44,7 @@ def app_of(rows: TableRows, tokens: str | None = None) -> ViewApp:
     return ViewApp(cast("View", rows), HOSTS, tokens)
 
 
-def test_wrong_requests_say_what_to_do() -> None:
+def test_wrong_requests_are_answered_with_a_hint() -> None:
     """Bad input, a codec that is not the table's, a view that is not running, another host."""
     storage = MemoryStorage()
     storage.apply({b"a": b"1", b"text": b"hello"}, {})
@@ -78,7 +78,7 @@ def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
         answer = ask(app, f"/v1/rows?count=10000&start={start}")
         page = answer.json()
         assert len(answer.content) < PAGE_BYTES + 1_000 or len(page["rows"]) == 1
-        found |= {each["key"]: len(each["value"]) for each in page["rows"]}
+        found |= {row["key"]: len(row["value"]) for row in page["rows"]}
         start = page["next"]
     assert found == sizes
 

@@ -55,7 +55,7 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         ({"ssl.key.pem": "-----BEGIN RSA PRIVATE KEY-----"}, "openssl pkcs8 -topk8"),
     ],
 )
-def test_what_javas_clients_lack_is_refused(settings: dict[str, Any], hint: str) -> None:
+def test_settings_unknown_to_java_are_refused(settings: dict[str, Any], hint: str) -> None:
     """Unless the options for Spark say how."""
     kafka = {"bootstrap.servers": "one:1", **settings}
     with pytest.raises(InvalidValueError, match=hint):

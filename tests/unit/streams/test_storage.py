@@ -48,7 +48,7 @@ def test_rows_are_read_in_the_order_of_their_keys(store: Storage) -> None:
     assert (store.get(b""), store.get(b"ab"), store.get(b"none")) == (b"", b"AB", None)
     store.apply({b"": None, b"ab": None, b"none": None, b"a": b"2"}, {1: 3})
     assert [store.get(key) for key in (b"", b"ab", b"a")] == [None, None, b"2"]
-    assert [store.offset(each) for each in range(3)] == [7, 3, None]
+    assert [store.offset(partition) for partition in range(3)] == [7, 3, None]
 
 
 @pytest.mark.parametrize("kind", [LmdbStorage, RocksStorage])
@@ -102,7 +102,7 @@ def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> 
 
 
 def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
-    """And keeps what was stored before."""
+    """Rows that were stored before are kept."""
     store = LmdbStorage(tmp_path, map_bytes=1024 * 1024)
     store.open("prices", "")
     store.apply({b"a": b"1"}, {0: 0})

@@ -97,7 +97,7 @@ def test_outputs_are_tracked() -> None:
     assert tracker.next_raw() is None
     assert (tracker.next_offset, tracker.high_watermark) == (3, 3)
     tracker.seek(0)
-    assert [each.value for each in tracker] == ["before", "hello", None]
+    assert [message.value for message in tracker] == ["before", "hello", None]
     tracker.seek(1)
     message = tracker.next_raw()
     assert message
@@ -136,7 +136,7 @@ def test_processors_take_turns() -> None:
         tester.add_processor(define_group(group, edges))
     log = tester.queue_tracker("log")
     tester.consume("in", "k", 2)
-    assert [(each.key, each.value) for each in log] == [
+    assert [(message.key, message.value) for message in log] == [
         ("a", 2),
         ("b", 2),
         ("a", 1),
@@ -147,7 +147,7 @@ def test_processors_take_turns() -> None:
 
 
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not run for ever."""
+    """It does not run forever."""
     monkeypatch.setattr("offsetmgr.streams.tester.MAX_MESSAGES", 100)
 
     def again(ctx: Context, value: str) -> None:
@@ -201,13 +201,13 @@ def test_a_failure_stops_the_processor_and_commits_nothing() -> None:
     assert processor.error
     assert processor.committed("numbers") == 1
     assert processor.get("bob") == 1
-    assert [each.value for each in out] == [1]
+    assert [message.value for message in out] == [1]
     assert tester.table_value("sums-table", "bob") == 5
     broken = False
     processor.restart()
     assert processor.committed("numbers") == 3
     assert processor.get("bob") == 5
-    assert [each.value for each in out] == [2, 2]
+    assert [message.value for message in out] == [2, 2]
 
 
 def test_a_stopped_processor_reads_nothing() -> None:
@@ -262,7 +262,7 @@ def test_visits() -> None:
     tester.consume("numbers", "bob", 1)
     tester.consume("numbers", "ann", 2)
     assert processor.visit_all("reset", 15) == 2
-    assert [(each.key, each.value) for each in out] == [("ann", 2), ("bob", 1)]
+    assert [(message.key, message.value) for message in out] == [("ann", 2), ("bob", 1)]
     assert processor.get("ann") == processor.get("bob") == 15
     with pytest.raises(InvalidValueError, match="visitor 'other' is not defined"):
         processor.visit_all("other")
@@ -271,7 +271,7 @@ def test_visits() -> None:
 
 
 def test_views_show_tables() -> None:
-    """Of a group or of any topic, in the order of keys, as a range or a prefix."""
+    """Tables of a group or any topic, in the order of keys, as a range or a prefix."""
     tester = Tester()
     tester.add_processor(sums())
     view, names = tester.add_view("sums-table", INT), tester.add_view("names", TEXT)
@@ -297,7 +297,10 @@ def test_emitters_write_for_processors() -> None:
         assert promise.result(0) == (0, 0)
         assert emitter.emit_sync("bob", 4).offset == 1
         assert tester.table_value("sums-table", "bob") == 7
-    assert [each.headers for each in tracker] == [{"app": b"test", "a": b"1"}, {"app": b"test"}]
+    assert [message.headers for message in tracker] == [
+        {"app": b"test", "a": b"1"},
+        {"app": b"test"},
+    ]
     with pytest.raises(InvalidValueError, match="header a 'text' is not bytes; encode it"):
         emitter.emit("bob", 5, headers={"a": "text"})  # type: ignore[dict-item]
     with pytest.raises(EmitterClosedError, match="numbers is finished, so key 'bob'"):
@@ -313,7 +316,7 @@ def test_emit_handlers_can_be_replaced() -> None:
     tracker = tester.queue_tracker("sums-table")
     tester.replace_emit_handler(records.append)
     tester.consume("numbers", "bob", 3)
-    assert [(each.topic, each.key, each.value) for each in records] == [
+    assert [(record.topic, record.key, record.value) for record in records] == [
         ("sums-table", b"bob", b"3")
     ]
     assert tracker.next() is None
@@ -348,7 +351,7 @@ def test_emit_handlers_can_be_replaced() -> None:
     ],
     ids=["set", "delete", "emit", "loopback"],
 )
-def test_a_message_whose_effects_are_not_written_comes_again(write: Any, topic: str) -> None:
+def test_a_message_with_unwritten_effects_is_repeated(write: Any, topic: str) -> None:
     """Nothing that it has written is kept, and later messages wait."""
     edges = [persist(INT), output("out", INT), loop(INT, lambda _ctx, _value: None)]
     graph = define_group("g", input("in", INT, lambda ctx, _value: write(ctx)), edges)

@@ -68,7 +68,7 @@ def test_loop_and_table_are_created_like_the_inputs() -> None:
     assert cluster.created == []
 
 
-def test_all_mistakes_are_told_and_nothing_is_created() -> None:
+def test_all_mistakes_are_listed_and_nothing_is_created() -> None:
     """Topics that are missing or have gaps."""
     cluster = Cluster(clicks=[0, 1], names=[0, 1, 3])
     with pytest.raises(TopicsError) as failed:
