@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.types import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 LONGEST_WAIT_S: Final = 60.0
 """Longest wait for one answer, and of a thread that has nothing to do."""
+
+POLL_S: Final = 0.1
+"""Pause between two questions whose answer may change at any time."""
 
 
 class Deadline:
@@ -46,6 +49,13 @@ class Deadline:
     def over(self) -> bool:
         """True once no time is left."""
         return self.left_s <= 0
+
+    def polls(self, pause_s: float = POLL_S) -> Iterator[None]:
+        """Yield at once, and after each pause until the deadline is over; for a loop that asks."""
+        yield
+        while not self.over:
+            time.sleep(min(pause_s, self.left_s))
+            yield
 
     def within_s(self, longest_s: float = LONGEST_WAIT_S) -> float:
         """Return the seconds left, at most ``longest_s``; never 0, which a socket cannot wait."""

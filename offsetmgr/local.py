@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -83,9 +84,12 @@ class LocalOffsets(Offsets):
         except ModuleNotFoundError as error:
             text = f"LocalOffsets needs the package {error.name}: pip install 'offsetmgr[server]'"
             raise ImportError(text) from error
-        coordinator: Coordinator = KafkaCoordinator(kafka, clients=CLIENTS)
+        in_kafka = KafkaCoordinator(kafka, clients=CLIENTS)
+        coordinator: Coordinator = in_kafka
         if store is not None:
-            coordinator = StoreCoordinator(store, coordinator)
+            coordinator = StoreCoordinator(store, in_kafka)
+        elif sys.version_info >= (3, 12):
+            in_kafka.connect()  # the first submit may come just before the interpreter exits
         servers = kafka if isinstance(kafka, str) else str(kafka["bootstrap.servers"])
         self._start(coordinator, servers, owner, settings)
 

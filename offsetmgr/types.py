@@ -14,7 +14,12 @@ from math import inf
 from operator import index
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, SupportsIndex, TypeVar
 
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetsUncommittedError
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerStoppedError,
+    OffsetsUncommittedError,
+    OffsetTimeoutError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +138,18 @@ class FlushResult(NamedTuple):
         if self.uncommitted:
             errors = {key: each.error for key, each in self.uncommitted.items()}
             raise OffsetsUncommittedError(errors)
+
+
+class UnfinishedResult(FlushResult):
+    """The state of a close that another call carries out; it is never ``ok``."""
+
+    @property
+    def ok(self) -> bool:
+        return False
+
+    def raise_for_uncommitted(self) -> None:
+        super().raise_for_uncommitted()
+        raise OffsetTimeoutError("the offsets are still being committed by another call of close")
 
 
 class PartitionRange(NamedTuple):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 from typing import Final
@@ -34,15 +35,21 @@ INTERPRETERS: Final = interpreters()
 
 
 def run(
-    interpreter: str, program: str, *arguments: str, packages: Path | None = None
+    release: str, program: str, *arguments: str, packages: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program with the product and the standard library, and ``packages`` if given."""
-    paths = [str(ROOT), *([] if packages is None else [str(packages)])]
+    """Run a program with the product and the standard library, and our packages if asked for."""
+    paths = [str(ROOT), *([sysconfig.get_path("purelib")] if packages else [])]
     return subprocess.run(
-        [interpreter, "-S", "-c", textwrap.dedent(program), *arguments],
+        [INTERPRETERS[release], "-S", "-c", textwrap.dedent(program), *arguments],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+def releases_with(*modules: str) -> list[str]:
+    """Return the releases that can import our packages: compiled ones are for one release."""
+    program = f"import {', '.join(modules)}"
+    return [each for each in INTERPRETERS if run(each, program, packages=True).returncode == 0]

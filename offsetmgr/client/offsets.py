@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client.failure_log import log_uncommitted
+from offsetmgr.codes import ERRORS, NO_SUCH_PARTITION
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
@@ -29,6 +30,7 @@ from offsetmgr.types import (
     OffsetAndMetadata,
     PartitionRange,
     TopicPartition,
+    UnfinishedResult,
     check_callable,
     check_flag,
     check_group,
@@ -64,7 +66,7 @@ FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 
 _BAD_GATEWAY: Final = 502
-_MISSING: Final = frozenset({"UNKNOWN_TOPIC_OR_PARTITION", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_MISSING: Final = frozenset(ERRORS[code].name for code in NO_SUCH_PARTITION)
 
 open_offsets: set[Offsets] = set()
 """Instances that are not closed: they live on until the interpreter exits."""
@@ -323,7 +325,7 @@ class Offsets(ABC):
         """Flush, stop all managers and end; within ``timeout`` seconds.
 
         Each call returns the same result, also one in a signal handler that interrupts another.  If
-        that is not known in time, the offsets are uncommitted in the result.
+        that is not known in time, the result says so and is not ``ok``.
         """
         deadline = Deadline(timeout)
         if self._pid != os.getpid():
@@ -336,7 +338,8 @@ class Offsets(ABC):
                 self._close_lock.release()
         if self._result is not None:
             return self._result
-        return self._unsettled(OffsetTimeoutError(f"{self!r} is still being closed"))
+        error = OffsetTimeoutError(f"{self!r} is still being closed")
+        return UnfinishedResult(*self._unsettled(error))
 
     def _closed_with(self, result: FlushResult) -> None:
         """Keep the result of the close, unless a signal handler was quicker."""

@@ -5,6 +5,7 @@ Knows nothing of offsets. No proxy is ever taken from the environment: the servi
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
 import os
@@ -15,7 +16,7 @@ from contextlib import closing, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from offsetmgr.client.wire import failure_of, reading
@@ -30,6 +31,9 @@ _T = TypeVar("_T")
 
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
+MAX_PATH_BYTES: Final = 107
+"""Longest path of a Unix socket."""
+
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is no event of ours."""
@@ -38,7 +42,9 @@ _URL_FIX: Final = (
     "give http://host:port, such as http://127.0.0.1:8741, https://host:port or "
     "unix:///path/of/the.sock, and nothing behind it"
 )
-_IS_IT_KAFKA: Final = "was it killed, or is this not its port? Kafka's does not speak HTTP"
+_IS_IT_KAFKA: Final = (
+    "was it killed, or is this not its port? One with TLS needs https://; Kafka's speaks no HTTP"
+)
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2
 _PLAIN: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -168,7 +174,7 @@ class ServiceAddress(NamedTuple):
 
 def parse_url(url: object, credentials: Credentials = NO_CREDENTIALS) -> ServiceAddress:
     """Return where `url` leads.  Raises InvalidValueError."""
-    text = url if isinstance(url, str) and url.isprintable() and " " not in url else ""
+    text = url if isinstance(url, str) and url.isprintable() and url == url.strip() else ""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
@@ -178,12 +184,17 @@ def parse_url(url: object, credentials: Credentials = NO_CREDENTIALS) -> Service
     if is_unix:
         leads_there = not parts.netloc and len(parts.path) > 1
     else:
+        host = host.replace("%25", "%")  # before the zone of an IPv6 address, as RFC 6874 writes it
         leads_there = bool(host) and parts.scheme in {"http", "https"} and parts.path in {"", "/"}
+        leads_there = leads_there and " " not in text
     if not leads_there or parts.username is not None or parts.query or parts.fragment:
         hidden = isinstance(url, str) and set(url) & set("@?#")  # a password must not reach a log
         named = "…" if hidden else url
         raise InvalidValueError("url", named, "is not the address of a service", _URL_FIX)
     if is_unix:
+        if len(os.fsencode(parts.path)) > MAX_PATH_BYTES:
+            problem = f"has a path of more than {MAX_PATH_BYTES} bytes"
+            raise InvalidValueError("url", url, problem, "give a shorter path: no socket has more")
         return ServiceAddress(path=parts.path, credentials=credentials)
     tls = parts.scheme == "https"
     if credentials.headers() and not tls and not _is_loopback(host):
@@ -218,6 +229,45 @@ class Answer(NamedTuple):
     body: bytes = b""
 
 
+class _TimedSocket:
+    """A connected socket as HTTPConnection uses it, all whose reads share one deadline.
+
+    A time-out of the socket itself begins again with each byte that trickles in.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.deadline = Deadline(0.0)
+        self.sendall, self.close = sock.sendall, sock.close
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        # As a file of the socket's own it keeps the socket open until it is closed itself.
+        return io.BufferedReader(_TimedReader(self._sock.makefile("rb", buffering=0), self))
+
+    def wait(self) -> None:
+        """Give the next step what is left of the deadline; TimeoutError if nothing is."""
+        if self.deadline.over:
+            raise TimeoutError
+        self._sock.settimeout(self.deadline.within_s())
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, raw: socket.SocketIO, timed: _TimedSocket) -> None:
+        super().__init__()
+        self._raw, self._timed = raw, timed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._timed.wait()
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
 class Connection:
     """One connection to the service, used for one request after the other."""
 
@@ -232,13 +282,15 @@ class Connection:
             text = f"cannot be reached: {_text(error)}; is it running, and is the url right?"
             raise Unreachable(text) from None
         self._sock = self._http.sock
+        self._timed = _TimedSocket(self._sock)
+        self._http.sock = cast("socket.socket", self._timed)
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """Send `request`, with the token, and read its whole answer; Unreachable otherwise."""
         response = self._ask(request, deadline)
         late = f"did not complete its answer within {deadline.timeout} s"
         pieces: list[bytes] = []
-        while piece := self._read(response, deadline.within_s(), late):
+        while piece := self._read(response, late):
             pieces.append(piece)
             if sum(map(len, pieces)) > MAX_BODY_BYTES:
                 raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes")
@@ -253,14 +305,19 @@ class Connection:
         late = f"sent nothing for {read_timeout_s} s"
 
         def pieces() -> Iterator[bytes]:
-            while piece := self._read(response, read_timeout_s, late):
+            while True:
+                self._timed.deadline = Deadline(read_timeout_s)
+                piece = self._read(response, late)
+                if not piece:
+                    return
                 yield piece
 
         return Answer(response.status, response.headers), pieces()
 
     def _ask(self, request: Request, deadline: Deadline) -> HTTPResponse:
         try:
-            self._sock.settimeout(deadline.within_s())
+            self._timed.deadline = deadline
+            self._timed.wait()
             headers = {**request.headers, **self._credentials.headers()}
             self._http.request(request.method, request.target, request.body, headers)
             return self._http.getresponse()
@@ -277,9 +334,8 @@ class Connection:
         except (OSError, ValueError) as error:
             raise Unreachable(f"gave no answer: {_text(error)}") from None
 
-    def _read(self, response: HTTPResponse, timeout_s: float, late: str) -> bytes:
+    def _read(self, response: HTTPResponse, late: str) -> bytes:
         try:
-            self._sock.settimeout(timeout_s)
             return response.read1(_CHUNK_BYTES)
         except TimeoutError:
             raise Unreachable(late) from None

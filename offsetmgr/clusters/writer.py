@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 from confluent_kafka import KafkaError
 
 from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
+from offsetmgr.codes import NO_SUCH_PARTITION
 from offsetmgr.config import is_number
 from offsetmgr.consumer.base import check_choice
 from offsetmgr.errors import (
@@ -56,9 +57,7 @@ _OF_THE_MESSAGE: Final = frozenset(
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
+        *NO_SUCH_PARTITION,
         KafkaError._INVALID_ARG,
     }
 )

@@ -12,6 +12,7 @@ confluent-kafka; all other clients are those of ``librdkafka.py``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
@@ -118,6 +119,15 @@ class KafkaCoordinator(Coordinator):
             self._timers.close()
             raise
         self._poll()
+
+    def connect(self) -> None:
+        """Open the clients that commit and fetch now; else their first requests do.
+
+        From Python 3.12 on their threads cannot be started once the interpreter exits.
+        """
+        for queue in (*self._commits, self._fetches):
+            with contextlib.suppress(KafkaException, RuntimeError):  # then with a request
+                queue.client()
 
     # -- the port
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +35,6 @@ _PARTITIONS: Final = 8
 _BATCHES: Final = 12
 """The number of batches in which Spark reads all orders."""
 
-_POLL_S: Final = 0.2
 _READY_S: Final = 30.0
 _JOB_S: Final = 600.0
 _STOP_S: Final = 60.0
@@ -200,11 +198,12 @@ class Demo:
         job = self._process(f"job-{name}.log", "offsetmgr.demo.job", json.dumps(settings))
         with contextlib.closing(job):
             self.say("Spark starts and reads.")
-            deadline = time.monotonic() + _JOB_S
-            while job.running() and sum(self._committed().values()) < until:
-                if time.monotonic() >= deadline:
-                    raise _failed(job, f"was not done within {_JOB_S:.0f} s")
-                time.sleep(_POLL_S)
+            deadline = Deadline(_JOB_S)
+            for _ in deadline.polls():
+                if not job.running() or sum(self._committed().values()) >= until:
+                    break
+            if deadline.over:
+                raise _failed(job, f"was not done within {_JOB_S:.0f} s")
             if until < self.orders:
                 job.signal(signal.SIGTERM)
             status = _status_of(job)
@@ -256,11 +255,11 @@ class Demo:
 def _await_service(process: WatchedProcess, address: str) -> None:
     """Wait until the service listens.  Raises DevKafkaError."""
     host, _, port = address.partition(":")
-    deadline = Deadline(_READY_S)
-    while process.running() and not deadline.over:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), _POLL_S):
+    for _ in Deadline(_READY_S).polls():
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
             return
-        time.sleep(_POLL_S)
+        if not process.running():
+            break
     raise _failed(process, f"does not listen on {address} after {_READY_S:.0f} s")
 
 

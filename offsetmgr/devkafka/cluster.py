@@ -9,7 +9,6 @@ import signal
 import socket
 import string
 import tempfile
-import time
 from concurrent.futures import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.jars import consumer_groups, java_command
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
 from offsetmgr.errors import InvalidValueError
@@ -36,7 +36,6 @@ _HEAP_MB: Final = 512
 _START_S: Final = 180.0
 _STOP_S: Final = 20.0
 _ANSWER_S: Final = 0.5
-_POLL_S: Final = 0.05
 
 _CLUSTER_ID: Final = "offsetmgr-dev-kafka-0A"
 _PROPERTIES: Final = "server.properties"
@@ -104,20 +103,16 @@ class Broker:
     def start(self, timeout_s: float = _START_S) -> None:
         """Start the broker and wait until it answers.  Raises DevKafkaError."""
         self.launch()
-        self.await_ready(time.monotonic() + timeout_s)
+        self.await_ready(Deadline(timeout_s, "timeout_s"))
 
-    def await_ready(self, deadline: float) -> None:
-        """Wait until the broker answers clients and is a member of the cluster.
-
-        ``deadline`` is of ``time.monotonic``.  Raises DevKafkaError.
-        """
+    def await_ready(self, deadline: Deadline) -> None:
+        """Wait until the broker answers clients and is in the cluster.  Raises DevKafkaError."""
         admin = quiet_admin(self.bootstrap_server)
-        while time.monotonic() < deadline:
+        for _ in deadline.polls():
             self.check_alive()
-            with contextlib.suppress(KafkaException):  # it has waited, up to its own timeout
+            with contextlib.suppress(KafkaException):
                 if self.node_id in admin.list_topics(timeout=_ANSWER_S).brokers:
                     return
-                time.sleep(_POLL_S)
         raise self._failed(f"did not answer on {self.bootstrap_server} in time")
 
     def check_alive(self) -> None:
@@ -196,7 +191,7 @@ class DevKafka:
         if self._brokers:
             raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
         command = java_command(f"-Xmx{_HEAP_MB}m", log=self._log)
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s, "timeout_s")
         ports = tuple(self._ports or free_ports(self._size))
         for port in ports:
             if not _is_free(port):
@@ -318,7 +313,7 @@ def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str
     }
 
 
-def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
+def _await_groups(brokers: Sequence[Broker], deadline: Deadline) -> None:
     """Wait until every group has a coordinator.
 
     The first question about a group makes Kafka create its offsets topic; for a moment the answers
@@ -327,15 +322,14 @@ def _await_groups(brokers: Sequence[Broker], deadline: float) -> None:
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
     groups = list(string.ascii_lowercase)
-    while time.monotonic() < deadline:
+    for _ in deadline.polls():
         for broker in brokers:
             broker.check_alive()
         admin = quiet_admin(servers)
         asked = admin.describe_consumer_groups(groups, request_timeout=_NEVER_S)
-        answered, missing = wait(asked.values(), min(_STUCK_S, deadline - time.monotonic()))
+        answered, missing = wait(asked.values(), deadline.within_s(_STUCK_S))
         errors = [error for error in (each.exception() for each in answered) if error]
         if not missing and all(error.args[0].code() == _SERVED for error in errors):
             return
-        time.sleep(_POLL_S)
     tail = log_tail(brokers[0].log_path)
     raise DevKafkaError(f"Kafka has started, but its groups have no coordinator; broker 1: {tail}")

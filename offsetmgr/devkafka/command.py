@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewTopic
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
 from offsetmgr.devkafka.process import DevKafkaError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
 _REQUEST_S: Final = 10.0
-_PAUSE_S: Final = 0.1
 _LOOK_S: Final = 0.5
 
 _say: Final = partial(print, flush=True)  # at once, for whoever reads through a pipe
@@ -89,8 +89,7 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
     A broker that missed its heartbeats on a busy machine is left out by the controller for a
     while, and then names no controller to its clients.
     """
-    deadline = time.monotonic() + _WAIT_S
-    while True:
+    for _ in Deadline(_WAIT_S).polls():
         # A new client: librdkafka looks for a controller when it connects, and not soon again.
         admin = quiet_admin(bootstrap_servers)
         asked = admin.create_topics([NewTopic(name, partitions)], request_timeout=_REQUEST_S)
@@ -98,10 +97,8 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
         # It exists also if the answer to an earlier request was lost.
         if error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return
-        if time.monotonic() >= deadline:
-            text = f"topic {name} could not be created on {bootstrap_servers}: {error}"
-            raise DevKafkaError(text) from error
-        time.sleep(_PAUSE_S)
+    text = f"topic {name} could not be created on {bootstrap_servers}: {error}"
+    raise DevKafkaError(text) from error
 
 
 def sample_order(number: int) -> dict[str, Any]:

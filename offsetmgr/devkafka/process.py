@@ -6,9 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ kill -9 $guard
 exit $status
 """
 _ANSWER_S: Final = 30.0
-_POLL_S: Final = 0.05
 _TAIL_LINES: Final = 25
 
 
@@ -112,8 +111,6 @@ class WatchedProcess:
         self._closed = True
         self._watchdog.communicate(timeout=_ANSWER_S)  # it closes the pipe
         # What the command has started, such as Spark's Java, ends by itself, but not at once.
-        deadline = time.monotonic() + _ANSWER_S
         with contextlib.suppress(ProcessLookupError):
-            while time.monotonic() < deadline:
+            for _ in Deadline(_ANSWER_S).polls():
                 os.killpg(self._watchdog.pid, signal.SIGKILL)
-                time.sleep(_POLL_S)

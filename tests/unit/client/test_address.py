@@ -12,6 +12,9 @@ GOOD: dict[str, ServiceAddress] = {
     "http://localhost/": ServiceAddress("localhost", 8741),
     "http://[::1]:80": ServiceAddress("::1", 80),
     "https://host": ServiceAddress("host", 8741, tls=True),
+    "http://[fe80::1%25eth0]:80": ServiceAddress("fe80::1%eth0", 80),
+    f"unix:///{106 * 'x'}": ServiceAddress(path="/" + 106 * "x"),
+    "unix:///run/off setmgr@1.sock": ServiceAddress(path="/run/off setmgr@1.sock"),
     "unix:///run/offsetmgr@1.sock": ServiceAddress(path="/run/offsetmgr@1.sock"),
 }
 
@@ -32,6 +35,9 @@ BAD: dict[str, object] = {
     "relative": "unix://run/offsetmgr.sock",
     "no path": "unix://",
     "root": "unix:///",
+    "space behind": "unix:///run/offsetmgr.sock ",
+    "long path": "unix:///" + 107 * "x",
+    "long path in bytes": "unix:///" + 54 * "é",
 }
 
 

@@ -55,23 +55,22 @@ def test_raising_log_handlers_and_watchers_stop_nothing(
         assert "lower than 5" in str(error), error
     assert client.close(timeout=30).ok
     """
-    done = run(INTERPRETERS[release], program, service.url)
+    done = run(release, program, service.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
 INTERRUPTS = """
-    import random, signal, sys, time
+    import random, signal, sys
     from offsetmgr import OffsetClient
-    from offsetmgr.errors import ManagerStoppedError
 
     client = OffsetClient(sys.argv[1], "etl")
-    what, newest, taken = sys.argv[2], 0, 0
+    newest, taken = 0, 0
 
     def handle(*_):
         global newest, taken
         taken += 1
-        if what == "flush":
+        if taken % 2:
             client.flush(timeout=20)
         else:
             newest += 1
@@ -97,12 +96,11 @@ INTERRUPTS = """
 
 
 @EACH
-@pytest.mark.parametrize("what", ["submit", "flush"])
 def test_signal_handlers_submit_and_flush_in_a_hot_loop(
-    service: ScriptedService, release: str, what: str
+    service: ScriptedService, release: str
 ) -> None:
     """200 signals at random moments: nothing hangs, and the highest submitted is committed."""
-    done = run(INTERPRETERS[release], INTERRUPTS, service.url, what)
+    done = run(release, INTERRUPTS, service.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert service.kafka == {KEY: OffsetAndMetadata(int(done.stdout))}
 
@@ -112,7 +110,7 @@ CLOSES = """
     from offsetmgr import OffsetClient
     from offsetmgr.errors import ManagerStoppedError
 
-    for _ in range(15):
+    for number in range(20):
         client = OffsetClient(sys.argv[1], "etl")
         results, offset, last = [], 0, 0
         signal.signal(signal.SIGALRM, lambda *_: results.append(client.close(timeout=20)))
@@ -122,7 +120,7 @@ CLOSES = """
                 offset += 1
                 client.submit("g", {("orders", 3): offset}, rewind=offset == 1)
                 last = offset
-                if sys.argv[2] == "beside":
+                if number % 2:  # then in the middle of a close, or before it
                     time.sleep(random.uniform(0, 0.005))
                     break
         except ManagerStoppedError:
@@ -137,10 +135,53 @@ CLOSES = """
 
 
 @EACH
-@pytest.mark.parametrize("when", ["in the loop", "beside"])
-def test_a_signal_handler_closes_the_client(
-    service: ScriptedService, release: str, when: str
-) -> None:
+def test_a_signal_handler_closes_the_client(service: ScriptedService, release: str) -> None:
     """In the middle of a submit or of another close: both calls return the one true result."""
-    done = run(INTERPRETERS[release], CLOSES, service.url, when)
+    done = run(release, CLOSES, service.url)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@EACH
+def test_a_submit_that_comes_too_late_for_a_thread_is_reported(
+    service: ScriptedService, release: str
+) -> None:
+    """The first submit at the interpreter's exit is sent, or the log says why it cannot be."""
+    program = """
+    import atexit, sys
+    from offsetmgr import OffsetClient
+    client = OffsetClient(sys.argv[1], "etl")
+    atexit.register(lambda: client.submit("g", {("orders", 3): 5}))
+    """
+    done = run(release, program, service.url)
+    assert done.returncode == 0
+    if service.kafka:
+        assert (service.kafka, done.stderr) == ({KEY: OffsetAndMetadata(5)}, "")
+    else:
+        assert "not committed: g/orders/3 at 5; reason: cannot start a thread" in done.stderr
+        assert "service" not in done.stderr.replace("OffsetClient('http", "")
+
+
+WITHOUT_THREADS = """
+    import sys, threading
+    from offsetmgr import OffsetClient
+
+    threading.stack_size(2**46)  # no thread can have so much
+    client = OffsetClient(sys.argv[1], "etl")
+    client.watch_errors(lambda key, error: None)
+    client.submit("g", {("orders", 3): 5})
+    left = client.flush(timeout=0.1).uncommitted
+    assert "cannot start a thread" in str(left), left
+    threading.stack_size(0)
+    assert client.flush(timeout=30).ok
+    names = {thread.name for thread in threading.enumerate()}
+    assert {"offsetmgr-etl", "offsetmgr-events-etl"} <= names, names
+    assert client.close(timeout=30).ok
+"""
+
+
+@EACH
+def test_threads_are_started_once_there_is_room(service: ScriptedService, release: str) -> None:
+    """A flush tries to start the sender again, and the reader of events."""
+    done = run(release, WITHOUT_THREADS, service.url)
+    assert done.returncode == 0, done.stderr
+    assert service.kafka == {KEY: OffsetAndMetadata(5)}

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import transport
-from offsetmgr.client.transport import Connection, Request, ServiceAddress, Session, Unreachable
+from offsetmgr.client.transport import (
+    Connection,
+    Request,
+    ServiceAddress,
+    Session,
+    Unreachable,
+    parse_url,
+)
 from offsetmgr.deadlines import Deadline
 
 if TYPE_CHECKING:
@@ -126,22 +133,57 @@ def test_what_is_no_answer(listening: socket.socket, text: bytes) -> None:
         session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
 
 
-def test_a_dripping_server(listening: socket.socket) -> None:
-    """A server that sends a byte now and then cannot hold a caller beyond its deadline."""
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"x"),
+        (CHUNKED, b"1"),
+        (CHUNKED + b"0\r\n", b"X: y\r\n"),
+    ],
+    ids=["status line", "head", "body", "chunk", "trailer"],
+)
+def test_a_trickling_answer_ends_at_its_deadline(
+    listening: socket.socket, first: bytes, drop: bytes
+) -> None:
+    """A server that sends a little now and then holds a caller up no longer, wherever it does."""
+    dropped, hung_up = 0, threading.Event()
 
     def drip(connection: socket.socket) -> None:
+        nonlocal dropped
         connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-        hung_up = threading.Event()
+        connection.sendall(first)
         try:
-            while not hung_up.wait(0.01):
-                connection.sendall(b"x")
+            while not hung_up.wait(0.05):
+                connection.sendall(drop)
+                dropped += 1
         except OSError:
             return
 
     Listener(listening, drip)
-    with pytest.raises(Unreachable, match="did not complete its answer within"):
+    with pytest.raises(Unreachable, match=r"within 0\.2 s"):
         session_at(address(listening)).ask("/", Deadline(0.2), dict)
+    assert dropped < 40
+    hung_up.set()
+
+
+def test_http_to_a_port_with_tls_is_explained(listening: socket.socket) -> None:
+    """The other side hangs up; the error says what may be the reason."""
+    Listener(listening, answer(b"\x15\x03\x03\x00\x02\x02\x46"))
+    with pytest.raises(Unreachable, match="One with TLS needs https://"):
+        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
+
+
+def test_the_zone_of_an_address_is_decoded() -> None:
+    """As RFC 6874 writes it in a URL; the system wants it bare."""
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
+        Listener(server, answer(OK))
+        where = parse_url(f"http://[::1%251]:{server.getsockname()[1]}")
+        assert session_at(where).ask("/", Deadline(WAIT_S), dict) == {}
 
 
 def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +196,12 @@ def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyP
 
 def test_unix_socket(tmp_path: Path) -> None:
     """A Unix socket serves as well; a missing one is called so."""
-    path = str(tmp_path / "s")
+    path = str(tmp_path / "with space")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert session_at(ServiceAddress(path=path)).ask("/", Deadline(WAIT_S), dict) == {}
+        assert session_at(parse_url(f"unix://{path}")).ask("/", Deadline(WAIT_S), dict) == {}
     with pytest.raises(Unreachable, match="no such file"):
         session_at(ServiceAddress(path=path + "x")).ask("/", Deadline(WAIT_S), dict)
 

@@ -34,3 +34,9 @@ def test_an_impossible_timeout_is_refused(timeout: float) -> None:
     """The error names the field."""
     with pytest.raises(InvalidValueError, match="timeout"):
         Deadline(timeout)
+
+
+def test_a_poll_asks_once_more_when_the_deadline_is_over() -> None:
+    """An answer that came during the last pause is not missed; no time asks once."""
+    assert list(Deadline(0).polls()) == [None]
+    assert len(list(Deadline(0.02).polls(pause_s=10))) == 2
