@@ -5,7 +5,6 @@ from __future__ import annotations
 from actors.actor import ActorRef, ActorSystem, InboxFullError, PooledActor
 from actors.dispatcher import Dispatcher, PoolDispatcher, Runnable, Strand
 from actors.future import Future
-from actors.mailbox import Mailbox, MailboxClosed
 from actors.timers import Clock, MonotonicClock, ThreadTimers, TimerHandle, Timers
 
 __all__ = [
@@ -15,8 +14,6 @@ __all__ = [
     "Dispatcher",
     "Future",
     "InboxFullError",
-    "Mailbox",
-    "MailboxClosed",
     "MonotonicClock",
     "PoolDispatcher",
     "PooledActor",

@@ -1,8 +1,8 @@
-"""Actors that share a pool of threads: what `pykka.ThreadingActor` is for a thread each.
+"""Actors that share a pool of threads, unlike ``pykka.ThreadingActor``, which has one of its own.
 
-`PooledActor` fills in the hooks that pykka has for new kinds of actors.  The `ActorLoop` behind
-each takes messages from its `Inbox` in turns on the pool.  After a failure it rests, then goes on
-with the same actor, whose `on_restart` puts its state in order.  The `ActorSystem` holds them all.
+``PooledActor`` fills in pykka's hooks for new kinds of actors.  Its ``ActorLoop`` takes messages
+from its ``Inbox`` in turns on the pool.  After a failure it pauses, then goes on with the same
+actor, whose ``on_restart`` repairs its state.  The ``ActorSystem`` keeps them all.
 
     STARTING ──► RUNNING ──────────► STOPPING ──► DEAD
                   │  ▲
@@ -37,17 +37,17 @@ A = TypeVar("A", bound="PooledActor")
 T = TypeVar("T")
 
 _BACKOFF_S: Final = 0.1
-"""Before the restart after a first failure; it doubles with each further one."""
+"""Pause before the restart after a first failure; it doubles with each further one."""
 
 _BACKOFF_MAX_S: Final = 5.0
 _MOST_DOUBLINGS: Final = 10
 
 _FORGOTTEN_S: Final = 60.0
-"""Without a failure, after which the next one counts as the first."""
+"""Time without a failure after which the next one counts as the first."""
 
 
 class InboxFullError(RuntimeError):
-    """The inbox of an actor holds as many messages as it may."""
+    """The inbox of an actor is full."""
 
     def __init__(self, actor: str, limit: int) -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class InboxFullError(RuntimeError):
 
 
 class Control(enum.Enum):
-    """An entry of the inbox that is for the loop, not for the actor."""
+    """An entry of the inbox for the loop, not for the actor."""
 
     START = "Start"
     RESTART = "Restart"
@@ -66,7 +66,7 @@ class Control(enum.Enum):
 
 
 class TimedMessage:
-    """The message of a timer, and its own envelope; void once it is cancelled."""
+    """The message of a timer, which is its own envelope; ignored once it is cancelled."""
 
     __slots__ = ("cancelled", "message", "timer")
 
@@ -78,16 +78,16 @@ class TimedMessage:
         self.timer: TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Let it not be handled, though it waits in the inbox already."""
+        """Drop it, even if it waits in the inbox already."""
         self.cancelled = True
         if self.timer is not None:
             self.timer.cancel()
 
 
 class Inbox:
-    """The messages of one actor, at most `limit`, in the order in which they came.
+    """The messages of one actor, at most ``limit``, in order of arrival.
 
-    Whoever puts the first one schedules the actor's turn; there is one at a time.
+    The first message schedules the actor's turn; there is one at a time.
     """
 
     def __init__(self) -> None:
@@ -112,19 +112,19 @@ class Inbox:
             self._append(envelope)
 
     def put_over_limit(self, entry: TimedMessage | Control) -> None:
-        """Add what must not get lost in a full inbox; nothing once it is closed."""
+        """Add an entry even if the inbox is full; ignored once it is closed."""
         with self._lock:
             if not self._closed:
                 self._append(entry)
 
     def put_control(self, control: Control) -> None:
-        """Add an entry that is handled before any message, also while these wait."""
+        """Add an entry that is handled before any message, also while messages are paused."""
         with self._lock:
             self._controls = (*self._controls, control)
             self._schedule()
 
     def get(self) -> Any:
-        """Return the next entry to handle; None if there is none now."""
+        """Return the next entry to handle, or None."""
         with self._lock:
             if self._controls:
                 control, *left = self._controls
@@ -142,11 +142,11 @@ class Inbox:
             self._schedule()
 
     def pause(self, *, paused: bool) -> None:
-        """Keep messages waiting, or no more; called in the actor's turn."""
+        """Pause or resume messages; called in the actor's turn."""
         self._paused = paused
 
     def close(self) -> list[Any]:
-        """Take no more messages; returns those that waited."""
+        """Refuse further messages; return those that waited."""
         with self._lock:
             self._closed = True
             left = [entry for entry in self._entries if not isinstance(entry, Control)]
@@ -170,7 +170,7 @@ class Inbox:
 
 
 class _StopFlag:
-    """Replaces pykka's `threading.Event`, which takes more memory than the rest of an actor."""
+    """Replaces pykka's ``threading.Event``, which takes more memory than the rest of an actor."""
 
     __slots__ = ("_set",)
 
@@ -185,10 +185,10 @@ class _StopFlag:
 
 
 class ActorRef(pykka.ActorRef[A]):
-    """A pykka `ActorRef` that stays valid when the actor behind it is restarted.
+    """A pykka ``ActorRef`` with sends that do not raise, and stops that can be awaited.
 
-    `actor_urn` is the path of names from the root down, `/factory/orders-etl`: for people and logs,
-    not a key, since an actor that stopped may be followed by one of the same name.
+    ``actor_urn`` is the path of names from the root, such as ``/factory/orders-etl``.  It is not a
+    key: an actor that stopped may be followed by one of the same name.
     """
 
     actor_inbox: Inbox
@@ -207,9 +207,9 @@ class ActorRef(pykka.ActorRef[A]):
         self.actor_inbox.put_over_limit(TimedMessage(message))
 
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Stop the actor after the messages it has now: first its children, then itself.
+        """Stop the actor's children, then the actor, after the messages that wait now.
 
-        Returns True, or a future of it, once the actor is dead; False if it was dead before.
+        Return True, or a future of it, once the actor is dead; False if it was dead before.
         Raises pykka.Timeout; the stop goes on.
         """
         dead = self.loop.when_dead()
@@ -220,21 +220,18 @@ class ActorRef(pykka.ActorRef[A]):
 class PooledActor(pykka.Actor):
     """A pykka actor without a thread of its own.
 
-    It is started by `ActorSystem.spawn` or `spawn_child`, and handles one message at a time in
-    `on_receive`.  Its constructor runs in the thread that spawns it, everything else in the pool's;
-    its place in the system is known from `on_start` on.  Nothing in it may block: a blocked actor
-    holds a thread that others wait for.
+    It is started by ``ActorSystem.spawn``, and handles one message at a time in ``on_receive``.
+    Its constructor runs in the thread that spawns it, all other methods in the pool.  None may
+    block: a blocked actor takes a thread from the others.
 
-    An exception from `on_receive` or `on_start` is a failure: its timer is cancelled and
-    `on_failure` is called.  After a back-off `on_restart` is called on the same actor, which puts
-    its state in order; the waiting messages and the children stay, the failed message is gone.
+    An exception from ``on_receive`` or ``on_start`` is a failure: its timer is cancelled and
+    ``on_failure`` is called.  After a back-off ``on_restart`` is called on the same actor, to
+    repair its state; the waiting messages and the children stay, the failed message is dropped.
     """
 
     actor_inbox: Inbox
     system: ActorSystem
-    """Its clock and timers; known from `on_start` on."""
-    parent: ActorRef[Any] | None
-    """The actor that stops this one before itself; None at the root."""
+    """Its clock and timers; known from ``on_start`` on."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         super().__init__()
@@ -246,21 +243,17 @@ class PooledActor(pykka.Actor):
         """The reference to this actor."""
         return self._actor_ref
 
-    def spawn_child(self, actor_class: type[A], *args: Any, **options: Any) -> ActorRef[A]:
-        """Start an actor that ends with this one; see `ActorSystem.spawn`."""
-        return self.system.spawn(actor_class, *args, parent=self.actor_ref, **options)
-
     def tell_after(self, delay_s: float, message: Any) -> None:
-        """Tell itself `message` in `delay_s` seconds, unless it fails or stops before.
+        """Send itself ``message`` in ``delay_s`` seconds, unless it fails or stops before.
 
-        It takes the place of what an earlier call has set and is not handled yet.
+        It replaces the message of an earlier call that is not handled yet.
         """
         self.actor_ref.loop.set_timer(delay_s, message)
 
     def on_restart(self, reason: BaseException) -> None:
-        """Go on after the failure `reason`; by default as at the start.
+        """Go on after the failure ``reason``; by default this calls ``on_start``.
 
-        An exception in it is a failure again.
+        An exception in it is another failure.
         """
         del reason
         self.on_start()
@@ -284,8 +277,8 @@ class PooledActor(pykka.Actor):
 class LoopPhase(enum.Enum):
     STARTING = enum.auto()
     RUNNING = enum.auto()
-    FAILED = enum.auto()  # rests until it is restarted; messages wait
-    STOPPING = enum.auto()  # waits until its children have stopped; messages are refused
+    FAILED = enum.auto()  # waits for its restart; messages wait
+    STOPPING = enum.auto()  # waits for its children to stop; messages are refused
     DEAD = enum.auto()
 
 
@@ -307,10 +300,11 @@ class ActorLoop:
         self.path: str = f"{parent.path if parent is not None else ''}/{name}"
         self.phase = LoopPhase.STARTING
         self.children: dict[ActorLoop, None] | None = None  # made with the first child
-        self.actor: PooledActor | None = actor
+        self.actor = actor
         self.ref = actor.actor_ref
-        self.ref.actor_urn = self.path
         self.ref.loop = self
+        self.ref.actor_urn = actor.actor_urn = self.path
+        actor.system = system
         self._failures = 0
         self._failed_s = -math.inf
         self._reason: BaseException | None = None
@@ -319,7 +313,6 @@ class ActorLoop:
         self._dead: Future[bool] | None = None
         self._inbox = actor.actor_inbox
         self._inbox.bind(queue, self, inbox_limit)
-        self._place(actor)
 
     # From any thread.
 
@@ -331,11 +324,11 @@ class ActorLoop:
             self._stop_requested = True
         self._inbox.put_over_limit(Control.STOP)
         if self.phase is LoopPhase.FAILED:
-            # A stop does not wait for the end of a back-off: nobody gains by that.
+            # A stop does not wait for the back-off.
             self._inbox.put_control(Control.RESTART)
 
     def when_dead(self) -> Future[bool]:
-        """Return a future: True once the actor is dead, False where it is dead already."""
+        """Return a future: True once the actor is dead, False if it is dead already."""
         with self.system.lock:
             if self.phase is not LoopPhase.DEAD:
                 if self._dead is None:
@@ -346,7 +339,7 @@ class ActorLoop:
         return dead
 
     def abandon(self) -> None:
-        """Answer everybody who waits, now or later, for an actor that did not stop in time."""
+        """Give up an actor that did not stop in time: answer all callers, now and later."""
         self.when_dead().set(value=False)
         self.phase = LoopPhase.DEAD
         self._refuse_messages()
@@ -360,7 +353,7 @@ class ActorLoop:
         timed.timer = self.system.timers.call_after(delay_s, put)
 
     def run(self, budget: int) -> str | None:
-        """Handle at most `budget` entries of the inbox; returns the name of the last."""
+        """Handle at most ``budget`` entries of the inbox; return the name of the last."""
         handled: str | None = None
         try:
             for _ in range(budget):
@@ -390,7 +383,7 @@ class ActorLoop:
         return str(entry.value)
 
     def _receive(self, envelope: Any) -> None:
-        if self.actor is None or (isinstance(envelope, TimedMessage) and envelope.cancelled):
+        if isinstance(envelope, TimedMessage) and envelope.cancelled:
             return
         reply_to = envelope.reply_to
         try:
@@ -404,25 +397,15 @@ class ActorLoop:
             if reply_to is not None:
                 reply_to.set(answer)
 
-    def _place(self, actor: PooledActor) -> None:
-        actor.system = self.system
-        actor.parent = self.parent.ref if self.parent is not None else None
-        actor._actor_ref = self.ref  # noqa: SLF001 - the two are one
-        actor.actor_urn = self.path
-        actor.actor_inbox = self._inbox
-        actor.actor_stopped = self.ref.actor_stopped
-
     def _start(self) -> None:
-        actor, reason = self.actor, self._reason
-        if actor is None:
-            return
+        reason = self._reason
         self.phase = LoopPhase.RUNNING
         self._inbox.pause(paused=False)
         try:
             if reason is None:
-                actor.on_start()
+                self.actor.on_start()
             else:
-                actor.on_restart(reason)
+                self.actor.on_restart(reason)
         except BaseException as error:  # noqa: BLE001 - as in _receive
             self._failed(error, "on_start" if reason is None else "on_restart", starting=True)
         else:
@@ -436,22 +419,19 @@ class ActorLoop:
         self._inbox.pause(paused=True)
         self._reason = error
         self._cancel_timer()
-        if self.actor is not None:
-            hook = self.actor.on_failure
-            self._call_hook("on_failure", hook, type(error), error, error.__traceback__)
-        # A message that fails is gone, but a start that fails would fail for ever.
-        if starting and self._stop_requested:
+        hook = self.actor.on_failure
+        self._call_hook("on_failure", hook, type(error), error, error.__traceback__)
+        pause_s = self._pause_s()
+        if not self._stop_requested:
+            restart = partial(self._inbox.put_control, Control.RESTART)
+            self.system.timers.call_after(pause_s, restart)
+        elif starting:  # another start may fail as well, and no message is lost by it
             self._begin_stop()
-            return
-        restart = partial(self._inbox.put_control, Control.RESTART)
-        rest_s = self._rest_s()
-        if self._stop_requested:
-            restart()
         else:
-            self.system.timers.call_after(rest_s, restart)
+            self._inbox.put_control(Control.RESTART)
 
-    def _rest_s(self) -> float:
-        """Count a failure; returns the seconds until the restart."""
+    def _pause_s(self) -> float:
+        """Count a failure; return the seconds until the restart."""
         now_s = self.system.clock.now()
         if now_s - self._failed_s >= _FORGOTTEN_S:
             self._failures = 0
@@ -472,9 +452,7 @@ class ActorLoop:
             self._end()
 
     def _end(self) -> None:
-        actor, self.actor = self.actor, None
-        if actor is not None:
-            self._call_hook("on_stop", actor.on_stop)
+        self._call_hook("on_stop", self.actor.on_stop)
         self._cancel_timer()
         parent = self.parent
         with self.system.lock:
@@ -510,11 +488,12 @@ class ActorLoop:
 
 
 class ActorSystem:
-    """Runs any number of actors on a fixed number of threads; one per process is enough.
+    """Runs any number of actors on a fixed number of threads; one system per process is enough.
 
-    `threads` run the actors, `throughput` messages each turn; one more thread serves the timers.
-    All are daemons.  As a context manager it stops on leaving.  The `clock` must move by itself, as
-    the timers' thread sleeps by it; a simulation gives a `dispatcher` and `timers` of its own.
+    ``threads`` run the actors, ``throughput`` messages each turn; one more thread serves the
+    timers.  All are daemons.  As a context manager it stops on leaving.  The ``clock`` must move by
+    itself, as the timers' thread sleeps by it; a simulation passes its own ``dispatcher`` and
+    ``timers``.
     """
 
     def __init__(
@@ -535,11 +514,11 @@ class ActorSystem:
         if timers is None:
             timers = ThreadTimers(self.clock, name=f"{name}-timers")
         self.timers = timers
-        # Reentrant, as a signal handler may stop actors in the middle of a spawn.
+        # Re-entrant, as a signal handler may stop actors in the middle of a spawn.
         self.lock = threading.RLock()
         self._empty = threading.Condition(self.lock)
-        # Not pykka's registry, a list, in which the stop of one actor costs a look at all others.
-        # A dict keeps the order: a simulation must stop actors in the same order each time.
+        # Pykka's registry is a list: the stop of one actor would take a search through all.  A dict
+        # keeps the order: a simulation must stop actors in the same order each time.
         self._loops: dict[ActorLoop, None] = {}
         self._stopping = False
 
@@ -555,8 +534,8 @@ class ActorSystem:
     ) -> ActorRef[A]:
         """Construct an actor in this thread and let the dispatcher start it.
 
-        `args` and `kwargs` go to the constructor.  An actor ends before its parent does, and never
-        runs at the same time as another one of its `strand`.
+        ``args`` and ``kwargs`` go to the constructor.  An actor ends before its parent does, and
+        never runs at the same time as another one of its ``strand``.
 
         Raises pykka.ActorDeadError if the system or the parent is stopping; and what the
         constructor raised.
@@ -574,7 +553,7 @@ class ActorSystem:
         strand: Strand | None = None,
         inbox_limit: int = 10_000,
     ) -> None:
-        """Let the dispatcher start an actor that was constructed; as `spawn`."""
+        """Let the dispatcher start a constructed actor; see ``spawn``."""
         loop = ActorLoop(
             self,
             actor,
@@ -602,9 +581,9 @@ class ActorSystem:
     def stop(self, timeout_s: float = 10.0) -> bool:
         """Stop all actors, children before parents, then the timers and the threads.
 
-        At the deadline it leaves what is not done: those who wait for such an actor are answered,
-        and its thread, a daemon, ends with its turn.  Twice is harmless.  Not for use inside an
-        actor, which would wait for itself.  Returns True if everything was done by the deadline.
+        At the deadline it gives up the actors that are left: their callers are answered, and
+        their threads, daemons, end with the turn.  Twice is harmless.  An actor must not call it,
+        as it would wait for itself.  Return True if everything was done by the deadline.
         """
         deadline_s = self.clock.now() + timeout_s
         with self.lock:
@@ -645,7 +624,7 @@ class ActorSystem:
             self._loops[loop] = None
 
     def _let_end(self, timeout_s: float) -> None:
-        """Wait until all actors are dead, at most `timeout_s` seconds."""
+        """Wait up to ``timeout_s`` seconds until all actors are dead."""
         with self.lock:
             self._empty.wait_for(lambda: not self._loops, timeout_s)
 

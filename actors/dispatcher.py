@@ -12,31 +12,31 @@ from actors.logs import report
 
 
 class Runnable(Protocol):
-    """Something that has work for a dispatcher: an actor."""
+    """An actor, as a dispatcher sees it."""
 
     @property
     def path(self) -> str:
-        """The name in logs and traces."""
+        """Its name in logs and traces."""
 
     def run(self, budget: int) -> str | None:
-        """Do at most `budget` pieces of work; if more is left, schedule itself again.
+        """Do at most ``budget`` pieces of work; if more is left, schedule itself again.
 
-        Returns the name of the last one, None when there was nothing to do.
+        Return the name of the last one, or None if there was nothing to do.
         """
 
 
 class TurnQueue(Protocol):
-    """Runs what is scheduled, each runnable once per `schedule`."""
+    """Runs what is scheduled, each runnable once per ``schedule``."""
 
     def schedule(self, runnable: Runnable) -> None:
-        """Run it soon, in a thread of the dispatcher's. Never blocks."""
+        """Run it soon, in a thread of the dispatcher.  Never blocks."""
 
 
 class Dispatcher(TurnQueue, Protocol):
     """The turns of a whole system."""
 
     def stop(self, timeout_s: float) -> bool:
-        """End after the turns under way; True when that was done in time."""
+        """End after the current turns; return True if that was done in time."""
 
 
 class Strand:
@@ -51,7 +51,7 @@ class Strand:
         self._ready: deque[Runnable] = deque()
         self._scheduled = False
         self.path = "strand"
-        """That of the actor that runs, or ran last."""
+        """The path of the actor that runs, or ran last."""
 
     def schedule(self, runnable: Runnable) -> None:
         with self._lock:
@@ -76,8 +76,8 @@ class Strand:
 class PoolDispatcher:
     """Daemon threads on one first-come, first-served queue.
 
-    A runnable does at most `throughput` pieces of work each turn and then goes to the back of the
-    queue, so that no busy one starves the others.  Each actor is in the queue at most once.
+    A runnable does at most ``throughput`` pieces of work each turn and then goes to the back of the
+    queue, so that a busy one does not starve the others.  Each is in the queue at most once.
     """
 
     def __init__(self, threads: int, throughput: int, *, name: str = "actors") -> None:

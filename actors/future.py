@@ -1,4 +1,4 @@
-"""A pykka `Future` with callbacks, for threads and for asyncio."""
+"""A pykka ``Future`` with callbacks, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Future(pykka.Future[T]):
-    """A value or an exception that will be there later.
+    """A future value or exception.
 
-    The first `set` or `set_exception` wins; any later one is ignored, so that an answer and a
-    deadline may race.  What pykka derives from a future (`map`, `join` and so on) is computed by
-    `get()` and takes no callback.
+    The first ``set`` or ``set_exception`` wins and later ones are ignored, so that an answer and a
+    deadline may race.  Futures derived by pykka (``map``, ``join`` and so on) are computed by
+    ``get()`` and take no callback.
     """
 
     # A hundred thousand may exist, so pykka's own attributes are set only with a hook.
@@ -52,11 +52,11 @@ class Future(pykka.Future[T]):
         return self._done
 
     def exception(self) -> BaseException | None:
-        """Return the exception without raising it; None when there is none, or none yet."""
+        """Return the exception without raising it; None if there is none, or none yet."""
         return self._exception
 
     def get(self, *, timeout: float | None = None) -> T:
-        """Wait for the value, at most `timeout` seconds, and return it or raise the exception.
+        """Wait up to ``timeout`` seconds for the value; return it or raise the exception.
 
         Raises pykka.Timeout.
         """
@@ -70,16 +70,13 @@ class Future(pykka.Future[T]):
         return cast("T", self._value)
 
     def set(self, value: T | None = None) -> None:
-        """Give the value. Ignored when the future is done already."""
+        """Set the value; ignored if the future is done already."""
         self._finish(value, None)
 
     def set_exception(  # type: ignore[override]
         self, exception: BaseException | None = None
     ) -> None:
-        """Give an exception, or with no argument the one being handled.
-
-        Ignored when the future is done already.
-        """
+        """Set an exception, by default the one being handled; ignored if the future is done."""
         self._finish(None, exception if exception is not None else sys.exc_info()[1])
 
     def set_get_hook(self, func: Callable[[float | None], T]) -> None:
@@ -87,9 +84,9 @@ class Future(pykka.Future[T]):
         super().set_get_hook(func)
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Call `callback(future)` once done: in the thread that sets it, or now if it is done.
+        """Call ``callback(future)`` once done: in the thread that sets it, or now if it is done.
 
-        An exception in the callback is logged and goes no further.
+        An exception in the callback is logged.
         """
         with self._lock:
             if not self._done:
@@ -98,13 +95,13 @@ class Future(pykka.Future[T]):
         self._call(callback)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait in any event loop; the value crosses from the setting thread safely."""
+        """Wait in any event loop, for a value set by any thread."""
         if not self._done:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
 
             def hand_over(_: Future[T]) -> None:
-                with contextlib.suppress(RuntimeError):  # a closed loop has nobody left to wake
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(_release, waiter)
 
             self.add_done_callback(hand_over)
@@ -112,7 +109,7 @@ class Future(pykka.Future[T]):
                 yield from waiter
             finally:
                 with self._lock:
-                    left = [each for each in self._callbacks if each is not hand_over]
+                    left = [callback for callback in self._callbacks if callback is not hand_over]
                     self._callbacks = tuple(left)
         return self.get(timeout=0)
 

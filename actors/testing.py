@@ -1,11 +1,11 @@
-"""For tests: a clock that moves when told, and a system that replays any schedule from a seed.
+"""For tests: a manual clock, and a system that replays any schedule from a seed.
 
 system = SimSystem(seed=7)
 ref = system.spawn(Counter, name="counter")
 ref.tell("up")
 system.run_until_idle()
-system.advance(seconds=60)      # fires what is due on the way, in order of time
-system.trace                    # the same for the same seed, to the last step
+system.advance(seconds=60)      # fires the timers that are due meanwhile, in order
+system.trace                    # the steps, which are the same for the same seed
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TRACE_LIMIT = 1_000_000
 
 
 class SimulationError(RuntimeError):
-    """A simulation cannot go on; the message names the seed that replays it."""
+    """The simulation cannot go on; the message names the seed that replays it."""
 
 
 class ManualClock:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only when it is advanced."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now_s = start
@@ -49,15 +49,16 @@ class ManualClock:
 
 
 class SimStep(NamedTuple):
-    """One thing that one actor did."""
+    """One message handled by one actor."""
 
     step: int  # counted from 1
     path: str
-    message_type: str  # its class, or what the runtime does: `Start`, `Restart`, `Stop` and so on
+    message_type: str
+    """The class of the message, or a step of the runtime, such as ``Start`` and ``Stop``."""
 
 
 class _SimDispatcher:
-    """Keeps what is ready until the simulation picks one."""
+    """Keeps ready actors until the simulation picks one."""
 
     def __init__(self, choice: random.Random) -> None:
         self._choice = choice
@@ -79,9 +80,9 @@ class _SimDispatcher:
 
 
 class SimSystem(ActorSystem):
-    """An `ActorSystem` without threads: each step, a seeded choice of who handles one message.
+    """An ``ActorSystem`` without threads: in each step, a randomly chosen actor handles a message.
 
-    Everything happens inside `run_until_idle` and `advance`, in the thread that calls them.
+    All steps run inside ``run_until_idle`` and ``advance``, in the thread that calls them.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class SimSystem(ActorSystem):
         self._inside = False
 
     def run_until_idle(self, max_steps: int = 100_000) -> int:
-        """Let actors handle messages until none has any; returns how many steps it took.
+        """Run steps until no actor has a message; return their number.
 
-        Raises SimulationError if they are not idle after `max_steps`.
+        Raises SimulationError if there are more than ``max_steps``.
         """
         steps = 0
         while (runnable := self._sim_dispatcher.pick()) is not None:
@@ -117,10 +118,10 @@ class SimSystem(ActorSystem):
         return steps
 
     def advance(self, seconds: float, max_steps: int = 100_000) -> int:
-        """Let `seconds` pass: what is due fires in order of time, with idle actors in between.
+        """Let ``seconds`` pass: timers fire in order of time, each when all actors are idle.
 
-        What is due at the same moment fires in a seeded order.  Returns the steps taken.  Raises
-        SimulationError if there are more than `max_steps`, timers included.
+        Simultaneous timers fire in a seeded order.  Return the number of steps.  Raises
+        SimulationError if there are more than ``max_steps``, timers included.
         """
         until_s = self.clock.now() + seconds
         steps = self.run_until_idle(max_steps)
@@ -134,9 +135,9 @@ class SimSystem(ActorSystem):
         return steps
 
     def wait(self, future: Future[T], timeout_s: float | None) -> T:
-        """Run until idle, then at most `timeout_s` simulated seconds, until the future is done.
+        """Run until idle, then for up to ``timeout_s`` simulated seconds, and return the value.
 
-        Raises pykka.Timeout; SimulationError if it is called by an actor.
+        Raises pykka.Timeout; SimulationError if an actor calls it.
         """
         if self._inside:
             raise SimulationError(

@@ -1,4 +1,4 @@
-"""One clock and one heap of the calls that are due later."""
+"""The clock, and a heap of delayed calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clock(Protocol):
     """The clock of actors and timers."""
 
     def now(self) -> float:
-        """Seconds that never go back, from an arbitrary start."""
+        """Return the seconds since an arbitrary start; they never go back."""
 
 
 class MonotonicClock:
@@ -36,7 +36,7 @@ class MonotonicClock:
 
 
 class TimerHandle:
-    """A call that the timers will make, unless it is cancelled."""
+    """A delayed call that can be cancelled."""
 
     __slots__ = ("call",)
 
@@ -45,15 +45,14 @@ class TimerHandle:
         """None once it was made or cancelled."""
 
     def cancel(self) -> None:
-        """Let it not happen any more. Twice, or after it happened, is harmless."""
+        """Cancel the call.  Twice, or after the call was made, is harmless."""
         self.call = None
 
 
 class Timers:
-    """The heap of what is due, without the thread: whoever drives it calls `fire_due`.
+    """The heap of delayed calls, without a thread: its owner calls ``fire_due``.
 
-    `order` breaks the tie between timers due at the same moment; what it does
-    not break is first come, first served.
+    ``order`` gives simultaneous calls their order; by default it is that in which they were set.
     """
 
     def __init__(self, clock: Clock, order: Callable[[], float] = float) -> None:
@@ -66,7 +65,7 @@ class Timers:
         self._closed = False
 
     def call_after(self, delay_s: float, call: Callable[[], object]) -> TimerHandle:
-        """Call `call()` in the timers' thread `delay_s` seconds from now; it must not block.
+        """Call ``call()`` in the timers' thread ``delay_s`` seconds from now; it must not block.
 
         An exception in it is logged.  Raises ValueError.
         """
@@ -86,12 +85,12 @@ class Timers:
         return handle
 
     def next_due_s(self) -> float | None:
-        """Return when something is next due on the clock; None when nothing waits."""
+        """Return the time of the next call on the clock, or None."""
         with self._lock:
             return self._next_due_s()
 
     def fire_due(self) -> int:
-        """Do what is due by now, in order; returns how many. What this adds waits its turn."""
+        """Make the calls that are due, in order, without those they add; return their number."""
         fired = 0
         for handle in self._take_due():
             call, handle.call = handle.call, None
@@ -105,7 +104,7 @@ class Timers:
         return fired
 
     def close(self, timeout_s: float = 0.0) -> bool:
-        """Forget everything that waits and take nothing more; True as nothing runs on."""
+        """Drop all calls, now and later; return True, as no thread is left."""
         del timeout_s  # there is no thread to wait for
         with self._lock:
             self._closed = True
@@ -117,7 +116,7 @@ class Timers:
         return len(self._heap)
 
     def _sooner(self) -> None:
-        """Something is due before everything else; called under the lock."""
+        """Note a call that is due before all others; called under the lock."""
 
     def _drop_cancelled(self) -> None:
         """Rebuild the heap, which has doubled since the last time."""
@@ -163,7 +162,7 @@ class ThreadTimers(Timers):
             self.fire_due()
 
     def _wait(self) -> bool:
-        """Sleep until something is due; False once closed."""
+        """Sleep until a call is due; return False once closed."""
         with self._changed:
             while not self._closed:
                 due_s = self._next_due_s()

@@ -1,7 +1,7 @@
 """``python -m benchmarks [NAME...]``: each in a process of its own, all on one broker.
 
-Without a name it runs those of `make bench`.  It fails, with exit status 1 and the figures, where a
-floor of docs/benchmarks.md is missed.
+Without a name it runs those of ``make bench``.  The exit status is 1, with the figures, if a floor
+of docs/benchmarks.md is missed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Mailbox(Stream[_T]):
         return True
 
     def get(self, timeout: float | None = None) -> _T:
-        seconds = None if timeout is None else check_timeout(timeout)
+        seconds = None if timeout is None else check_timeout(timeout, forever=True)
         with self._lock:
             if not self._settled():
                 if self._ready is None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pykka
 
-from actors import MailboxClosed
-from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.manager.offset_manager import shortest
 from offsetmgr.types import (
     MAX_OFFSET,
     OffsetAndMetadata,
     OffsetManagerHandle,
     StopResult,
-    Stream,
     check_leader_epoch,
     check_metadata,
     check_offset,
@@ -24,16 +22,15 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors import Future, Mailbox
+    from actors import Future
     from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.mailboxes import Mailbox
     from offsetmgr.manager.offset_manager import ManagerStatus, OffsetManager
     from offsetmgr.types import ManagerKey
 
-_T = TypeVar("_T")
-
 
 class ManagerHandle(OffsetManagerHandle):
-    """The handle of an in-process manager; any number may stand for the same manager."""
+    """The handle of an in-process manager; a manager may have any number."""
 
     __slots__ = ("_manager", "_stop")
 
@@ -61,8 +58,9 @@ class ManagerHandle(OffsetManagerHandle):
         return self._manager.initial
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
+        seconds = None if timeout is None else check_timeout(timeout, forever=True)
         try:
-            return self._manager.initial.get(timeout=_seconds(timeout))
+            return self._manager.initial.get(timeout=seconds)
         except pykka.Timeout:
             error = self._manager.last_error
             raise OffsetTimeoutError(
@@ -81,11 +79,11 @@ class ManagerHandle(OffsetManagerHandle):
     def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
         self._manager.submit(_checked(check_offset(offset), metadata, leader_epoch), rewind=True)
 
-    def committed_offsets(self) -> MailboxStream[OffsetAndMetadata]:
-        return MailboxStream(self._manager.committed_offsets, self.key)
+    def committed_offsets(self) -> Mailbox[OffsetAndMetadata]:
+        return self._manager.committed_offsets
 
-    def errors(self) -> MailboxStream[OffsetManagerError]:
-        return MailboxStream(self._manager.errors, self.key)
+    def errors(self) -> Mailbox[OffsetManagerError]:
+        return self._manager.errors
 
     def status(self) -> ManagerStatus:
         """Return a snapshot, without waiting for anything."""
@@ -95,38 +93,5 @@ class ManagerHandle(OffsetManagerHandle):
         return self._stop(self._manager, timeout)
 
 
-class MailboxStream(Stream[_T]):
-    """A mailbox as its reader sees it."""
-
-    __slots__ = ("_key", "_mailbox")
-
-    def __init__(self, mailbox: Mailbox[_T], key: ManagerKey) -> None:
-        self._mailbox = mailbox
-        self._key = key
-
-    @property
-    def closed(self) -> bool:
-        """True once the manager is stopped; what is unread can still be read."""
-        return self._mailbox.closed
-
-    @property
-    def dropped(self) -> int:
-        return self._mailbox.dropped
-
-    def get(self, timeout: float | None = None) -> _T:
-        try:
-            return self._mailbox.get(_seconds(timeout))
-        except TimeoutError:
-            text = f"{self._key}: nothing came within {timeout} s"
-            raise OffsetTimeoutError(text) from None
-        except MailboxClosed:
-            text = f"{self._key} is stopped; nothing more will come"
-            raise ManagerStoppedError(text) from None
-
-
 def _checked(offset: int, metadata: object, leader_epoch: object) -> int | OffsetAndMetadata:
     return shortest(offset, check_metadata(metadata), check_leader_epoch(leader_epoch))
-
-
-def _seconds(timeout: float | None) -> float | None:
-    return None if timeout is None else check_timeout(timeout, forever=True)

@@ -11,7 +11,7 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors import Future, Mailbox, PooledActor
+from actors import Future, PooledActor
 from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
     ManagerStoppedError,
@@ -20,6 +20,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OffsetTimeoutError,
 )
+from offsetmgr.mailboxes import Mailbox
 from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ class OffsetManager(PooledActor):
 
         # Callers.
         self.initial: Future[OffsetAndMetadata | None] = Future()
-        self.committed_offsets: Mailbox[OffsetAndMetadata] = Mailbox(1)
-        self.errors: Mailbox[OffsetManagerError] = Mailbox(error_limit)
+        self.committed_offsets: Mailbox[OffsetAndMetadata] = Mailbox(self.key, 1)
+        self.errors: Mailbox[OffsetManagerError] = Mailbox(self.key, error_limit)
         self.stops: tuple[Waiter[OffsetManager], ...] = ()
         self.flushes: tuple[tuple[int, Waiter[OffsetManager]], ...] = ()
         """Flushes under way, each with the number of the version that it waits for."""

@@ -68,7 +68,7 @@ class Committing(NamedTuple):
         return None if committed is None else committed.offset
 
     def commit_error(self, handle: ManagerHandle, offset: int) -> OffsetCommitError:
-        """Wait to be told that a commit of `offset` failed; on a slow machine more may have."""
+        """Wait to be told that a commit of ``offset`` failed; on a slow machine more may have."""
         error = handle.errors().get(timeout=WAIT_S)
         while not isinstance(error, OffsetCommitError) or error.offset != offset:
             error = handle.errors().get(timeout=WAIT_S)

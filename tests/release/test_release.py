@@ -94,6 +94,6 @@ def test_the_wheel_works_in_an_empty_environment(archives: Path, tmp_path: Path)
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
-    """A link to a page or heading that does not exist is one; `make docs` also writes the pages."""
+    """Broken links to pages and headings are warnings; ``make docs`` also writes the pages."""
     options = ["-q", "-W", "-b", "dummy", "-c", str(ROOT / "docs")]
     subprocess.run([sys.executable, "-m", "sphinx", *options, ROOT, tmp_path], check=True)

@@ -41,7 +41,7 @@ def look_at_managers(judge: Referee, managers: Iterable[OffsetManager], error_li
     """The errors, messages and callers that wait for each manager."""
     now = judge.now()
     for manager in managers:
-        unread = manager.errors._items or ()
+        unread = manager.errors._values or ()
         if len(unread) > error_limit:
             judge.blame(f"{manager.key}: {len(unread)} unread errors")
         if len(manager.actor_inbox) > MOST_QUEUED:

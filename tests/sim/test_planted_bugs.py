@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from actors import Future, Mailbox
+from actors import Future
 from offsetmgr.coordinator import logs
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
+from offsetmgr.mailboxes import Mailbox
 from offsetmgr.manager import changes, events, log_steps, step
 from offsetmgr.manager.group import Group
 from offsetmgr.manager.group_committer import GroupCommitter
@@ -158,7 +159,7 @@ def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def patient(self: Mailbox[object], value: object) -> object:
         with self._lock:
-            if self._items:
+            if self._values:
                 threading.Condition(self._lock).wait()
         return put(self, value)
 

@@ -62,7 +62,7 @@ def test_queries_are_valid(query: str) -> None:
 
 
 def test_prometheus_finds_its_rules_and_the_service() -> None:
-    """`make deploy-check` has Prometheus' own tool read the file."""
+    """``make deploy-check`` has Prometheus' own tool read the file."""
     settings = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
     assert all((DEPLOY / "prometheus" / name).exists() for name in settings["rule_files"])
     (job,) = settings["scrape_configs"]

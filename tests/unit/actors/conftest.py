@@ -1,4 +1,4 @@
-"""Actors that behave, actors that misbehave (each fixture is named for its fault), and systems."""
+"""A recording actor, and systems with and without threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(PooledActor):
-    """Notes what happens to it in a list that outlives its instances; obeys a few messages."""
+    """Appends its messages and the calls of its hooks to a list."""
 
     def __init__(self, notes: list[object]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Recorder(PooledActor):
         self.notes.append(f"on_failure {exc_info[1]!r}")
 
     def on_receive(self, message: Any) -> Any:
-        """Raise an exception; note and count anything else."""
+        """Raise exceptions; note and count anything else."""
         if isinstance(message, BaseException):
             raise message
         self.handled += 1
@@ -43,7 +43,7 @@ class Recorder(PooledActor):
 
 
 class Simulation(SimSystem):
-    """A simulated system, the same at each run, that a test can ask."""
+    """A simulated system with the same seed at each run."""
 
     def __init__(self) -> None:
         super().__init__(seed=1)
@@ -58,13 +58,12 @@ class Simulation(SimSystem):
 
 @pytest.fixture
 def sim() -> Simulation:
-    """A simulated system, the same at each run."""
     return Simulation()
 
 
 @pytest.fixture
 def system() -> Iterator[ActorSystem]:
-    """A system of two threads, which must stop in the end."""
+    """A system of two threads, which must stop after the test."""
     system = ActorSystem(threads=2, name="test")
     yield system
     assert system.stop(timeout_s=20), "actors, timers or threads were left behind"

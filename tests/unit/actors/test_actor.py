@@ -1,4 +1,4 @@
-"""The actor and its reference: they are pykka's, on the threads of a system."""
+"""Actors and references with pykka's methods, on the threads of a system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Account(PooledActor):
-    """An actor with attributes and methods, as a proxy sees them."""
+    """An actor with attributes and methods for a proxy."""
 
     def __init__(self, owner: str, *, balance: int = 0) -> None:
         super().__init__(owner, balance=balance)
@@ -34,28 +34,28 @@ class Account(PooledActor):
 
 @pytest.fixture
 def ref(system: ActorSystem) -> ActorRef[Any]:
-    """A recorder on real threads, which is restarted without a rest."""
+    """A recorder on real threads."""
     return system.spawn(Recorder, [], name="r")
 
 
-def test_the_thread_of_a_handler_is_the_pools(system: ActorSystem) -> None:
-    """The constructor runs where spawn is called, the rest in a thread of the dispatcher."""
+def test_messages_are_handled_in_a_thread_of_the_pool(system: ActorSystem) -> None:
+    """The constructor runs in the thread that calls ``spawn``."""
 
     class Threads(PooledActor):
         def __init__(self) -> None:
             super().__init__()
-            self.born_in = threading.current_thread().name
+            self.constructed_in = threading.current_thread().name
 
         def on_receive(self, _message: Any) -> tuple[str, str]:
-            return self.born_in, threading.current_thread().name
+            return self.constructed_in, threading.current_thread().name
 
-    born_in, lives_in = system.spawn(Threads, name="t").ask("where", timeout=10)
-    assert born_in == threading.current_thread().name
-    assert lives_in in {"test-0", "test-1"}
+    constructed_in, handled_in = system.spawn(Threads, name="t").ask("where", timeout=10)
+    assert constructed_in == threading.current_thread().name
+    assert handled_in in {"test-0", "test-1"}
 
 
 def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
-    """stop() from within ends the actor after the messages that wait."""
+    """After its waiting messages."""
     ref = system.spawn(Account, "ada", name="ada")
     ref.proxy().close().get(timeout=10)
     ref.stop(timeout=10)
@@ -63,8 +63,8 @@ def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
     assert ref.actor_stopped.is_set()
 
 
-def test_an_exception_under_ask_is_the_askers(ref: ActorRef[Any]) -> None:
-    """As with pykka: it is the answer, and no failure of the actor."""
+def test_an_exception_under_ask_is_the_answer(ref: ActorRef[Any]) -> None:
+    """The actor has not failed, as with pykka."""
     assert ref.ask("a", timeout=10) == 1
     with pytest.raises(ValueError, match="boom"):
         ref.ask(ValueError("boom"), timeout=10)
@@ -72,7 +72,7 @@ def test_an_exception_under_ask_is_the_askers(ref: ActorRef[Any]) -> None:
 
 
 def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
-    """An event loop awaits them without a thread of its own."""
+    """In an event loop, without another thread."""
 
     async def main() -> tuple[int, bool]:
         answer: Any = ref.ask("x", block=False)
@@ -81,8 +81,8 @@ def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
     assert asyncio.run(main()) == (1, True)
 
 
-def test_no_asker_is_forgotten_when_the_actor_stops(ref: ActorRef[Any]) -> None:
-    """Threads that ask at the very moment of the stop are answered or refused, never left."""
+def test_every_ask_during_a_stop_returns(ref: ActorRef[Any]) -> None:
+    """Threads that ask at the very moment of the stop are answered or refused."""
     ends: list[object] = []
     asking = threading.Barrier(5, timeout=10)
 

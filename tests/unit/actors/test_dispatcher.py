@@ -1,4 +1,4 @@
-"""The pool: fixed threads, fair turns, no turn lost to an exception."""
+"""The thread pool: fixed threads, fair turns, no thread lost to an exception."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def pool() -> Iterator[PoolDispatcher]:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
-def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException) -> None:
-    """Whatever a turn raises is logged with the path, and every thread goes on working."""
+def test_a_raising_turn_ends_no_thread(pool: PoolDispatcher, error: BaseException) -> None:
+    """The exception is logged with the path of the actor."""
 
     def fail(budget: int) -> None:
         raise error
@@ -54,25 +54,25 @@ def test_no_thread_dies_of_a_runnable(pool: PoolDispatcher, error: BaseException
 
 
 class Busy(PooledActor):
-    """Tells itself something as long as it is not relieved."""
+    """Sends itself messages until ``done`` is set."""
 
-    def __init__(self, relieved: threading.Event) -> None:
+    def __init__(self, done: threading.Event) -> None:
         super().__init__()
-        self._relieved = relieved
+        self._done = done
 
     def on_receive(self, message: Any) -> None:
-        if not self._relieved.is_set():
+        if not self._done.is_set():
             self.actor_ref.tell(message)
 
 
 def test_a_busy_actor_does_not_starve_the_others() -> None:
-    """With one thread, an actor that always has a message still lets another one answer."""
-    relieved = threading.Event()
+    """On a single thread."""
+    done = threading.Event()
     with ActorSystem(threads=1, throughput=2) as system:
-        system.spawn(Busy, relieved, name="busy").tell("go")
+        system.spawn(Busy, done, name="busy").tell("go")
         quiet = system.spawn(Echo, name="quiet")
         assert [quiet.ask(i, timeout=10) for i in range(5)] == [0, 1, 2, 3, 4]
-        relieved.set()
+        done.set()
 
 
 class Echo(PooledActor):
@@ -99,7 +99,7 @@ class Exclusive(PooledActor):
 
 
 class Companion(PooledActor):
-    """Shares a counter with its companions, without a lock."""
+    """Shares a counter with the other actors of its strand, without a lock."""
 
     def __init__(self, counter: list[int]) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Companion(PooledActor):
 
 
 def test_actors_of_a_strand_never_run_at_the_same_time() -> None:
-    """They change shared state without a lock, on four threads, and no change is lost."""
+    """They change shared state without a lock on four threads, and no change is lost."""
     counter = [0]
     with ActorSystem(threads=4, throughput=3) as system:
         strand = Strand(system.dispatcher)
@@ -126,8 +126,8 @@ def test_actors_of_a_strand_never_run_at_the_same_time() -> None:
     assert counter == [2_004]
 
 
-def test_a_failing_actor_does_not_hold_up_its_strand(sim: Simulation) -> None:
-    """It rests, and the others take their turns."""
+def test_a_failing_actor_does_not_delay_its_strand(sim: Simulation) -> None:
+    """The others take their turns during its back-off."""
     strand = Strand(sim.dispatcher)
     failing = sim.spawn(Recorder, sim.notes, name="failing", strand=strand)
     other = sim.spawn(Recorder, [], name="other", strand=strand)
@@ -140,7 +140,7 @@ def test_a_failing_actor_does_not_hold_up_its_strand(sim: Simulation) -> None:
 
 
 def test_an_actor_is_never_run_by_two_threads_at_once() -> None:
-    """Told by four threads, run by four threads: no overlap, and not one message lost."""
+    """Four threads send, four threads run it: no message is lost."""
     overlaps: list[int] = []
     with ActorSystem(threads=4, throughput=3) as system:
         ref = system.spawn(Exclusive, overlaps, name="exclusive", inbox_limit=100_000)

@@ -1,4 +1,4 @@
-"""The future: first set wins, callbacks, threads and event loops."""
+"""Futures: the first set wins, callbacks, threads and event loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def future() -> Future[int]:
 
 
 def test_it_is_a_pykka_future(future: Future[int]) -> None:
-    """Whatever takes a pykka future takes this one, its derived futures included."""
+    """Its derived futures work as well."""
     doubled = future.map(lambda value: value * 2)
     future.set(21)
     assert doubled.get() == 42
@@ -26,7 +26,7 @@ def test_it_is_a_pykka_future(future: Future[int]) -> None:
 
 
 def test_the_first_set_wins(future: Future[int]) -> None:
-    """An answer and a deadline may race: the second to come is ignored, not an error."""
+    """The second of an answer and a deadline that race is ignored."""
     future.set(1)
     future.set(2)
     future.set_exception(ValueError())
@@ -34,16 +34,16 @@ def test_the_first_set_wins(future: Future[int]) -> None:
     assert future.exception() is None
 
 
-def test_get_gives_up_at_its_timeout(future: Future[int]) -> None:
-    """A wait with a limit ends with pykka's Timeout, and the future stays usable."""
+def test_get_raises_at_its_timeout(future: Future[int]) -> None:
+    """A later ``get`` returns the value."""
     with pytest.raises(pykka.Timeout, match=r"0\.01"):
         future.get(timeout=0.01)
     future.set(1)
     assert future.get(timeout=0) == 1
 
 
-def test_an_exception_is_raised_by_each_get_without_growing(future: Future[int]) -> None:
-    """Reading a failed future a hundred times leaves its traceback as long as reading it once."""
+def test_the_traceback_of_an_exception_does_not_grow(future: Future[int]) -> None:
+    """However often a failed future is read."""
     future.set_exception(KeyError("x"))
 
     def depth() -> int:
@@ -55,8 +55,8 @@ def test_an_exception_is_raised_by_each_get_without_growing(future: Future[int])
     assert {depth() for _ in range(100)} == {first}
 
 
-def test_callbacks_run_once_whether_added_before_or_after(future: Future[int]) -> None:
-    """A callback gets the future exactly once: at the set, or at once when it is set already."""
+def test_callbacks_run_exactly_once(future: Future[int]) -> None:
+    """When the value is set, or at once if it is set already."""
     seen: list[tuple[str, int]] = []
     future.add_done_callback(lambda f: seen.append(("before", f.get())))
     future.set(3)
@@ -65,8 +65,8 @@ def test_callbacks_run_once_whether_added_before_or_after(future: Future[int]) -
     assert seen == [("before", 3), ("after", 3)]
 
 
-def test_a_failing_callback_harms_nobody(future: Future[int]) -> None:
-    """An exception of a callback is logged; the set succeeds and the next callback runs."""
+def test_a_failing_callback_is_logged(future: Future[int]) -> None:
+    """The value is set, and the next callback runs."""
     seen: list[int] = []
     future.add_done_callback(lambda _: 1 // 0)
     future.add_done_callback(lambda f: seen.append(f.get()))
@@ -76,8 +76,7 @@ def test_a_failing_callback_harms_nobody(future: Future[int]) -> None:
     assert ["of a future failed" in line["event"] for line in logs] == [True]
 
 
-def test_await_takes_the_value_from_another_thread(future: Future[int]) -> None:
-    """An event loop can await what a thread sets."""
+def test_an_event_loop_can_await_a_value_from_another_thread(future: Future[int]) -> None:
 
     async def main() -> int:
         threading.Thread(target=future.set, args=(9,), daemon=True).start()
@@ -86,8 +85,8 @@ def test_await_takes_the_value_from_another_thread(future: Future[int]) -> None:
     assert asyncio.run(main()) == 9
 
 
-def test_a_cancelled_await_leaves_no_trace(future: Future[int]) -> None:
-    """Awaiting with a limit again and again piles up no callbacks, and the value still comes."""
+def test_a_cancelled_await_leaves_no_callback(future: Future[int]) -> None:
+    """Repeated waits with a timeout do not pile up callbacks."""
 
     async def main() -> None:
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""An actor's life: messages in order, failure and restart, and the stop."""
+"""The life of an actor: messages in order, failure and restart, and the stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_messages_are_handled_in_order_between_start_and_stop(sim: Simulation) -> None:
-    """on_start comes first, then every message told before the stop, then on_stop."""
+    """``on_start`` is called first, and ``on_stop`` after all messages sent before the stop."""
     ref = sim.recorder()
     for message in (None, 0, 1):
         ref.tell(message)
@@ -24,7 +24,7 @@ def test_messages_are_handled_in_order_between_start_and_stop(sim: Simulation) -
 
 
 def test_a_full_inbox_refuses_messages_but_not_the_stop(sim: Simulation) -> None:
-    """At its limit, a tell fails with the path and the limit; the actor still stops."""
+    """The error names the path and the limit; the actor still stops."""
     ref = sim.recorder(inbox_limit=2)
     ref.tell(1)
     ref.tell(2)
@@ -38,7 +38,7 @@ def test_a_full_inbox_refuses_messages_but_not_the_stop(sim: Simulation) -> None
 def test_a_failed_actor_goes_on_with_its_state(
     sim: Simulation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``on_restart`` puts it in order; the failed message is gone, the next ones are handled."""
+    """The failed message is dropped, and the next ones are handled after ``on_restart``."""
     ref = sim.recorder()
     ref.tell("a")
     ref.tell(ValueError("boom"))
@@ -62,7 +62,7 @@ def test_a_failed_actor_goes_on_with_its_state(
 def test_a_base_exception_is_a_failure_of_its_actor_alone(
     sim: Simulation, error: BaseException
 ) -> None:
-    """It restarts the actor and spares the others."""
+    """The actor is restarted, and the others go on."""
     ref = sim.recorder()
     other = sim.spawn(Recorder, [], name="other")
     assert sim.ask(other, "a") == 1
@@ -72,8 +72,8 @@ def test_a_base_exception_is_a_failure_of_its_actor_alone(
     assert sim.ask(other, "b") == 2
 
 
-def test_an_actor_restarts_as_it_starts_by_default(sim: Simulation) -> None:
-    """An actor without an ``on_restart`` of its own calls ``on_start`` again."""
+def test_by_default_a_restart_calls_on_start(sim: Simulation) -> None:
+    """For actors without an ``on_restart`` of their own."""
     ref = sim.spawn(SelfTelling, sim.notes, name="t")
     ref.tell(ValueError("boom"))
     sim.advance(1)
@@ -81,26 +81,26 @@ def test_an_actor_restarts_as_it_starts_by_default(sim: Simulation) -> None:
 
 
 def test_the_restart_waits_for_the_backoff(sim: Simulation) -> None:
-    """While it rests, the actor takes messages and handles none.
+    """Messages wait meanwhile.
 
-    Each failure doubles the rest up to 5 s, and a minute without one begins anew.
+    Each failure doubles the pause up to 5 s, and a minute without one resets it.
     """
     ref = sim.recorder()
-    for rest_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, None, 0.1):
-        if rest_s is None:
+    for pause_s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, None, 0.1):
+        if pause_s is None:
             sim.advance(60)
             continue
         ref.tell(ValueError("boom"))
         ref.tell("waits")
         sim.notes.clear()
-        sim.advance(rest_s - 0.01)
+        sim.advance(pause_s - 0.01)
         assert "waits" not in sim.notes
         sim.advance(0.02)
         assert sim.notes[-1] == "waits"
 
 
-def test_whoever_comes_behind_the_stop_is_refused(sim: Simulation) -> None:
-    """A late question gets ActorDeadError instead of waiting for ever."""
+def test_messages_after_the_stop_are_refused(sim: Simulation) -> None:
+    """A late question raises ActorDeadError instead of waiting forever."""
     ref = sim.recorder()
     stopped = ref.stop(block=False)
     late = ref.ask("late", block=False)
@@ -113,7 +113,7 @@ def test_whoever_comes_behind_the_stop_is_refused(sim: Simulation) -> None:
 
 
 def test_stopping_twice_is_harmless(sim: Simulation) -> None:
-    """Every stop of a living actor answers True when it is dead, any later one False."""
+    """A stop of a live actor returns True once it is dead, a later one False."""
     ref = sim.recorder()
     first, second = ref.stop(block=False), ref.stop(block=False)
     assert ref.stop() is True
@@ -123,9 +123,9 @@ def test_stopping_twice_is_harmless(sim: Simulation) -> None:
 
 
 def test_a_stop_does_not_wait_for_the_backoff(sim: Simulation) -> None:
-    """An actor that rests is restarted at once when it shall stop, and handles what waits first.
+    """A failed actor is restarted at once and handles its waiting messages.
 
-    Also where that fails again.
+    The same if it fails again.
     """
     ref = sim.recorder()
     for message in (ValueError("boom"), ValueError("again"), "waits"):
@@ -135,11 +135,10 @@ def test_a_stop_does_not_wait_for_the_backoff(sim: Simulation) -> None:
     assert sim.clock.now() == 0
     assert sim.notes[-2:] == ["waits", "on_stop"]
     sim.advance(60)
-    assert sim.notes[-1] == "on_stop", "the end of the rest means nothing to a dead actor"
+    assert sim.notes[-1] == "on_stop", "the end of the back-off means nothing to a dead actor"
 
 
-def test_a_start_that_fails_for_ever_does_not_hold_up_the_stop(sim: Simulation) -> None:
-    """The policy may never give up: the stop does."""
+def test_a_start_that_always_fails_does_not_delay_the_stop(sim: Simulation) -> None:
 
     class EarlyFailing(Recorder):
         def on_start(self) -> None:
@@ -151,8 +150,8 @@ def test_a_start_that_fails_for_ever_does_not_hold_up_the_stop(sim: Simulation) 
     assert sim.clock.now() == 0
 
 
-def test_what_is_due_fits_into_a_full_inbox(sim: Simulation) -> None:
-    """It is not lost because others filled the inbox; for a dead actor it means nothing."""
+def test_due_messages_fit_into_a_full_inbox(sim: Simulation) -> None:
+    """A dead actor drops them."""
     ref = sim.recorder(inbox_limit=1)
     ref.tell("full")
     ref.tell_due("due")
@@ -165,7 +164,7 @@ def test_what_is_due_fits_into_a_full_inbox(sim: Simulation) -> None:
 
 
 class SelfTelling(PooledActor):
-    """Tells itself in a second how often it has started, and notes that."""
+    """Sends itself the number of its starts in a second, and notes it."""
 
     def __init__(self, notes: list[object]) -> None:
         super().__init__()
@@ -176,7 +175,7 @@ class SelfTelling(PooledActor):
         self.tell_after(1, self._notes.count("start"))
 
     def on_receive(self, message: Any) -> None:
-        """Raise an exception, tell itself text in two seconds, note anything else."""
+        """Raise exceptions, set another timer on text, note anything else."""
         if isinstance(message, Exception):
             raise message
         if isinstance(message, str):
@@ -185,11 +184,11 @@ class SelfTelling(PooledActor):
             self._notes.append(message)
 
 
-def test_a_timer_takes_the_place_of_the_one_before(sim: Simulation) -> None:
-    """Also of one whose message waits in the inbox already."""
+def test_a_new_timer_replaces_the_pending_one(sim: Simulation) -> None:
+    """The same if the message of the pending one waits in the inbox already."""
     ref = sim.spawn(SelfTelling, sim.notes, name="t")
     sim.run_until_idle()
-    ref.tell("anew")
+    ref.tell("again")
     sim._manual_clock.advance(1)
     sim.timers.fire_due()
     sim.advance(2)
@@ -197,7 +196,7 @@ def test_a_timer_takes_the_place_of_the_one_before(sim: Simulation) -> None:
 
 
 def test_a_failure_and_the_stop_cancel_the_timer(sim: Simulation) -> None:
-    """No message from before a failure comes after it, not even one that waits already."""
+    """The same for a message that waits in the inbox already."""
     ref = sim.spawn(SelfTelling, sim.notes, name="t")
     sim.run_until_idle()
     ref.tell(ValueError("boom"))

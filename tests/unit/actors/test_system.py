@@ -1,4 +1,4 @@
-"""The system: how much it holds, and that it stops by its deadline."""
+"""The actor system: its capacity, and stops by a deadline."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Idle(PooledActor):
 class Nursery(PooledActor):
     def on_start(self) -> None:
         for index in range(MANY):
-            self.spawn_child(Idle, name=str(index))
+            self.system.spawn(Idle, name=str(index), parent=self.actor_ref)
 
     def on_receive(self, _message: Any) -> int:
         return MANY
 
 
 def names() -> set[str]:
-    """Names of the threads of the systems in this file."""
+    """Return the names of the threads of the system ``many``."""
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("many")}
 
 
 def test_ten_thousand_actors_share_the_threads() -> None:
-    """Children and roots by the ten thousand: no thread more, and every one of them stops."""
+    """Children and roots: no thread is added, and all of them stop."""
     with ActorSystem(threads=2, name="many") as system:
         expected = {"many-0", "many-1", "many-timers"}
         assert names() == expected
@@ -53,8 +53,8 @@ def test_ten_thousand_actors_share_the_threads() -> None:
     assert names() == set()
 
 
-def test_a_stopped_system_starts_nothing_and_stops_again() -> None:
-    """Spawn is refused with the system's name; a second stop is harmless."""
+def test_a_stopped_system_refuses_spawns() -> None:
+    """The error names the system; a second stop is harmless."""
     system = ActorSystem(threads=1, name="gone")
     assert system.stop()
     with pytest.raises(pykka.ActorDeadError, match=r"'gone'.*/late"):
@@ -64,7 +64,7 @@ def test_a_stopped_system_starts_nothing_and_stops_again() -> None:
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """Lets stuck actors go, at the latest when the test is over."""
+    """Releases stuck actors, at the latest after the test."""
     release = threading.Event()
     yield release
     release.set()
@@ -81,8 +81,8 @@ class Stuck(PooledActor):
         self._release.wait(60)
 
 
-def test_stop_returns_by_its_deadline_and_leaves_nobody_waiting(release: threading.Event) -> None:
-    """With an actor that does not return, stop says so, and who waits for the actor is answered."""
+def test_a_stop_with_a_stuck_actor_returns_by_its_deadline(release: threading.Event) -> None:
+    """It returns False and is logged; callers that wait for the actor get an error."""
     system = ActorSystem(threads=2, name="stuck")
     running = threading.Event()
     ref = system.spawn(Stuck, release, running, name="stuck")
@@ -98,8 +98,8 @@ def test_stop_returns_by_its_deadline_and_leaves_nobody_waiting(release: threadi
     assert line["event"] == "1 actors of system 'stuck' did not stop in time, such as /stuck"
 
 
-def test_no_child_is_lost_when_its_parent_stops_meanwhile(system: ActorSystem) -> None:
-    """Children spawned by other threads during the stop are refused or stopped, never orphaned."""
+def test_children_spawned_during_a_stop_are_stopped_or_refused(system: ActorSystem) -> None:
+    """None outlives its parent."""
     parent = system.spawn(Idle, name="parent")
     born: list[pykka.ActorRef[Any]] = []
     ready = threading.Barrier(5, timeout=10)

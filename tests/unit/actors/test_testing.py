@@ -1,4 +1,4 @@
-"""The simulator: the same seed, the same schedule; every step bounded and seen."""
+"""The simulator: a seed replays the same schedule, and steps are bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 class Gossip(PooledActor):
-    """Passes each number on to all neighbours, one lower; fails at every tenth."""
+    """Passes each number minus one to all neighbours; fails at every tenth."""
 
     def __init__(self, heard: list[tuple[str, int]]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Gossip(PooledActor):
 
 
 def gossip(seed: int) -> tuple[list[SimStep], list[tuple[str, int]]]:
-    """Run four actors that talk, tick, fail and restart; returns the trace and what was heard."""
+    """Run four actors that send, fail and restart; return the trace and the messages."""
     system = SimSystem(seed)
     heard: list[tuple[str, int]] = []
     refs = [system.spawn(Gossip, heard, name=name) for name in "abcd"]
@@ -54,17 +54,16 @@ def gossip(seed: int) -> tuple[list[SimStep], list[tuple[str, int]]]:
 @settings(max_examples=20)
 @given(SEEDS)
 def test_a_seed_replays_the_identical_schedule(seed: int) -> None:
-    """Two runs of one seed agree in every step and every effect, failures and timers included."""
+    """Every step and every effect, failures and timers included."""
     assert gossip(seed) == gossip(seed)
 
 
 def test_different_seeds_try_different_schedules() -> None:
-    """Among a few seeds, the same program is interleaved in many ways."""
     assert len({tuple(gossip(seed)[0]) for seed in range(10)}) == 10
 
 
 class Echo(PooledActor):
-    """Answers; fails; tells itself "again" for ever; waits for others, which it must not."""
+    """Echoes; fails on request; repeats "again" forever; waits for others, which is forbidden."""
 
     def on_receive(self, message: Any) -> Any:
         if isinstance(message, Exception):
@@ -77,7 +76,7 @@ class Echo(PooledActor):
 
 
 def test_steps_are_bounded_and_the_error_names_the_seed() -> None:
-    """Actors that never come to rest end the run with the seed and the last steps."""
+    """It also shows the last steps."""
     system = SimSystem(seed=4711)
     system.spawn(Echo, name="echo").tell("again")
     with pytest.raises(SimulationError, match=r"seed 4711: .* after 50 steps; last: .*/echo"):
@@ -85,8 +84,7 @@ def test_steps_are_bounded_and_the_error_names_the_seed() -> None:
     assert len(system.trace) == 50
 
 
-def test_ties_are_broken_by_the_seed() -> None:
-    """Timers due at one moment fire in an order that depends on the seed."""
+def test_the_seed_orders_simultaneous_timers() -> None:
     orders = set()
     for seed in range(20):
         system = SimSystem(seed)
@@ -98,8 +96,8 @@ def test_ties_are_broken_by_the_seed() -> None:
     assert len(orders) > 1
 
 
-def test_an_answer_that_does_not_come_is_a_timeout(sim: SimSystem) -> None:
-    """A simulated wait ends at its limit, in simulated time."""
+def test_a_missing_answer_is_a_timeout(sim: SimSystem) -> None:
+    """In simulated time."""
     ref = sim.spawn(Echo, name="echo")
     ref.tell(ValueError("boom"))
     answer: Any = ref.ask("x", block=False)
@@ -108,8 +106,8 @@ def test_an_answer_that_does_not_come_is_a_timeout(sim: SimSystem) -> None:
     assert sim.clock.now() == 0.05
 
 
-def test_an_actor_that_blocks_is_found_out(sim: SimSystem) -> None:
-    """A call that could deadlock a pool of threads raises, so that no test hangs."""
+def test_a_blocking_actor_is_reported(sim: SimSystem) -> None:
+    """A call that could deadlock a thread pool raises, so that no test hangs."""
     other = sim.spawn(Echo, name="other")
     answer: Any = sim.spawn(Echo, name="echo").ask(other, block=False)
     with pytest.raises(SimulationError, match=r"seed 1: an actor blocks"):

@@ -1,4 +1,4 @@
-"""Timers: order, cancelling, and the thread that drives them."""
+"""Timers: order, cancellation, and their thread."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def timers(clock: ManualClock) -> Timers:
 
 
 @given(st.lists(st.floats(0, 50), max_size=30))
-def test_timers_fire_in_order_of_time_then_of_arrival(delays_s: list[float]) -> None:
-    """Whatever the order they were set in, timers fire when due, ties first come first."""
+def test_timers_fire_in_order_of_time(delays_s: list[float]) -> None:
+    """Simultaneous ones fire in the order in which they were set."""
     clock = ManualClock()
     timers = Timers(clock)
     fired: list[tuple[float, int]] = []
@@ -46,7 +46,7 @@ def test_timers_fire_in_order_of_time_then_of_arrival(delays_s: list[float]) -> 
 
 
 def test_a_cancelled_timer_never_fires(clock: ManualClock, timers: Timers) -> None:
-    """Cancelled, even by a timer due at the same moment, it does nothing; twice is harmless."""
+    """The same if a simultaneous timer cancels it; cancelling twice is harmless."""
     fired: list[int] = []
     handles: list[TimerHandle] = []
 
@@ -64,7 +64,7 @@ def test_a_cancelled_timer_never_fires(clock: ManualClock, timers: Timers) -> No
 
 
 def test_cancelled_timers_do_not_pile_up(clock: ManualClock, timers: Timers) -> None:
-    """Setting and cancelling without end keeps the heap small, and the live timers in it."""
+    """The heap stays small and keeps the live timers."""
     for number in range(10):
         timers.call_after(1000 + number, int)
     for _ in range(10_000):
@@ -76,10 +76,10 @@ def test_cancelled_timers_do_not_pile_up(clock: ManualClock, timers: Timers) -> 
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
-def test_a_failing_call_stops_no_other_timer(
+def test_a_failing_timer_does_not_stop_the_others(
     clock: ManualClock, timers: Timers, error: BaseException
 ) -> None:
-    """Whatever a call raises is logged, and the next timer fires."""
+    """The exception is logged."""
     fired: list[int] = []
 
     def fail() -> None:
@@ -95,8 +95,8 @@ def test_a_failing_call_stops_no_other_timer(
 
 
 @pytest.mark.parametrize("delay_s", [-1.0, math.inf, math.nan])
-def test_a_delay_that_is_no_time_is_refused(timers: Timers, delay_s: float) -> None:
-    """Negative, infinite or not a number: refused with the figure, and nothing is queued."""
+def test_an_impossible_delay_is_refused(timers: Timers, delay_s: float) -> None:
+    """The error names it, and nothing is queued."""
     with pytest.raises(ValueError, match=r"-1|inf|nan"):
         timers.call_after(delay_s, int)
     assert len(timers) == 0
@@ -104,22 +104,22 @@ def test_a_delay_that_is_no_time_is_refused(timers: Timers, delay_s: float) -> N
 
 @pytest.fixture
 def thread_timers() -> Iterator[ThreadTimers]:
-    """Timers on a thread, which must end in the end."""
+    """Timers with a thread, which must end after the test."""
     timers = ThreadTimers(MonotonicClock(), name="test-timers")
     yield timers
     assert timers.close(10)
 
 
-def test_the_thread_wakes_for_a_sooner_timer(thread_timers: ThreadTimers) -> None:
-    """A timer set while the thread sleeps until a later one is not late."""
+def test_a_sooner_timer_wakes_the_thread(thread_timers: ThreadTimers) -> None:
+    """It fires in time though the thread sleeps until a later one."""
     fired = threading.Event()
     thread_timers.call_after(3000, int)
     thread_timers.call_after(0.01, fired.set)
     assert fired.wait(10)
 
 
-def test_close_forgets_what_waits_and_ends_the_thread() -> None:
-    """After close nothing is queued, nothing can be, and the thread is gone."""
+def test_close_drops_pending_timers_and_ends_the_thread() -> None:
+    """Later ones are dropped as well."""
     timers = ThreadTimers(MonotonicClock(), name="test-timers")
     timers.call_after(3000, int)
     assert timers.close(10)
