@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.config import SECRET_NAME
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.oauth import TokenFunction
 from offsetmgr.text import visible
 
 if TYPE_CHECKING:
@@ -96,25 +97,6 @@ def checked_config(config: object) -> dict[str, object]:
     if callable(get_token) and not isinstance(get_token, TokenFunction):
         checked["oauth_cb"] = TokenFunction(get_token)
     return checked
-
-
-class TokenFunction:
-    """The application's ``oauth_cb``, which returns a token and when it ends; keeps its failure."""
-
-    def __init__(self, get_token: Any) -> None:
-        self._get_token = get_token
-        self.failure = ""
-        """Its last exception, as text; empty after a success."""
-
-    def __call__(self, config: str | None) -> tuple[Any, ...]:
-        """Return a token.  Raises RuntimeError, whatever the application's function raises."""
-        try:
-            answer: tuple[Any, ...] = self._get_token(config)
-        except BaseException as error:
-            self.failure = f"oauth_cb failed: {visible(repr(error), _TEXT_CHARS)}"
-            raise RuntimeError(self.failure) from error
-        self.failure = ""
-        return answer
 
 
 def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:

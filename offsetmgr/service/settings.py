@@ -4,6 +4,7 @@ Every error names the setting, where it came from, its value and the fix, and sh
 
 Of librdkafka's settings only those on a list may be given, since some load code
 (``plugin.library.paths``, ``ssl.engine.location``) or run commands (``sasl.kerberos.kinit.cmd``).
+Likewise, ``kafka.oauth`` may name only the functions of ``oauth_functions``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
 from offsetmgr.http.tls import Tls
 from offsetmgr.kafka.errors import known, tried
+from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
 
 if sys.version_info >= (3, 11):
@@ -68,6 +70,11 @@ SECRET: Final = frozenset(
 """Each may come from a file, as ``<key>_file``."""
 
 FILE_SUFFIX: Final = "_file"
+
+OAUTH: Final = "oauth"
+"""The setting of Kafka's that names a function which gets tokens; it is not librdkafka's."""
+
+_OAUTH_FUNCTIONS: Final = "oauth_functions"
 
 ALLOWED: Final = SECRET | {
     "api.version.request.timeout.ms",
@@ -151,10 +158,15 @@ class KafkaSettings:
     """Settings for librdkafka, by key; its repr shows none of their values."""
 
     values: Mapping[str, str] = field(repr=False)
+    oauth_cb: Any = field(default=None, repr=False)
+    """The TokenFunction of ``oauth``, or None."""
 
     def for_librdkafka(self) -> dict[str, object]:
         """Return all settings, secrets as they are."""
-        return dict(self.values)
+        settings: dict[str, object] = dict(self.values)
+        if settings.pop(OAUTH, None) is not None:
+            settings["oauth_cb"] = self.oauth_cb
+        return settings
 
     def masked(self) -> dict[str, str]:
         """Return all settings as they may be shown."""
@@ -233,6 +245,8 @@ class Settings:
     watch: Watch = field(default_factory=Watch)
     streams: Annotated[list[str], Meta(max_length=100)] = field(default_factory=list)
     """Addresses of views, as ``offsetmgr view serve`` prints them, for ``GET /v1/streams``."""
+    oauth_functions: Annotated[list[str], Meta(max_length=100)] = field(default_factory=list)
+    """Functions, as ``module:function``, that ``kafka.oauth`` may name: their code is run."""
     tls: Tls = field(default_factory=Tls)
     identities: dict[str, Identity] = field(default_factory=dict)
 
@@ -283,13 +297,12 @@ class Settings:
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
-    store = _masked("store", settings.store)
-    kafka = settings.kafka.masked()
-    values = _as_table(settings) | {"store": store, "kafka": kafka}
-    return dict(_flatten(values))
+    return dict(_flatten(_as_table(settings) | {"store": _masked("store", settings.store)}))
 
 
 def _as_table(settings: object) -> dict[str, object]:
+    if isinstance(settings, KafkaSettings):
+        return dict(settings.masked())
     # Not by msgspec.to_builtins, which leaves out the default values of a converted dataclass.
     values = ((each.name, getattr(settings, each.name)) for each in fields(cast("Any", settings)))
     return {name: _as_table(v) if is_dataclass(v) else msgspec.to_builtins(v) for name, v in values}
@@ -351,9 +364,11 @@ def read_clusters(
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     if path is None:
         raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")
-    clusters = _take_clusters(from_toml(Path(path)))
+    found = from_toml(Path(path))
+    clusters = _take_clusters(found)
+    allowed = _as_list(found.get(_OAUTH_FUNCTIONS, (None, ""))[0])
     check = _hiding_secrets()(_check_kafka)
-    return {name: tried(check, clusters[name], f"clusters.{name}") for name in clusters}
+    return {name: tried(check, clusters[name], f"clusters.{name}", allowed) for name in clusters}
 
 
 def _take_clusters(found: Found) -> dict[str, Found]:
@@ -440,9 +455,10 @@ def _check(found: Found) -> Settings:
             raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
     if isinstance(values.get("log_level"), str):
         values["log_level"] = values["log_level"].lower()
-    if isinstance(values.get("streams"), str):
-        values["streams"] = [each.strip() for each in values["streams"].split(",") if each.strip()]
-    values["kafka"] = _check_kafka(kafka)
+    for name in ("streams", _OAUTH_FUNCTIONS):
+        if name in values:
+            values[name] = _as_list(values[name])
+    values["kafka"] = _check_kafka(kafka, "kafka", values.get(_OAUTH_FUNCTIONS))
 
     def with_source(path: str) -> str:
         name = path.removeprefix(".")
@@ -476,7 +492,15 @@ def _take_identities(found: Found) -> dict[str, Identity]:
     }
 
 
-def _check_kafka(values: Found, section: str = "kafka") -> KafkaSettings:
+def _as_list(value: object) -> object:
+    """Return a text of the environment as the names in it, between commas."""
+    if not isinstance(value, str):
+        return value
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+def _check_kafka(values: Found, section: str, allowed: object) -> KafkaSettings:
+    """Return the settings of ``section``; ``allowed`` are the functions it may name."""
     checked: dict[str, str] = {}
     for key, (value, source) in values.items():
         where = f"{section}.{key} ({source})"
@@ -486,7 +510,7 @@ def _check_kafka(values: Found, section: str = "kafka") -> KafkaSettings:
                 problem = f"is given as well as {secret}"
                 raise InvalidValueError(where, value, problem, "give one of the two")
             checked[secret] = _read_secret(value, where)
-        elif key in ALLOWED:
+        elif key in ALLOWED or key == OAUTH:
             checked[key] = _kafka_text(key, value, where)
         else:
             fix = _did_you_mean(key, ALLOWED) or "remove it; some settings would load code"
@@ -495,7 +519,21 @@ def _check_kafka(values: Found, section: str = "kafka") -> KafkaSettings:
     if not checked.get("bootstrap.servers", "").strip():
         fix = f"give --bootstrap-servers host:port, or bootstrap.servers in the [{section}] table"
         raise MissingError(f"{section}.bootstrap.servers", fix)
-    return KafkaSettings(checked)
+    if OAUTH not in checked:
+        return KafkaSettings(checked)
+    where = f"{section}.{OAUTH} ({values[OAUTH][1]})"
+    mechanism = checked.get("sasl.mechanism") or checked.get("sasl.mechanisms")
+    if mechanism is None:
+        checked["sasl.mechanism"] = "OAUTHBEARER"
+    elif mechanism != "OAUTHBEARER":
+        fix = "give OAUTHBEARER as sasl.mechanism, or none"
+        raise InvalidValueError(where, checked[OAUTH], f"is not for {mechanism}", fix)
+    checked.setdefault("security.protocol", "SASL_SSL")
+    names = allowed if isinstance(allowed, list) else []
+    try:
+        return KafkaSettings(checked, token_function(checked[OAUTH], names, checked))
+    except InvalidValueError as error:
+        raise InvalidValueError(where, error.value, error.problem, error.hint) from None
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

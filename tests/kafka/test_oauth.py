@@ -9,8 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from offsetmgr import InvalidValueError, LocalOffsets
+from offsetmgr.cli.app import app
 from offsetmgr.consumer import GroupConsumer
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
@@ -21,6 +23,8 @@ from tests.kafka.messages import produce
 from tests.secured import TOKEN_USER, SecuredKafka
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from offsetmgr.devkafka import DevKafka
 
 
@@ -68,6 +72,28 @@ def test_every_room_logs_in_by_tokens(kafka: DevKafka, group: str, topic: str) -
         message = consumer.poll(timeout=WAIT_S)
         assert message is not None
         assert message.offset() == 0
+
+
+get_token = Tokens()
+
+
+def no_token(_config: str | None) -> tuple[str, float]:
+    raise ConnectionError("the vault is sealed")
+
+
+def test_commands_log_in_by_an_allowed_function(kafka: DevKafka, tmp_path: Path) -> None:
+    """The service has the same settings; a failing function is named."""
+    config = tmp_path / "offsetmgr.toml"
+    ours = {f"{__name__}:{name}" for name in ("get_token", "no_token")}
+    lines = [f"{name!r} = {value!r}" for name, value in login(kafka, "").items() if value]
+    config.write_text("\n".join([f"oauth_functions = {sorted(ours)}", "[kafka]", *lines]))
+    command = ["doctor", "--config", str(config), "--set"]
+    good, bad = (
+        CliRunner().invoke(app, [*command, f"kafka.oauth={name}"]) for name in sorted(ours)
+    )
+    assert good.exit_code == 0, good.output
+    assert f"oauth_cb failed: {__name__}:no_token: " in bad.output
+    assert "the vault is sealed" in bad.output
 
 
 def test_a_token_is_renewed_before_it_ends(kafka: DevKafka, group: str, topic: str) -> None:

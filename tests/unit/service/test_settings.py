@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.errors import known
 from offsetmgr.service.settings import (
     ALLOWED,
     Found,
@@ -16,6 +17,7 @@ from offsetmgr.service.settings import (
     from_toml,
     load,
     load_clusters,
+    read_clusters,
 )
 from offsetmgr.stores import open_store
 
@@ -318,3 +320,36 @@ def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
         assert "hush" not in str(caught.value)
     with pytest.raises(InvalidValueError, match=r"give a TOML file with \[clusters.NAME\]"):
         load_clusters(None, {})
+
+
+def test_a_function_that_gets_tokens_is_called_for_librdkafka(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one that the operator allows, for each cluster of a file."""
+    (tmp_path / "our_tokens.py").write_text("def get(config):\n    return 'token', 4e9\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = tmp_path / "offsetmgr.toml"
+    cluster = "bootstrap.servers = 'b:1'\noauth = 'our_tokens:get'\n"
+    text = f"[kafka]\n{cluster}[clusters.west]\n{cluster}[clusters.east]\n{cluster}"
+    config.write_text(text + "sasl.mechanism = 'PLAIN'\n")
+    with pytest.raises(InvalidValueError, match=r"kafka\.oauth .*is not an allowed function"):
+        load(config, {}, {})
+    config.write_text(f"oauth_functions = ['our_tokens:get']\n{config.read_text()}")
+    settings = load(config, {}, {})
+    librdkafka = settings.kafka.for_librdkafka()
+    assert librdkafka.pop("oauth_cb")("") == ("token", 4e9)  # type: ignore[operator]
+    assert librdkafka == {
+        "bootstrap.servers": "b:1",
+        "sasl.mechanism": "OAUTHBEARER",
+        "security.protocol": "SASL_SSL",
+    }
+    assert by_name(settings)["kafka.oauth"] == "our_tokens:get"
+    clusters = read_clusters(config, {})
+    assert isinstance(clusters["east"], InvalidValueError)
+    assert "is not for PLAIN" in str(clusters["east"])
+    assert "oauth_cb" in known(clusters["west"]).for_librdkafka()
+
+
+def test_functions_are_allowed_by_the_environment() -> None:
+    env = {"OFFSETMGR_OAUTH_FUNCTIONS": "a:b, time:time", "OFFSETMGR_KAFKA__OAUTH": "time:time"}
+    assert load(None, env, BOOTSTRAP).oauth_functions == ["a:b", "time:time"]
