@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,
+    AdminClient,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
@@ -28,20 +36,26 @@ if TYPE_CHECKING:
 
 
 class User:
-    """Somebody who may do nothing in the beginning, with a configuration file."""
+    """A new user, who may do nothing in the beginning, with a configuration file."""
 
     def __init__(self, kafka: DevKafka, folder: Path) -> None:
         self._kafka = kafka
         self._config = folder / "user.toml"
-        login = dict(user_login(kafka))
-        secret = folder / "password"
+        self._name = f"user-{uuid.uuid4().hex[:8]}"
+        self.login = user_login(kafka)
+        self.login |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": self._name}
+        login, secret = dict(self.login), folder / "password"
         secret.write_text(login.pop("sasl.password"))
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        made = UserScramCredentialUpsertion(self._name, info, secret.read_bytes())
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.alter_user_scram_credentials([made])[self._name].result(WAIT_S)
         lines = [f'"{name}" = {json.dumps(value)}' for name, value in login.items()]
         lines += [f'"sasl.password_file" = "{secret}"']
         self._config.write_text("[kafka]\n" + "\n".join(lines))
 
     def may(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
-        allow(self._kafka, kind, name, operation)
+        allow(self._kafka, kind, name, operation, self._name)
 
     def types(self, *words: str) -> Result:
         options = ["--config", str(self._config), "--timeout", "60"]
@@ -115,5 +129,5 @@ def test_a_view_needs_read_on_its_topic_alone(
     topic = new_topic()
     produce(kafka, topic, 0, 3)
     user.may(AclOperation.READ, ResourceType.TOPIC, topic)
-    with View(user_login(kafka), topic, codecs.String(), tmp_path / "view") as view:
+    with View(user.login, topic, codecs.String(), tmp_path / "view") as view:
         view.wait_until_running(WAIT_S)
