@@ -7,6 +7,8 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
+import msgspec
+
 from offsetmgr.client.transport import (
     NO_CREDENTIALS,
     Connection,
@@ -17,7 +19,7 @@ from offsetmgr.client.transport import (
     read_events,
 )
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import ServiceError, ServiceUnavailableError
+from offsetmgr.errors import OffsetManagerError, ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -164,9 +166,56 @@ class ServiceReader:
             raise ServiceUnavailableError(text) from None
 
     def _failure(self, status: int, data: object) -> ServiceError:
-        failure = data.get("error", {}) if isinstance(data, dict) else {}
+        failure = data.get("error") if isinstance(data, dict) else None
+        if not isinstance(failure, dict):  # it is another server
+            failure = {}
         message = failure.get("message", f"the service at {self.url} answered {status}")
-        return ServiceError(status, message, failure.get("code", "service_error"))
+        return ServiceError(status, str(message), str(failure.get("code", "service_error")))
+
+
+class _ViewPartition(msgspec.Struct):
+    partition: int
+    state: str
+    next_offset: int | None
+    high_watermark: int | None
+    lag: int | None
+    rows_per_s: float
+    recovery: float
+    stalled: bool
+
+
+class _ViewStatus(msgspec.Struct):
+    topic: str | None = None
+    state: str | None = None
+    lag: int | None = None
+    rows_per_s: float | None = None
+    recovery: float | None = None
+    stalled: bool | None = None
+    error: str | None = None
+    partitions: list[_ViewPartition] = []
+
+
+def view_status(
+    url: str, timeout_s: float, credentials: Credentials = NO_CREDENTIALS
+) -> dict[str, Any]:
+    """Return the status that the view at ``url`` reports.
+
+    If it does not answer as a view, ``error`` is the reason, and all else is unknown.  Raises
+    InvalidValueError if ``url`` is not an address.
+    """
+    reader = ServiceReader(url, timeout_s, credentials)
+    try:
+        answer = reader.ask("GET", "/v1/status")
+        if "partitions" not in answer:
+            raise ServiceUnavailableError(f"the service at {url} is not a view")
+        msgspec.convert(answer, _ViewStatus)
+    except msgspec.ValidationError as error:
+        unknown = _ViewStatus(error=f"the service at {url} does not answer as a view: {error}")
+    except OffsetManagerError as error:
+        unknown = _ViewStatus(error=str(error))
+    else:
+        return {"url": url, "error": None, **answer}
+    return {"url": url, **msgspec.to_builtins(unknown)}
 
 
 def rewind_failures(

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from offsetmgr.admin.service import ServiceReader
+from offsetmgr.admin.service import ServiceReader, view_status
 from offsetmgr.cli.common import Execute, Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.client.transport import Credentials
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.types import check_group
+from offsetmgr.types import check_existing_group
 
 DEFAULT_VIEW = "http://127.0.0.1:8742"
 
@@ -30,7 +30,10 @@ OneView = Annotated[
 ]
 
 _PROCESSOR_FIELDS = "topic", "partition", "status", "committed", "end", "lag"
-_HEADS = "kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"
+_HEADS = (
+    *("kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"),
+    "error",
+)
 
 
 class CodecName(str, Enum):
@@ -97,8 +100,9 @@ def status(
     status of its group, its rate is that of its commits. Its last row is its table.
     """
     asked = view or ([] if groups else [DEFAULT_VIEW])
+    credentials = Credentials.from_environment(os.environ)
     answer: dict[str, Any] = {
-        "views": [{"url": url, **_ask(url, "/v1/status", kafka)} for url in asked],
+        "views": [view_status(url, kafka.timeout, credentials) for url in asked],
         "processors": _processors(groups, kafka) if groups else [],
     }
     rows = [row for each in answer["views"] for row in _view_rows(each)]
@@ -115,7 +119,9 @@ def get(
     kafka: KafkaOptions,
 ) -> None:
     """Print the row of a key of a view as JSON; exits with 1 where there is none."""
-    print_json(_ask(view, f"/v1/keys/{quote(key, safe='')}", kafka))
+    credentials = Credentials.from_environment(os.environ)
+    reader = ServiceReader(view, kafka.timeout, credentials)
+    print_json(reader.ask("GET", f"/v1/keys/{quote(key, safe='')}"))
 
 
 def copy_table(
@@ -145,17 +151,12 @@ def copy_table(
     output.print(answer, list(answer), [list(answer.values())])
 
 
-def _ask(url: str, target: str, kafka: KafkaOptions) -> dict[str, Any]:
-    credentials = Credentials.from_environment(os.environ)
-    return ServiceReader(url, kafka.timeout, credentials).ask("GET", target)
-
-
 def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:
     """Return groups as `offsetmgr lag` has them, with what each group's table holds."""
     from offsetmgr.streams import group_table
     from offsetmgr.streams.status import tables_of
 
-    names = [check_group(group) for group in groups]
+    names = [check_existing_group(group) for group in groups]
     with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
         source = KafkaSource(reader)
         source.watched(names)
@@ -169,24 +170,28 @@ def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, An
 
 
 def _view_rows(view: dict[str, Any]) -> list[tuple[object, ...]]:
+    who = "view", view["url"], view["topic"]
     rows: list[tuple[object, ...]] = []
+    if view["error"] is not None:
+        rows.append((*who, None, view["state"], *[None] * 5, view["error"]))
     for each in view["partitions"]:
         state = "stalled" if each["stalled"] else each["state"]
         offsets = each["next_offset"], each["high_watermark"], each["lag"]
         rates = f"{each['rows_per_s']:.0f}/s", f"{each['recovery']:.0%}"
-        rows.append(
-            ("view", view["url"], view["topic"], each["partition"], state, *offsets, *rates)
-        )
+        rows.append((*who, each["partition"], state, *offsets, *rates, each.get("error")))
     return rows
 
 
 def _processor_rows(group: dict[str, Any]) -> list[tuple[object, ...]]:
     who, table = ("processor", group["name"]), group["table"]
     rows: list[tuple[object, ...]] = []
+    if group["error"] is not None:
+        rows.append((*who, *[None] * 8, group["error"]["message"]))
     for each in group["partitions"]:
         state = [each[name] for name in _PROCESSOR_FIELDS]
         rate = None if each["rate_out"] is None else f"{each['rate_out']:.0f}/s"
-        rows.append((*who, *state, rate, None))
+        error = each["error"] and each["error"]["message"]
+        rows.append((*who, *state, rate, None, error))
     for number, messages in table["messages"].items():
-        rows.append((*who, table["topic"], number, "table", None, messages, *[None] * 3))
+        rows.append((*who, table["topic"], number, "table", None, messages, *[None] * 4))
     return rows

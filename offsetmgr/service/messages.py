@@ -86,9 +86,10 @@ Version = Annotated[
     Meta(description="One that is not higher than before has no effect; null is the newest."),
 ]
 _NEXT: Final = "`next` of the page before."
+CURSOR: Final = r"([\s\S]*)/([^/]*)/([0-9]{1,7})"
 Cursor = Annotated[
     str,
-    Meta(description=_NEXT, extra_json_schema={"pattern": "^[^\\n]*/[^/\\n]*/[0-9]{1,7}$"}),
+    Meta(description=_NEXT, extra_json_schema={"pattern": f"^{CURSOR}$"}),
 ]
 PageLimit = Annotated[int, Meta(ge=1, le=10_000, description="Entries in a page.")]
 Timeout = Annotated[float, Meta(gt=0, le=300, description="Longest wait for Kafka, in seconds.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
+    CURSOR,
     CommittedQuery,
     InitialOffset,
     InitialOffsetsAnswer,
@@ -165,13 +167,11 @@ class Reads:
 
 def _read_cursor(text: str) -> ManagerKey:
     """Return the last key of the page before, from its text.  Raises InvalidValueError."""
-    try:
-        group, topic, partition = text.rsplit("/", 2)
-        return ManagerKey(group, topic, int(partition))
-    except ValueError:
+    if (match := re.fullmatch(CURSOR, text)) is None:
         hint = "give `next` of the previous page unchanged"
-        problem = "is not a cursor of this service"
-        raise InvalidValueError("query.after", text, problem, hint) from None
+        raise InvalidValueError("query.after", text, "is not a cursor of this service", hint)
+    group, topic, partition = match.groups()
+    return ManagerKey(group, topic, int(partition))
 
 
 def seen_managers(

@@ -16,7 +16,7 @@ from msgspec import Meta
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from offsetmgr.admin.service import ServiceReader
+from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.cluster import ClusterReader
@@ -76,18 +76,6 @@ _BURROW: Final = (
 
 VIEW_TIMEOUT_S: Final = 2.0
 
-
-class _ViewStatus(msgspec.Struct):
-    """The answer of a view, which is another process."""
-
-    topic: str
-    partitions: list[dict[str, Any]]
-
-
-_UNKNOWN_VIEW: Final[dict[str, Any]] = {
-    **dict.fromkeys(("topic", "state", "lag", "rows_per_s", "recovery", "stalled")),
-    "partitions": [],
-}
 
 log = SafeLogger("offsetmgr.watch")
 
@@ -234,7 +222,7 @@ class GroupWatch(Collector):
     async def streams(self, by: Requester, _: object) -> StreamsAnswer:
         """Return the views of the setting ``streams``, and processors among the watched groups."""
         urls = self._all_settings.streams
-        asked = (self._threads.run(by, partial(_view, url)) for url in urls)
+        asked = (self._threads.run(by, partial(view_status, url, VIEW_TIMEOUT_S)) for url in urls)
         views = [each for each in await asyncio.gather(*asked) if _may_be_shown(by, each)]
         return StreamsAnswer(views, await self._threads.run(by, partial(self._processors, by)))
 
@@ -407,12 +395,3 @@ def _names_of_burrow(asked: ApiRequest) -> Names:
 def _may_be_shown(by: Requester, view: Mapping[str, Any]) -> bool:
     """Return True if ``by`` may see the view; its topic is unknown if it does not answer."""
     return by.sees_everything if view["topic"] is None else by.sees(None, view["topic"])
-
-
-def _view(url: str) -> dict[str, Any]:
-    try:
-        status = ServiceReader(url, VIEW_TIMEOUT_S).ask("GET", "/v1/status")
-        msgspec.convert(status, _ViewStatus)
-    except (OffsetManagerError, msgspec.ValidationError) as error:
-        return {"url": url, **_UNKNOWN_VIEW, "error": f"{error}"}
-    return {"url": url, "error": None, **status}

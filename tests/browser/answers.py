@@ -224,14 +224,14 @@ def view_partition(number: int, state: str, recovery: float, **fields: object) -
 
 
 def streams() -> Json:
-    prices = [view_partition(0, "Running", 1.0, lag=0), view_partition(1, "Recovering", 0.7)]
+    prices = [view_partition(0, "running", 1.0, lag=0), view_partition(1, "recovering", 0.7)]
     processor = lag("revenue", partition(0), partition(1))["groups"][0]
     return {
         "views": [
             {
                 "url": "http://127.0.0.1:8742",
                 "topic": "prices-table",
-                "state": "Recovering",
+                "state": "recovering",
                 "lag": 300,
                 "rows_per_s": 150_000.0,
                 "recovery": 0.85,

@@ -341,7 +341,7 @@ def test_queries_and_streams(tab: Tab) -> None:
     assert cells(page, 7) == [UNKNOWN, "1,251/s"]
     page = shown(tab, "streams")
     expect(page.get_by_text("revenue: table revenue-table, 26 messages")).to_be_visible()
-    assert cells(page, 5) == ["unreachable", "Recovering", "Running", "OK", "OK"]
+    assert cells(page, 5) == ["unreachable", "recovering", "running", "OK", "OK"]
     assert cells(page, 8) == [UNKNOWN, "70 %", "100 %", UNKNOWN, UNKNOWN]
 
 

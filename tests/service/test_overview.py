@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import Refuse
 from tests.service.support import memory_process, running
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import httpx
 
     from tests.service.support import Running
@@ -76,32 +81,60 @@ def test_queries_are_shown_until_the_lease_of_their_client_ends() -> None:
         eventually(lambda: nobody.get("/v1/queries").json()["queries"], [])
 
 
-class _ViewStatus(BaseHTTPRequestHandler):
-    """Answers as `offsetmgr view serve` at /v1/status."""
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """Serve one answer to every request; yield the address."""
 
-    def do_GET(self) -> None:
-        body = json.dumps({"topic": "orders-table", "state": "running", "lag": 3}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
-def test_views_are_asked_and_one_that_is_away_says_so() -> None:
-    """Those of the setting `streams`, in its order."""
-    view = ThreadingHTTPServer(("127.0.0.1", 0), _ViewStatus)
-    threading.Thread(target=view.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{view.server_port}"
-    with running(streams=f"{url}, http://127.0.0.1:9") as service, service.http() as page:
-        found = page.get("/v1/streams").json()
-    view.shutdown()
-    view.server_close()
-    there, away = found["views"]
-    assert (there["url"], there["topic"], there["lag"]) == (url, "orders-table", 3)
-    assert (away["lag"], away["partitions"]) == (None, [])
-    assert "the service at http://127.0.0.1:9" in away["error"]
+def test_a_wrong_view_hides_no_other() -> None:
+    """Views are listed in the order of the setting; one that is away or another server is an error.
+
+    The command shows the same rows.
+    """
+    view = {"topic": "orders-table", "state": "running", "lag": 3, "partitions": []}
+    odd = (
+        (404, b'{"error": "Not Found"}'),
+        (500, b'{"error": {"message": 7, "code": []}}'),
+        (200, b"[]"),
+        (200, b'"a text"'),
+        (200, b'{"topic": "t"}'),
+        (200, b'{"topic": [], "partitions": []}'),
+        (200, b'{"topic": "t", "partitions": [1]}'),
+        (200, b'{"topic": "t", "partitions": [{"partition": 0}]}'),
+        (200, b'{"partitions": ' + b"[" * 100_000),
+        (200, b""),
+    )
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(answering(*each)) for each in odd]
+        good = stack.enter_context(answering(200, json.dumps(view).encode()))
+        addresses += ["http://127.0.0.1:9", good]
+        service = stack.enter_context(running(streams=",".join(addresses)))
+        page = stack.enter_context(service.http())
+        views = page.get("/v1/streams").json()["views"]
+        options = [word for address in addresses for word in ("--view", address)]
+        ran = CliRunner().invoke(app, ["streams", "status", "--json", *options])
+    assert [row["url"] for row in views] == addresses
+    *bad, well = views
+    assert well == {"url": good, "error": None, **view}
+    for row in bad:
+        assert (row["lag"], row["partitions"]) == (None, [])
+        assert f"the service at {row['url']}" in row["error"] or row["error"] == "7"
+    assert ran.exit_code == 1
+    assert json.loads(ran.stdout)["views"] == views
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
     ("path", "query", "field"),
     [
         ("/v1/offsets", {}, "query.group"),
-        ("/v1/offsets", {"group": ""}, "query.group"),
+        ("/v1/offsets", {"group": "x" * 33_000}, "query.group"),
         ("/v1/offsets", {"group": "g", "topics": "t"}, "query.topics"),
         ("/v1/topics", {}, "query.topic"),
         ("/v1/topics", {"topic": "a/b"}, "query.topic"),
@@ -219,6 +219,8 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
         ("/v1/managers", {"limit": "10001"}, "query.limit"),
         ("/v1/managers", {"after": "%%%"}, "query.after"),
         ("/v1/managers", {"after": "W10"}, "query.after"),
+        ("/v1/managers", {"after": "g/t/ 1"}, "query.after"),
+        ("/v1/managers", {"after": "g/t/1_0"}, "query.after"),
         ("/v1/managers", {"group": ["a", "b"]}, "query.group"),
         ("/v1/events", {"client": "x"}, "query.client"),
     ],

@@ -4,7 +4,7 @@ import { count, el, groupLink, rate, tone, UNKNOWN } from "../dom.js";
 import { numberColumn, statusColumn } from "../table.js";
 import { openListing } from "./listing.js";
 
-const LOOK = { Running: "good", Recovering: "warn", Preparing: "warn", Connecting: "warn" };
+const LOOK = { running: "good", recovering: "warn", preparing: "warn", connecting: "warn" };
 
 const COLUMNS = [
   { title: "Processor or view", width: 26, narrow: 10, text: (row) => row.name },
