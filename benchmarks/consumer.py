@@ -20,9 +20,9 @@ from confluent_kafka import Consumer
 
 from benchmarks.harness import at_least, at_most, filled, in_turn, report
 from benchmarks.peer_programs import BATCH, HANDLER_S, WORKERS, Watch, new_group
+from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.clusters import MultiClusterReader
 from offsetmgr.consumer import AckConsumer, GroupConsumer
-from offsetmgr.consumer.deliveries import AckTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

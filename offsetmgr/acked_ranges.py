@@ -1,4 +1,4 @@
-"""Acknowledged ranges above a committed offset, as the metadata of the commit holds them.
+"""Acknowledged offsets of a partition, and their ranges in the metadata of a commit.
 
 The ranges are encoded as kafka-pixy does it: for each range the gap before it and its length, each
 as a number of 5-bit groups, least significant first, in the base64 alphabet; 0x20 marks that
@@ -8,16 +8,26 @@ other programs commit metadata too, and much of it is text of that alphabet.
 
 from __future__ import annotations
 
-from typing import Final
+from bisect import bisect_left, bisect_right
+from math import ceil, log2
+from typing import Final, Generic, TypeVar
 from zlib import crc32
 
-from offsetmgr.types import MAX_OFFSET
+from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata
 
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _VALUE_OF: Final = {char: value for value, char in enumerate(_ALPHABET)}
 _BITS: Final = 5
 _LOW: Final = (1 << _BITS) - 1
 _MORE: Final = 1 << _BITS
+
+_LOOKAHEAD: Final = 64
+"""Offsets for which room is looked for at once."""
+
+_RESERVE: Final = 2 * ceil(64 / _BITS)
+"""Characters for one range of offsets that do not exist: these are seen when they are passed."""
+
+_T = TypeVar("_T")
 
 _MARKER: Final = "acks:"
 _CHECKSUM_CHARS: Final = 4
@@ -107,6 +117,147 @@ def pending_below(base: int, text: str, end: int) -> int | None:
     return last - base - sum(stop - start for start, stop in ranges)
 
 
-def encoded_chars(number: int) -> int:
-    """Return the characters that ``number`` (1 or more) takes."""
-    return (number.bit_length() + _BITS - 1) // _BITS
+class AckTracker(Generic[_T]):
+    """The acknowledged offsets of one partition, and an item for each pending one.
+
+    ``offset`` is the lowest one that is not acknowledged; that is what to commit.  Offsets are
+    delivered in rising order and acknowledged in any.  An offset that is passed over does not exist
+    (compaction, transaction markers) and counts as acknowledged.
+
+    While callers deliver only where ``has_room`` is true, the metadata of ``position`` has at most
+    ``limit_chars``, whatever is acknowledged in which order.
+    """
+
+    def __init__(
+        self,
+        offset: int,
+        metadata: str = "",
+        *,
+        limit_chars: int = MAX_METADATA_CHARS,
+        bare: bool = False,
+    ) -> None:
+        """Begin at what is committed; with ``bare``, metadata is as kafka-pixy commits it.
+
+        Raises ValueError for ``metadata`` that is neither ours nor, with ``bare``, kafka-pixy's.
+        """
+        self.offset = offset
+        self._bare = bare
+        self._limit_chars = limit_chars if bare else limit_chars - PREFIX_CHARS
+        self._next = offset
+        self._room = 0  # offsets from `_next` on that can be delivered without a look
+        self._pending: dict[int, _T] = {}
+        # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in decode_acks(offset, metadata, bare=bare):
+            self._acknowledge_range(start, end)
+
+    @property
+    def pending(self) -> int:
+        """Offsets delivered and not acknowledged."""
+        return len(self._pending)
+
+    @property
+    def position(self) -> OffsetAndMetadata:
+        """Return what to commit."""
+        ranges = list(zip(self._starts, self._ends, strict=True))
+        encode = encode_ranges if self._bare else encode_acks
+        return OffsetAndMetadata(self.offset, encode(self.offset, ranges))
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Return the end of the highest acknowledged range; ``offset`` where there is none."""
+        return self._ends[-1] if self._ends else self.offset
+
+    @property
+    def oldest(self) -> _T | None:
+        """Return the item of ``offset``; None where it was not delivered yet."""
+        return self._pending.get(self.offset)
+
+    @property
+    def has_room(self) -> bool:
+        """True if one more offset can be delivered and every order of acks fits the metadata.
+
+        The lowest offset of all can be delivered always: its ack makes the metadata no longer.
+        """
+        if self._room > 0 or not self._pending:
+            return True
+        end = max(self._next, self._ends[-1]) if self._ends else self._next
+        if end == self._next and self._has_room(end, _LOOKAHEAD):
+            self._room = _LOOKAHEAD
+        return self._room > 0 or self._has_room(end, 1)
+
+    def _has_room(self, end: int, more: int) -> bool:
+        """True if every order of acks fits, with so many ``more`` delivered behind ``end``.
+
+        Each range follows a gap of at least one offset that is pending or not delivered yet.  A
+        number n takes at most 1 + log2(n) / 5 characters, so equal gaps and ranges take most.
+        """
+        window = end + more - self.offset
+        ahead = len(self._starts) - bisect_right(self._starts, self._next)
+        most = max(1, min(len(self._pending) + more + ahead, window // 2))
+        chars = 2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)
+        return ceil(chars) <= self._limit_chars - _RESERVE
+
+    def is_pending(self, offset: int) -> bool:
+        return offset in self._pending
+
+    def is_acknowledged(self, offset: int) -> bool:
+        if offset < self.offset:
+            return True
+        at = bisect_right(self._starts, offset)
+        return at > 0 and offset < self._ends[at - 1]
+
+    def deliver(self, offset: int, item: _T) -> bool:
+        """Take in that ``offset`` comes to the application; False if it is acknowledged already."""
+        if offset == self._next and self._room:
+            self._room -= 1
+            self._next = offset + 1
+            self._pending[offset] = item
+            return True
+        self._room = 0
+        if offset > self._next:
+            self._acknowledge_range(self._next, offset)
+        self._next = max(self._next, offset + 1)
+        if self.is_acknowledged(offset):
+            return False
+        self._pending[offset] = item
+        return True
+
+    def pass_over(self, end: int) -> None:
+        """Take in that nothing comes before ``end`` any more, such as markers of transactions."""
+        if end > self._next:
+            self._room = 0
+            self._acknowledge_range(self._next, end)
+            self._next = end
+
+    def acknowledge(self, offset: int) -> bool:
+        """Acknowledge a delivered offset; False if it is not pending."""
+        if offset not in self._pending:
+            return False
+        del self._pending[offset]
+        if offset == self.offset and not self._starts:
+            self.offset += 1
+        else:
+            self._acknowledge_range(offset, offset + 1)
+        return True
+
+    def acknowledge_up_to(self, offset: int) -> list[_T]:
+        """Acknowledge all that is pending up to and with ``offset``; return their items."""
+        done = []
+        for each in sorted(each for each in self._pending if each <= offset):
+            done.append(self._pending[each])
+            self.acknowledge(each)
+        return done
+
+    def _acknowledge_range(self, start: int, end: int) -> None:
+        starts, ends = self._starts, self._ends
+        # The ranges from `low` to before `high` touch the new one and become one with it.
+        low, high = bisect_left(ends, start), bisect_right(starts, end)
+        if low < high:
+            start, end = min(start, starts[low]), max(end, ends[high - 1])
+        if start <= self.offset:
+            self.offset = max(self.offset, end)
+            del starts[:high], ends[:high]
+        else:
+            starts[low:high], ends[low:high] = [start], [end]

@@ -109,6 +109,18 @@ class OffsetTimeoutError(OffsetManagerError, TimeoutError):
     code = "timeout"
 
 
+class MessageError(OffsetManagerError):
+    """A message was not processed, and stays uncommitted."""
+
+    code = "message_undone"
+
+    def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
 class OffsetsUncommittedError(OffsetManagerError):
     """Some offsets could not be committed; ``errors`` has the reason for each."""
 
@@ -217,11 +229,24 @@ class OffsetNoticeError(CoordinatorError):
 
 
 class _RequestError(_CodedError):
-    def __init__(self, what: str, info: ErrorInfo, detail: str = "") -> None:
+    def __init__(
+        self,
+        what: str,
+        info: ErrorInfo,
+        detail: str = "",
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
         """``what`` was asked for; ``detail`` is advice for this case."""
         text = f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})"
         super().__init__(text, info, detail)
         self.what = what
+        self.topic = topic
+        """The place that the error is about; None where it is about no single one."""
+        self.partition = partition
+        self.offset = offset
 
 
 class KafkaRequestError(_RequestError):

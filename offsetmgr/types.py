@@ -360,6 +360,13 @@ def check_count(value: object, field: str) -> int:
     return value
 
 
+def check_choice(value: object, field: str, choices: Iterable[object]) -> None:
+    """Refuse what is none of ``choices``."""
+    if value not in choices:
+        hint = f"give one of {', '.join(map(str, choices))}"
+        raise InvalidValueError(field, value, "is unknown", hint)
+
+
 def check_callable(value: object, field: str) -> None:
     """Refuse a value that cannot be called."""
     if not callable(value):

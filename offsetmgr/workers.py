@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotAnsweredError
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.errors import ServiceUnavailableError
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
+
+_T = TypeVar("_T")
 
 _log = SafeLogger("offsetmgr.workers")
 
@@ -81,3 +85,34 @@ class Worker:
                 time.sleep(backoff.failed())
             else:
                 return
+
+
+class Question(Generic[_T]):
+    """A call in a thread of its own, so that the caller need not wait for it."""
+
+    def __init__(self, ask: Callable[[], _T]) -> None:
+        self.asked_at_s: Final = time.monotonic()
+        self._answer: Future[_T] = Future()
+        self._ask = ask
+        try:
+            threading.Thread(target=self._run, name="question", daemon=True).start()
+        except RuntimeError as error:
+            self._answer.set_exception(ServiceUnavailableError(f"cannot start a thread: {error}"))
+
+    def wait(self, timeout_s: float = 0.0) -> bool:
+        """Return True once there is an answer; wait up to ``timeout_s`` for it."""
+        try:
+            self._answer.exception(timeout_s)
+        except NotAnsweredError:
+            return False
+        return True
+
+    def result(self) -> _T:
+        """Return the answer, or raise what the call has raised."""
+        return self._answer.result(0.0)
+
+    def _run(self) -> None:
+        try:
+            self._answer.set_result(self._ask())
+        except BaseException as error:  # noqa: BLE001 -- whoever asked decides
+            self._answer.set_exception(error)

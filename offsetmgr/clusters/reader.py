@@ -17,13 +17,14 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
-from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
-from offsetmgr.consumer.acks import AckConsumer, AckSettings
-from offsetmgr.consumer.base import LONG_S, ConsumerSettings, MessageReader
+from offsetmgr.consumer.ack_work import AckSettings
+from offsetmgr.consumer.acks import AckConsumer
+from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer
+from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -431,6 +432,8 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
 
     def position(self, partition: int) -> int | None:
         found = self._positions.get(partition, OFFSET_END)
+        if self.consumer is not None:
+            found = self.consumer.position(TopicPartition(self._topic, partition), found)
         return found if found >= 0 else None
 
     def move(self, partition: int | None, offset: int) -> None:
@@ -487,25 +490,22 @@ class _ReaderConsumer(GroupConsumer):
 
     def move(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read on from ``offsets``; nothing that was fetched before comes after that."""
-        with self._turn:
-            if not self._closed:
-                with self._lock:
-                    self._waiting.clear()
-                self._pause_and_resume(away=False)  # none while librdkafka starts anew
-                self._consumer.assign([KafkaPartition(*where, at) for where, at in offsets.items()])
+        self._member.move(offsets, self._work.clear)
+
+    def position(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Return ``offset``, or the end of the log if no message is left before that."""
+        return self._work.marks.end_from(topic_partition, offset)
 
     def _fill(self, timeout_s: float) -> None:
-        if len(self._waiting) > self._most:
-            self._ended.wait(_FULL_S)
+        waiting = self._work.waiting
+        with suppress(IndexError):
+            size = 100 + len(waiting[-1])
+            self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
+        if len(waiting) > self._most:
+            self._member.ended.wait(_FULL_S)
             return
         with suppress(ManagerStoppedError):
-            self._wait_for(self._most, timeout_s)
-
-    def _receive(self, messages: Sequence[Message]) -> None:
-        if messages:
-            size = 100 + len(messages[-1])
-            self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
-        super()._receive(messages)
+            self._member.wait_for(self._most, timeout_s)
 
 
 class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckConsumer]]):
@@ -585,5 +585,5 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
 
     def _open(self, link: Link, group: str, topics: list[str]) -> AckConsumer:
         consumer = AckConsumer(link.settings({}), group, topics, settings=self._settings)
-        consumer.cluster = link.name
+        consumer._work.cluster = link.name
         return consumer

@@ -14,7 +14,6 @@ from confluent_kafka import KafkaError
 from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
 from offsetmgr.codes import NO_SUCH_PARTITION
 from offsetmgr.config import is_number
-from offsetmgr.consumer.base import check_choice
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -23,7 +22,13 @@ from offsetmgr.errors import (
 )
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.logs import SafeLogger
-from offsetmgr.types import check_list, check_partition, check_time_ms, check_topic
+from offsetmgr.types import (
+    check_choice,
+    check_list,
+    check_partition,
+    check_time_ms,
+    check_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

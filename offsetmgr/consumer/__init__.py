@@ -1,22 +1,23 @@
 """Consumers that commit what the program has marked or acknowledged."""
 
-from offsetmgr.consumer.acks import AckConsumer, AckSettings
-from offsetmgr.consumer.base import ConsumerSettings
+from offsetmgr.consumer.ack_work import AckSettings
+from offsetmgr.consumer.acks import AckConsumer
 from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
 from offsetmgr.consumer.group import (
     GroupConsumer,
-    Notification,
-    OffsetStash,
     PartitionedConsumer,
     PartitionStream,
 )
+from offsetmgr.consumer.marks import OffsetStash
 from offsetmgr.consumer.retry import RetryPolicy
+from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, Notification
 
 __all__ = [
     "AckConsumer",
     "AckMessage",
     "AckSettings",
     "ConsumerSettings",
+    "ConsumerStats",
     "GroupConsumer",
     "Notification",
     "OffsetStash",

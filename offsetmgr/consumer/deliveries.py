@@ -9,21 +9,13 @@ Nothing here reads a clock, waits or talks to Kafka; ``now_s`` is any clock that
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import count
-from math import ceil, log2
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from offsetmgr.acked_ranges import (
-    PREFIX_CHARS,
-    decode_acks,
-    encode_acks,
-    encode_ranges,
-    encoded_chars,
-)
+from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
 from offsetmgr.types import (
@@ -41,165 +33,8 @@ if TYPE_CHECKING:
 LIMIT_CHARS: Final = MAX_METADATA_CHARS - 1
 """Longest metadata of a commit; confluent-kafka sends one character more than it is given."""
 
-_LOOKAHEAD: Final = 64
-"""Offsets for which room is looked for at once."""
-
-_RESERVE: Final = 2 * encoded_chars(2**63)
-"""Characters for one range of offsets that do not exist: these are seen when they are passed."""
-
-_BITS: Final = 5
-"""Of a number, in each character."""
-
 _OVERHEAD_BYTES: Final = 500
 """Of the objects that a message is made of."""
-
-_T = TypeVar("_T")
-
-
-class AckTracker(Generic[_T]):
-    """The acknowledged offsets of one partition, and an item for each pending one.
-
-    ``offset`` is the lowest one that is not acknowledged; that is what to commit.  Offsets are
-    delivered in rising order and acknowledged in any.  An offset that is passed over does not exist
-    (compaction, transaction markers) and counts as acknowledged.
-
-    While callers deliver only where ``has_room`` is true, the metadata of ``position`` has at most
-    ``limit_chars``, whatever is acknowledged in which order.
-    """
-
-    def __init__(
-        self,
-        offset: int,
-        metadata: str = "",
-        *,
-        limit_chars: int = MAX_METADATA_CHARS,
-        bare: bool = False,
-    ) -> None:
-        """Begin at what is committed; with ``bare``, metadata is as kafka-pixy commits it.
-
-        Raises ValueError for ``metadata`` that is neither ours nor, with ``bare``, kafka-pixy's.
-        """
-        self.offset = offset
-        self._bare = bare
-        self._limit_chars = limit_chars if bare else limit_chars - PREFIX_CHARS
-        self._next = offset
-        self._room = 0  # offsets from `_next` on that can be delivered without a look
-        self._pending: dict[int, _T] = {}
-        # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for start, end in decode_acks(offset, metadata, bare=bare):
-            self._acknowledge_range(start, end)
-
-    @property
-    def pending(self) -> int:
-        """Offsets delivered and not acknowledged."""
-        return len(self._pending)
-
-    @property
-    def position(self) -> OffsetAndMetadata:
-        """Return what to commit."""
-        ranges = list(zip(self._starts, self._ends, strict=True))
-        encode = encode_ranges if self._bare else encode_acks
-        return OffsetAndMetadata(self.offset, encode(self.offset, ranges))
-
-    @property
-    def acknowledged_end(self) -> int:
-        """Return the end of the highest acknowledged range; ``offset`` where there is none."""
-        return self._ends[-1] if self._ends else self.offset
-
-    @property
-    def oldest(self) -> _T | None:
-        """Return the item of ``offset``; None where it was not delivered yet."""
-        return self._pending.get(self.offset)
-
-    @property
-    def has_room(self) -> bool:
-        """True if one more offset can be delivered and every order of acks fits the metadata.
-
-        The lowest offset of all can be delivered always: its ack makes the metadata no longer.
-        """
-        if self._room > 0 or not self._pending:
-            return True
-        end = max(self._next, self._ends[-1]) if self._ends else self._next
-        if end == self._next and self._has_room(end, _LOOKAHEAD):
-            self._room = _LOOKAHEAD
-        return self._room > 0 or self._has_room(end, 1)
-
-    def _has_room(self, end: int, more: int) -> bool:
-        """True if every order of acks fits, with so many ``more`` delivered behind ``end``.
-
-        Each range follows a gap of at least one offset that is pending or not delivered yet.  A
-        number n takes at most 1 + log2(n) / 5 characters, so equal gaps and ranges take most.
-        """
-        window = end + more - self.offset
-        ahead = len(self._starts) - bisect_right(self._starts, self._next)
-        most = max(1, min(len(self._pending) + more + ahead, window // 2))
-        chars = 2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)
-        return ceil(chars) <= self._limit_chars - _RESERVE
-
-    def is_pending(self, offset: int) -> bool:
-        return offset in self._pending
-
-    def is_acknowledged(self, offset: int) -> bool:
-        if offset < self.offset:
-            return True
-        at = bisect_right(self._starts, offset)
-        return at > 0 and offset < self._ends[at - 1]
-
-    def deliver(self, offset: int, item: _T) -> bool:
-        """Take in that ``offset`` comes to the application; False if it is acknowledged already."""
-        if offset == self._next and self._room:
-            self._room -= 1
-            self._next = offset + 1
-            self._pending[offset] = item
-            return True
-        self._room = 0
-        if offset > self._next:
-            self._acknowledge_range(self._next, offset)
-        self._next = max(self._next, offset + 1)
-        if self.is_acknowledged(offset):
-            return False
-        self._pending[offset] = item
-        return True
-
-    def pass_over(self, end: int) -> None:
-        """Take in that nothing comes before ``end`` any more, such as markers of transactions."""
-        if end > self._next:
-            self._room = 0
-            self._acknowledge_range(self._next, end)
-            self._next = end
-
-    def acknowledge(self, offset: int) -> bool:
-        """Acknowledge a delivered offset; False if it is not pending."""
-        if offset not in self._pending:
-            return False
-        del self._pending[offset]
-        if offset == self.offset and not self._starts:
-            self.offset += 1
-        else:
-            self._acknowledge_range(offset, offset + 1)
-        return True
-
-    def acknowledge_up_to(self, offset: int) -> list[_T]:
-        """Acknowledge all that is pending up to and with ``offset``; return their items."""
-        done = []
-        for each in sorted(each for each in self._pending if each <= offset):
-            done.append(self._pending[each])
-            self.acknowledge(each)
-        return done
-
-    def _acknowledge_range(self, start: int, end: int) -> None:
-        starts, ends = self._starts, self._ends
-        # The ranges from `low` to before `high` touch the new one and become one with it.
-        low, high = bisect_left(ends, start), bisect_right(starts, end)
-        if low < high:
-            start, end = min(start, starts[low]), max(end, ends[high - 1])
-        if start <= self.offset:
-            self.offset = max(self.offset, end)
-            del starts[:high], ends[:high]
-        else:
-            starts[low:high], ends[low:high] = [start], [end]
 
 
 class PartitionProgress(NamedTuple):
@@ -229,34 +64,33 @@ class Claim:
     def __init__(
         self,
         consumer: AckFunctions,
-        where: TopicPartition,
+        topic_partition: TopicPartition,
         committed: OffsetAndMetadata | None,
         *,
         start: int | None = None,
         bare: bool = False,
     ) -> None:
-        """``start`` is where reading begins if that is not ``committed``; it is to be committed.
+        """``start`` is where reading begins if nothing is committed, which is to be committed.
 
         ``bare`` as for AckTracker.  Raises ValueError for metadata that is not of acks.
         """
-        self.cluster, self.acknowledge, self.reject = consumer
-        self.where = where
+        self.consumer = consumer
+        self.topic_partition = topic_partition
         self.committed = committed
         self.bytes = 0
         """Size of the messages that are not acknowledged."""
         self.releasing = False
         self.released = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
-        self.read = False
         self.given_up: set[int] = set()
-        self.end = 0
-        """The log had no further message before this offset when it was read to its end."""
+        """Offsets that are not acknowledged, and not delivered again."""
+        self._end = 0
         self._bare = bare
-        offset, metadata, _ = committed or OffsetAndMetadata(MAX_OFFSET)
-        if start is not None:
-            offset, metadata = start, ""
+        offset, metadata, _ = committed or OffsetAndMetadata(MAX_OFFSET if start is None else start)
         self.begun = offset != MAX_OFFSET
         """False until it is known where reading begins."""
+        self.checked = not metadata
+        """False while committed ranges may be of another log."""
         self.tracker = self._track(offset, metadata)
 
     def _track(self, offset: int, metadata: str = "") -> AckTracker[AckMessage]:
@@ -267,25 +101,29 @@ class Claim:
         return not self.released and self.tracker.is_pending(offset)
 
     def begin(self, offset: int) -> None:
-        """Take in where reading begins."""
-        if not self.begun or offset < self.tracker.offset:
+        """Take in where reading begins, unless that is known."""
+        if not self.begun:
             self.begun = True
             self.tracker = self._track(offset)
-        self.read = True
 
     def drop_ranges_beyond(self, end: int) -> bool:
-        """Forget acknowledged ranges that reach beyond the end of the log; True if there were."""
-        beyond = self.begun and self.tracker.acknowledged_end > max(end, self.tracker.offset)
+        """Forget the committed ranges if one reaches beyond the log's end; True if so."""
+        self.checked = True
+        beyond = self.tracker.acknowledged_end > max(end, self.tracker.offset)
         if beyond:
             self.tracker = self._track(self.tracker.offset)
         return beyond
 
+    def reach_end(self, end: int) -> None:
+        """Take in that no message is left before the offset ``end``."""
+        self._end = end
+        self.pass_over_end()
+
     def pass_over_end(self) -> None:
-        """Commit up to the end of the log once all messages before it are acknowledged."""
-        if self.end and not self.waiting:
-            if not self.begun:
-                self.begin(self.end)
-            self.tracker.pass_over(self.end)
+        """Let the commit go up to the end of the log once the messages before it are done."""
+        if self._end and not self.waiting:
+            self.begin(self._end)
+            self.tracker.pass_over(self._end)
 
     def progress(self, now_s: float) -> PartitionProgress:
         """``now_s`` is in seconds since 1970."""
@@ -294,7 +132,7 @@ class Claim:
         return PartitionProgress(
             tracker.offset if self.begun else None,
             tracker.pending,
-            max(0.0, now_s - since_ms / 1000) if since_ms else 0.0,
+            max(0.0, now_s - since_ms / 1000) if since_ms > 0 else 0.0,
             len(tracker.position.metadata),
         )
 
@@ -313,53 +151,54 @@ class AckMessage:
     one for a partition that was released.
     """
 
-    __slots__ = ("_claim", "_first", "_message", "_offset", "tries")
+    __slots__ = ("at", "claim", "first", "raw", "tries")
 
     def __init__(
         self, message: Message, claim: Claim, tries: int = 1, first: FirstRead | None = None
     ) -> None:
         """``first`` is of a message from a retry topic."""
-        self._message = message
-        self._claim = claim
-        self._offset = message.offset() or 0
-        self.tries = tries
+        self.raw: Final = message
+        """confluent-kafka's message."""
+        self.claim: Final = claim
+        self.at: Final = message.offset() or 0
+        self.tries: Final = tries
         """The number of known deliveries of the message, with this one."""
-        self._first = first
+        self.first: Final = first
 
     def topic(self) -> str:
         """Return the topic from which it was read, which may be a retry topic."""
-        return self._claim.where.topic
+        return self.claim.topic_partition.topic
 
     def partition(self) -> int:
-        return self._claim.where.partition
+        return self.claim.topic_partition.partition
 
     def offset(self) -> int:
-        return self._offset
+        return self.at
 
     def key(self) -> bytes | None:
-        return self._message.key()
+        return self.raw.key()
 
     def value(self) -> bytes | None:
-        return self._message.value()
+        return self.raw.value()
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         """Return the headers, None if there are none; a name that is not UTF-8 is ``\ufffd``."""
-        return headers_of(self._message) or None
+        return headers_of(self.raw) or None
 
     def timestamp(self) -> tuple[int, int]:
         """Return the type of the timestamp and milliseconds since 1970, as first produced."""
-        if self._first is not None and self._first.timestamp_ms is not None:
-            return TIMESTAMP_CREATE_TIME, self._first.timestamp_ms
-        return self._message.timestamp()
+        if self.first is not None and self.first.timestamp_ms is not None:
+            return TIMESTAMP_CREATE_TIME, self.first.timestamp_ms
+        return self.raw.timestamp()
 
     def leader_epoch(self) -> int | None:
-        return self._message.leader_epoch()
+        return self.raw.leader_epoch()
 
     def error(self) -> None:
         """Return None: errors are not handed out as messages."""
 
     def __len__(self) -> int:
-        return len(self._message)
+        return len(self.raw)
 
     def __bool__(self) -> bool:
         return True
@@ -367,43 +206,48 @@ class AckMessage:
     @property
     def origin(self) -> Origin:
         """Place where it was first produced; differs from its own place after a retry topic."""
-        if self._first is not None:
-            return self._first.origin
-        return Origin(self.topic(), self.partition(), self._offset)
+        if self.first is not None:
+            return self.first.origin
+        return self.place
+
+    @property
+    def place(self) -> Origin:
+        """Place where it was read from."""
+        return Origin(*self.claim.topic_partition, self.at)
 
     @property
     def cluster(self) -> str:
         """Bootstrap servers of its cluster."""
-        return self._claim.cluster
+        return self.claim.consumer.cluster
 
     @property
     def is_pending(self) -> bool:
         """True until it is acknowledged, or its partition was released."""
-        return self._claim.is_pending(self._offset)
+        return self.claim.is_pending(self.at)
 
     @property
     def given_up(self) -> bool:
         """True if it is not delivered again, though it is not acknowledged."""
-        return self._offset in self._claim.given_up
+        return self.at in self.claim.given_up
 
     @property
     def size(self) -> int:
         """Bytes of key and value, and of the objects around them, as they count in memory."""
-        return len(self._message) + len(self._message.key() or b"") + _OVERHEAD_BYTES
+        return len(self.raw) + len(self.raw.key() or b"") + _OVERHEAD_BYTES
 
     def ack(self) -> None:
         """Acknowledge the message: it is processed."""
-        self._claim.acknowledge(self)
+        self.claim.consumer.acknowledge(self)
 
     def nack(self, delay: float | None = None, *, error: BaseException | str | None = None) -> None:
         """Reject the message: it is delivered again after ``delay`` s, by default as set.
 
         ``error`` says why; it goes into the headers of retry topics and dead letters.
         """
-        self._claim.reject(self, delay, error)
+        self.claim.consumer.reject(self, delay, error)
 
     def __repr__(self) -> str:
-        return f"AckMessage({self._claim.where}@{self._offset}, tries={self.tries})"
+        return f"AckMessage({self.claim.topic_partition}@{self.at}, tries={self.tries})"
 
 
 class Deliveries:
@@ -415,7 +259,7 @@ class Deliveries:
 
     def __init__(self, ack_timeout_s: float) -> None:
         self._ack_timeout_s = ack_timeout_s
-        self._claims: dict[TopicPartition, Claim] = {}
+        self.claims: dict[TopicPartition, Claim] = {}
         self._ready: deque[AckMessage] = deque()
         self._in_work: dict[AckMessage, float] = {}  # with their time-outs, which rise
         self._rejected: set[AckMessage] = set()
@@ -427,47 +271,47 @@ class Deliveries:
     @property
     def pending(self) -> int:
         """Messages that were delivered and are not acknowledged."""
-        return sum(claim.tracker.pending for claim in self._claims.values())
+        return sum(claim.tracker.pending for claim in self.claims.values())
 
     @property
     def unfinished(self) -> tuple[int, int]:
         """Number and size of all messages that were read and are not acknowledged."""
-        claims = self._claims.values()
+        claims = self.claims.values()
         waiting = sum(len(claim.waiting) for claim in claims)
         return self.pending + waiting, sum(claim.bytes for claim in claims)
 
     def claim(self, claim: Claim) -> None:
         """Begin with a partition's log; what is known of a former one is forgotten."""
-        self.release([claim.where])
-        self._claims[claim.where] = claim
+        self.release([claim.topic_partition])
+        self.claims[claim.topic_partition] = claim
 
     def begin_release(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no more messages of ``partitions``; those in work can be acknowledged still."""
         for where in partitions:
-            claim = self._claims.get(where)
+            claim = self.claims.get(where)
             if claim is not None:
                 claim.releasing = True
                 claim.bytes -= sum(each.size for _, each in claim.waiting)
                 claim.waiting.clear()
-        self._ready = deque(each for each in self._ready if not each._claim.releasing)
-        self._delayed = [each for each in self._delayed if not each[2]._claim.releasing]
+        self._ready = deque(each for each in self._ready if not each.claim.releasing)
+        self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
         heapq.heapify(self._delayed)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self.begin_release(partitions)
         for where in partitions:
-            claim = self._claims.pop(where, None)
+            claim = self.claims.pop(where, None)
             if claim is not None:
                 claim.released = True
-        self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m._claim.released}
-        self._rejected = {each for each in self._rejected if not each._claim.released}
+        self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m.claim.released}
+        self._rejected = {each for each in self._rejected if not each.claim.released}
 
     def in_work(self, partitions: Collection[TopicPartition] | None = None) -> list[AckMessage]:
         """Return the messages of ``partitions`` (None: all) that the application has in work."""
         return [
             each
             for each in (*self._in_work, *self._rejected)
-            if (partitions is None or each._claim.where in partitions) and each.is_pending
+            if (partitions is None or each.claim.topic_partition in partitions) and each.is_pending
         ]
 
     def abandon(self) -> None:
@@ -478,7 +322,7 @@ class Deliveries:
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is to be committed and is not yet."""
         found = {}
-        for where, claim in self._claims.items():
+        for where, claim in self.claims.items():
             if claim.begun:
                 position = claim.tracker.position
                 known = claim.committed
@@ -488,44 +332,38 @@ class Deliveries:
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         for where, position in offsets.items():
-            if where in self._claims:
-                self._claims[where].committed = position
+            if where in self.claims:
+                self.claims[where].committed = position
 
     def progress(self, now_s: float) -> dict[TopicPartition, PartitionProgress]:
         """``now_s`` is in seconds since 1970."""
-        return {where: claim.progress(now_s) for where, claim in sorted(self._claims.items())}
+        return {where: claim.progress(now_s) for where, claim in sorted(self.claims.items())}
 
     def blocked(self) -> set[TopicPartition]:
         """Return the partitions that must not be read on: messages of theirs wait."""
-        return {where for where, claim in self._claims.items() if claim.waiting}
+        return {where for where, claim in self.claims.items() if claim.waiting}
 
     # Messages
 
     def claim_of(self, where: tuple[str | None, int | None]) -> Claim | None:
-        return self._claims.get(cast("TopicPartition", where))
+        return self.claims.get(cast("TopicPartition", where))
 
     def add(self, message: AckMessage, due_s: float, now_s: float) -> None:
         """Take in a message that was read, in the order of its partition."""
-        claim = message._claim
+        claim = message.claim
         if claim.releasing:
             return
         claim.bytes += message.size
         if claim.waiting or due_s > now_s or not self._deliver(message, claim):
             claim.waiting.append((due_s, message))
 
-    def end(self, claim: Claim, end: int) -> None:
-        """Take in that a partition is read to its end: no message is left before that offset."""
-        claim.end = end
-        claim.pass_over_end()
-
     def _deliver(self, message: AckMessage, claim: Claim) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""
-        if not claim.read:
-            claim.begin(message._offset)
+        claim.begin(message.at)
         tracker = claim.tracker
         if not tracker.has_room:
             return False
-        if tracker.deliver(message._offset, message):
+        if tracker.deliver(message.at, message):
             self._ready.append(message)
         else:
             claim.bytes -= message.size
@@ -533,7 +371,7 @@ class Deliveries:
 
     def refresh(self, now_s: float) -> None:
         """Make ready what has room and is due by now."""
-        for claim in self._claims.values():
+        for claim in self.claims.values():
             waiting = claim.waiting
             while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1], claim):
                 waiting.popleft()
@@ -543,7 +381,7 @@ class Deliveries:
 
     def next_due_s(self) -> float:
         """Return when ``refresh`` will find something by time alone; infinity where never."""
-        found = [claim.waiting[0][0] for claim in self._claims.values() if claim.waiting]
+        found = [claim.waiting[0][0] for claim in self.claims.values() if claim.waiting]
         found += [self._delayed[0][0]] if self._delayed else []
         return min(found, default=float("inf"))
 
@@ -565,7 +403,7 @@ class Deliveries:
 
     def begin(self, message: AckMessage, now_s: float) -> bool:
         """Take a message into work; False where its partition is being released."""
-        if message._claim.releasing or not message.is_pending:
+        if message.claim.releasing or not message.is_pending:
             return False
         self._in_work[message] = now_s + self._ack_timeout_s
         return True
@@ -584,15 +422,15 @@ class Deliveries:
         self._in_work.pop(message, None)
         if self._rejected:
             self._rejected.discard(message)
-        claim = message._claim
-        if not claim.released and claim.tracker.acknowledge(message._offset):
+        claim = message.claim
+        if not claim.released and claim.tracker.acknowledge(message.at):
             claim.bytes -= message.size
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        claim = message._claim
+        claim = message.claim
         if not claim.released:
-            done = claim.tracker.acknowledge_up_to(message._offset)
+            done = claim.tracker.acknowledge_up_to(message.at)
             claim.bytes -= sum(each.size for each in done)
             self._ready = deque(m for m in self._ready if m.is_pending)
             for each in [m for m in self._in_work if not m.is_pending]:
@@ -609,12 +447,12 @@ class Deliveries:
     def redeliver(self, message: AckMessage, due_s: float) -> None:
         """Have a rejected message handed out again from ``due_s`` on."""
         self._rejected.discard(message)
-        claim = message._claim
+        claim = message.claim
         if message.is_pending and not claim.releasing:
-            again = AckMessage(message._message, claim, message.tries + 1, message._first)
+            again = AckMessage(message.raw, claim, message.tries + 1, message.first)
             heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
 
     def give_up(self, message: AckMessage) -> None:
         """Leave a rejected message unacknowledged until the partition is claimed again."""
         self._rejected.discard(message)
-        message._claim.given_up.add(message._offset)
+        message.claim.given_up.add(message.at)

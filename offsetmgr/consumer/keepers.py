@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.errors import OverloadedError
-from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.config import asking_config
+from offsetmgr.errors import OffsetsUncommittedError
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.stores.base import OffsetStore
 
@@ -18,41 +16,43 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
+    from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
-
-REQUEST_S: Final = 10.0
-"""Time that Kafka has to answer."""
 
 
 class MemberStore(OffsetStore):
-    """Commits as the member that ``consumer`` is; ``kafka`` are its settings."""
+    """Commits as the member that ``consumer`` is; ``reader`` reads the same cluster."""
 
-    def __init__(self, consumer: Consumer, kafka: Mapping[str, object]) -> None:
+    def __init__(self, consumer: Consumer, reader: ClusterReader) -> None:
         self._consumer = consumer
-        self._kafka = asking_config(kafka)
+        self._reader = reader
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
         # what follows it may look like acks.
-        try:
-            with ClusterReader(self._kafka, timeout_s=REQUEST_S) as reader:
-                if partitions is None:
-                    return known(reader.committed([group])[group])
-                return reader.stable_offsets(group, partitions) if partitions else {}
-        except RuntimeError as error:  # no thread can be started; it is tried again
-            raise OverloadedError(str(error)) from error
+        if partitions is None:
+            return known(self._reader.committed([group])[group])
+        return self._reader.stable_offsets(group, partitions) if partitions else {}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        sent = [
-            KafkaPartition(*where, each.offset, each.metadata) for where, each in offsets.items()
-        ]
+        sent = [KafkaPartition(*key, each.offset, each.metadata) for key, each in offsets.items()]
+        what = f"commit of group {group}"
         try:
             answers = self._consumer.commit(offsets=sent, asynchronous=False)
         except KafkaException as error:
-            raise request_error(f"commit of group {group}", error.args[0]) from error
-        for answer in answers or ():
-            if answer.error is not None:
-                what = f"commit of {answer.topic}-{answer.partition} for group {group}"
-                raise request_error(what, answer.error)
+            raise request_error(what, error, right="READ") from error
+        refused = {}
+        for each in answers or ():
+            if each.error is not None:
+                refused[each.topic, each.partition] = request_error(
+                    f"{what} for {each.topic}-{each.partition}",
+                    each.error,
+                    right="READ",
+                    topic=each.topic,
+                    partition=each.partition,
+                    offset=each.offset,
+                )
+        if refused:
+            raise OffsetsUncommittedError.one_of(refused)

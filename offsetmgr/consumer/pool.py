@@ -10,43 +10,23 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from offsetmgr.consumer.base import check_choice
-from offsetmgr.logs import SafeLogger
+from offsetmgr.consumer.member import SLICE_S
+from offsetmgr.consumer.settings import log
 from offsetmgr.text import error_text
-from offsetmgr.types import check_callable, check_count
+from offsetmgr.types import check_callable, check_choice, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
+    from offsetmgr.consumer.ack_work import AckWork
     from offsetmgr.consumer.deliveries import AckMessage
 
 OrderedBy = Literal["partition", "key"]
 
 PROGRESS_S: Final = 30.0
 """Interval of the pool's progress in the log."""
-
-_SLICE_S: Final = 0.1
-
-log = SafeLogger("offsetmgr.consumer")
-
-
-class PoolSource(NamedTuple):
-    """A consumer as its pool calls it."""
-
-    name: str
-    take: Callable[[float], AckMessage | None]
-    """Wait so many seconds for a message.  Raises OffsetManagerError where no more can come."""
-    begin: Callable[[AckMessage], bool]
-    """Take a message into work; False if it must not be handled any more."""
-    ending: Callable[[], bool]
-    abandon: Callable[[float], None]
-    """Wait no longer for messages in work, and report those that were not done in so many s."""
-    pending: Callable[[], int]
-    dwell_s: float
-    waits_for_retries: bool
-    """True if a rejected message is handled again before the next one of its key."""
 
 
 @dataclass
@@ -65,16 +45,21 @@ class Pool:
 
     def __init__(
         self,
-        source: PoolSource,
+        name: str,
+        work: AckWork,
+        take: Callable[[float], AckMessage | None],
         handler: Callable[[AckMessage], object],
         workers: int,
         ordered_by: OrderedBy | None,
     ) -> None:
-        """Raises InvalidValueError."""
+        """``take`` waits so many seconds for a message.  Raises InvalidValueError."""
         check_callable(handler, "handler")
         check_count(workers, "workers")
         check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
-        self._source = source
+        self._name = name
+        self._ack_work = work
+        self._take = take
+        self._waits_for_retries = work.retries is None
         self._handler = handler
         self._ordered_by = ordered_by
         self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
@@ -92,15 +77,14 @@ class Pool:
 
     def run(self) -> None:
         """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish."""
-        source = self._source
         began_s = reported_s = time.monotonic()
         reported = 0
         for thread in self._threads:
             thread.start()
         try:
             with _sigterm_raises():
-                while not source.ending():
-                    message = source.take(_SLICE_S)
+                while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
+                    message = self._take(SLICE_S)
                     if message is not None:
                         self._put(message)
                     self._free_lines()
@@ -114,19 +98,19 @@ class Pool:
             self._report("stopped after ", self._handled / took_s)
 
     def _stop(self) -> None:
-        began_s = time.monotonic()
+        deadline = time.monotonic() + self._ack_work.settings.dwell_s
         self._stopping = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join(max(0.0, began_s + self._source.dwell_s - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            self._source.abandon(self._source.dwell_s)
+            self._ack_work.abandon()
 
     def _report(self, what: str, rate: float) -> None:
         text = "%s: %s%d handled, %d of them failed, %.1f/s, %d pending"
-        source = self._source
-        log.info(text, source.name, what, self._handled, self._failed, rate, source.pending())
+        pending = self._ack_work.pending
+        log.info(text, self._name, what, self._handled, self._failed, rate, pending)
 
     def _put(self, message: AckMessage) -> None:
         key = _order_key(message, self._ordered_by)
@@ -151,15 +135,15 @@ class Pool:
             key, message = item
             handled = failed = False
             try:
-                handled = self._source.begin(message)
+                handled = self._ack_work.begin(message)
                 failed = handled and not self._handle(message)
-            except BaseException:
-                log.exception("%s: handling %r has failed, and goes on", self._source.name, message)
+            except BaseException:  # noqa: BLE001 -- of the application's classes
+                log.exception("%s: handling %r has failed, and goes on", self._name, message)
             with self._lock:
                 self._handled += handled
                 self._failed += failed
                 if key is not None:
-                    self._next_of(key, waits=failed and self._source.waits_for_retries)
+                    self._next_of(key, waits=failed and self._waits_for_retries)
 
     def _handle(self, message: AckMessage) -> bool:
         """Return True if the handler succeeds."""

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -22,7 +21,7 @@ from offsetmgr.consumer.deliveries import FirstRead
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
-from offsetmgr.kafka.errors import is_too_large, request_error
+from offsetmgr.kafka.errors import is_too_large
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
@@ -44,7 +43,7 @@ from offsetmgr.retry_headers import (
 from offsetmgr.types import check_count, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -141,12 +140,20 @@ class RetryProducer:
     """Produces rejected messages to the topic of their next try."""
 
     def __init__(
-        self, kafka: Mapping[str, Any], group: str, policy: RetryPolicy, sources: Collection[str]
+        self,
+        kafka: Mapping[str, Any],
+        group: str,
+        policy: RetryPolicy,
+        sources: Callable[[Iterable[str]], Collection[str]],
     ) -> None:
         """Create the topics that do not exist; what fits ``sources`` fits them too.
 
+        ``sources`` returns those of existing topics that are read.
+
         Raises InvalidValueError, KafkaRequestError.
         """
+        self.longest_s: Final = policy.longest_delay_s
+        """Longest time that a message waits in a retry topic."""
         self._policy = policy
         self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
@@ -180,7 +187,7 @@ class RetryProducer:
         due_ms: int | None = None
         if stage < len(self._stages):
             wait_s = self._policy.delays_s[stage] if delay_s is None else delay_s
-            due_ms = now_ms + int(min(wait_s, self._policy.longest_delay_s) * 1000)
+            due_ms = now_ms + int(min(wait_s, self.longest_s) * 1000)
         kind, timestamp_ms = message.timestamp()
         headers = failure_headers(
             message.headers() or (),
@@ -240,17 +247,18 @@ class PreparedTopics(NamedTuple):
 
 
 def prepare_topics(
-    kafka: Mapping[str, Any], wanted: Sequence[str], partitions: int, sources: Collection[str]
+    kafka: Mapping[str, Any],
+    wanted: Sequence[str],
+    partitions: int,
+    sources_of: Callable[[Iterable[str]], Collection[str]],
 ) -> PreparedTopics:
-    """Create the ``wanted`` topics that do not exist, for messages as large as ``sources`` take.
+    """Create the ``wanted`` topics that do not exist, for messages as large as their sources take.
 
     Limits are raised as far as this user may see and change them.  Raises KafkaRequestError.
     """
     with ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S) as reader:
-        try:
-            existing = reader.admin.list_topics(timeout=_REQUEST_S).topics.keys()
-        except KafkaException as error:
-            raise request_error("list of topics", error) from None
+        existing = reader.topic_names()
+        sources = sources_of(existing)
         limits = _limits(reader, [each for each in {*sources, *wanted} if each in existing])
         needed = max((limits[each] for each in sources if each in limits), default=0)
         needed += _HEADER_BYTES if needed else 0

@@ -289,19 +289,32 @@ class ClusterReader:
 
         return self._topics(topics, numbers)
 
-    def existing_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those of ``topics`` that exist and that this user may see.
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that this user may see."""
+        try:
+            return list(self.admin.list_topics(timeout=self.timeout_s).topics)
+        except KafkaException as error:
+            raise request_error("list of topics", error) from None
 
-        Raises KafkaRequestError if Kafka does not answer.
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str | OffsetManagerError]:
+        """Return the ids of ``topics``, which change when a topic is recreated.
+
+        An id is empty if Kafka has none.
         """
 
         def topic_id(_topic: str, found: Any) -> str:
             return id_of(found.topic_id)
 
-        found = self._topics(topics, topic_id)
+        return self._topics(topics, topic_id)
+
+    def existing_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of those of ``topics`` that exist and that this user may see.
+
+        Raises KafkaRequestError if Kafka does not answer.
+        """
         return {
             topic: known(answer)
-            for topic, answer in found.items()
+            for topic, answer in self.topic_ids(topics).items()
             if not does_not_exist(answer) and code_of(answer) != _NOT_ALLOWED
         }
 

@@ -63,6 +63,8 @@ def request_error(
     topic: str = "",
     group: str | None = None,
     servers: object = "",
+    partition: int | None = None,
+    offset: int | None = None,
 ) -> KafkaRequestError:
     """Return the error to raise if a request failed, or a client that reads or writes.
 
@@ -82,7 +84,8 @@ def request_error(
     words = error.args[0] if isinstance(error, KafkaException) else error
     if isinstance(words, KafkaError) and words.str() != KafkaError(code).str():
         detail = "; ".join(filter(None, (visible(words.str(), _TEXT_CHARS), detail)))
-    return KafkaRequestError(what, failure.info, detail)
+    at: dict[str, Any] = {"topic": topic or None, "partition": partition, "offset": offset}
+    return KafkaRequestError(what, failure.info, detail, **at)
 
 
 def grant_command(right: str, kind: str, name: str, servers: object = "") -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from offsetmgr.consumer.base import Strategy
+    from offsetmgr.consumer.settings import Strategy
     from offsetmgr.devkafka import DevKafka
 
 COUNT = 100
@@ -240,7 +240,7 @@ def test_what_does_not_go_together_is_refused(kafka: DevKafka, group: str) -> No
             GroupConsumer(brokers, group, [group], partitions=[(group, 0)])
         with pytest.raises(InvalidValueError, match=r"partitions .* nor topics"):
             GroupConsumer(brokers, group)
-        with pytest.raises(InvalidValueError, match=r"partitions .* retry topics"):
+        with pytest.raises(InvalidValueError, match=r"retry .* does not go with partitions"):
             AckConsumer(
                 brokers,
                 group,

@@ -33,7 +33,7 @@ from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce,
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from offsetmgr.consumer.base import Strategy
+    from offsetmgr.consumer.settings import Strategy
     from offsetmgr.devkafka import DevKafka
 
 
@@ -64,7 +64,7 @@ def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str
         (joined,) = first.notifications()
         assert (joined.kind, joined.claimed) == ("ok", {group: [0, 1, 2, 3]})
     assert sum(offset for offset, _ in committed(kafka, group, group).values()) == 30
-    with GroupConsumer(kafka.bootstrap_servers, group, whitelist=f"{group}$") as second:
+    with GroupConsumer(kafka.bootstrap_servers, group, include=f"^{group}$") as second:
         assert sorted(read + numbers(second, 10)) == list(range(40))
     second.close()
     assert second.poll() is None
@@ -121,7 +121,7 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
     producer.send_offsets_to_transaction(offsets, outsider.consumer_group_metadata(), WAIT_S)
     outsider.close()
     with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
-        wait_until(lambda: consumer._errors)
+        wait_until(lambda: consumer._member.errors)
         assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
         producer.commit_transaction(WAIT_S)
         assert sorted(numbers(consumer, 20)) == list(range(20, 40))
@@ -131,8 +131,8 @@ def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: st
     filled(kafka, group, 40)
     with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
         assert sorted(numbers(consumer, 40)) == list(range(40))
-        with consumer._turn:
-            consumer._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
+        with consumer._member._turn:
+            consumer._member._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
         produce(kafka, group, range(40, 80))
         message = consumer.poll(timeout=WAIT_S)
         assert message is not None
@@ -283,7 +283,7 @@ def test_metadata_that_kafka_would_refuse_is_refused_at_the_door(
     [
         ({"topics": []}, "topics"),
         ({"topics": ["a b"]}, "topic"),
-        ({"whitelist": ""}, "whitelist"),
+        ({"include": ""}, "include"),
         ({"topics": ["orders"], "kafka": {"group.id": "other"}}, "ConsumerSettings"),
         ({"topics": ["orders"], "kafka": {"no.such": "1"}}, "librdkafka"),
     ],
@@ -316,13 +316,13 @@ def test_a_stream_for_each_partition_with_a_bounded_buffer(kafka: DevKafka, grou
         new = consumer.partitions()
         streams = {each.partition: each for each in (next(new) for _ in range(PARTITIONS))}
         unread = streams[0]
-        wait_until(lambda: len(unread._waiting) >= BUFFERED)
+        wait_until(lambda: unread.waiting >= BUFFERED)
         produce(kafka, group, [1, 2, 3])
         for partition in (1, 2, 3):
             message = next(iter(streams[partition]))
             assert number_of(message) == partition
             consumer.mark_offset(message)
-        assert len(unread._waiting) < 2 * BUFFERED
+        assert unread.waiting < 2 * BUFFERED
         for count, message in enumerate(unread):
             assert message.offset() == count
             consumer.mark_offset(message)

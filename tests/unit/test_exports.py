@@ -17,6 +17,7 @@ NAMES = {
     "ManagerExistsError",
     "ManagerKey",
     "ManagerStoppedError",
+    "MessageError",
     "OffsetAndMetadata",
     "OffsetClient",
     "OffsetCommitError",

@@ -24,16 +24,23 @@ class Consumer:
         self.now_s = 0.0
         self.claim(committed)
 
-    def claim(self, committed: OffsetAndMetadata | None) -> None:
+    def claim(self, committed: OffsetAndMetadata | None, start: int | None = None) -> None:
         functions = AckFunctions("here", self.deliveries.acknowledge, self.reject)
-        self.deliveries.claim(Claim(functions, WHERE, committed))
+        self.deliveries.claim(Claim(functions, WHERE, committed, start=start))
 
-    def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
+    @property
+    def claimed(self) -> Claim:
         claim = self.deliveries.claim_of(WHERE)
         assert claim is not None
+        return claim
+
+    def end(self, offset: int) -> None:
+        self.claimed.reach_end(offset)
+
+    def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
         for offset in offsets:
             read = Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset)
-            self.deliveries.add(AckMessage(read, claim), due_s, self.now_s)
+            self.deliveries.add(AckMessage(read, self.claimed), due_s, self.now_s)
 
     def handed_out(self) -> list[AckMessage]:
         self.deliveries.refresh(self.now_s)
@@ -69,11 +76,49 @@ def test_what_is_committed_is_not_committed_again() -> None:
     assert consumer.deliveries.positions() == {}
 
 
-def test_a_log_that_begins_anew_is_read_from_there() -> None:
-    """The committed offset lies beyond the log, so that Kafka starts at its beginning."""
-    consumer = Consumer(OffsetAndMetadata(1000))
+def test_a_new_log_begins_with_new_acks() -> None:
+    """Its first offset is to be committed at once; acks of the former log are ignored."""
+    consumer = Consumer(OffsetAndMetadata(100))
+    consumer.read([100, 101])
+    old = consumer.handed_out()
+    consumer.claim(None, start=0)
+    assert consumer.position == OffsetAndMetadata(0)
     consumer.read([0, 1])
     assert offsets(consumer.handed_out()) == [0, 1]
+    for message in old:
+        message.ack()
+    assert consumer.position == OffsetAndMetadata(0)
+
+
+def test_the_end_of_the_log_is_committed_once_all_before_it_is_done() -> None:
+    """Markers of transactions and other gaps are behind the last message, or alone in the log."""
+    consumer = Consumer(OffsetAndMetadata(5))
+    consumer.end(7)
+    assert consumer.position == OffsetAndMetadata(7)
+    consumer.read([7, 8])
+    consumer.read([9], due_s=10)
+    first, second = consumer.handed_out()
+    consumer.end(12)
+    second.ack()
+    first.ack()
+    assert consumer.position == OffsetAndMetadata(9), "a delayed message is before the end"
+    consumer.now_s = 10
+    (third,) = consumer.handed_out()
+    third.ack()
+    assert consumer.position == OffsetAndMetadata(12)
+
+
+def test_committed_ranges_beyond_the_end_of_the_log_are_ignored() -> None:
+    consumer = Consumer(OffsetAndMetadata(5, encode_acks(5, [(6, 8), (20, 30)])))
+    assert not consumer.claimed.checked
+    assert not Consumer(OffsetAndMetadata(5)).claimed.drop_ranges_beyond(0)
+    assert consumer.claimed.drop_ranges_beyond(29)
+    consumer.read(range(5, 10))
+    assert offsets(consumer.handed_out()) == [5, 6, 7, 8, 9]
+    fits = Consumer(OffsetAndMetadata(5, encode_acks(5, [(6, 8)])))
+    assert not fits.claimed.drop_ranges_beyond(8)
+    fits.read(range(5, 10))
+    assert offsets(fits.handed_out()) == [5, 8, 9]
 
 
 def test_a_nack_delivers_again_after_its_delay_and_counts() -> None:

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.acked_ranges import decode_acks, decode_ranges, encode_acks, encode_ranges
-from offsetmgr.consumer.deliveries import AckTracker
+from offsetmgr.acked_ranges import (
+    AckTracker,
+    decode_acks,
+    decode_ranges,
+    encode_acks,
+    encode_ranges,
+)
 from offsetmgr.types import MAX_OFFSET
 
 BASES = st.sampled_from([0, 300, 2**40, MAX_OFFSET - 301])

@@ -1,0 +1,239 @@
+"""Marks of processed messages, by which offsets are committed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, Protocol
+
+from offsetmgr.types import (
+    MAX_METADATA_CHARS,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_metadata,
+    check_offset,
+    check_partition,
+    check_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from offsetmgr.consumer.member import Start
+
+    # Plain tuples: each message makes one.
+    Place = tuple[str, int]
+
+MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
+"""Longest metadata of a mark: confluent-kafka's consumer adds a NUL."""
+
+_NONE: Final = (-1, "")
+
+
+class MarkFunction(Protocol):
+    """Takes the next offset to read of a partition, and metadata."""
+
+    def __call__(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None: ...
+
+
+class Markable:
+    """Takes marks of processed messages.
+
+    A mark that is lower than the last one changes nothing; nor does a reset that is higher.  An
+    equal one counts if its metadata differs.  Metadata has at most 4,095 characters.
+    """
+
+    _mark: MarkFunction
+
+    def mark_offset(self, message: Message, metadata: str = "") -> None:
+        """Mark ``message`` and all before it in its partition as processed."""
+        place, offset = _place(message)
+        self._mark(place, offset + 1, _check_metadata(metadata), reset=False)
+
+    def mark_messages(self, messages: Iterable[Message]) -> None:
+        """Mark the highest of ``messages`` in each partition, and so all before it."""
+        # Messages come in runs of one partition: only the highest of a run is looked at further.
+        place: tuple[str | None, int | None] | None = None
+        highest: Message | None = None
+        high = -1
+        for message in messages:
+            before, place = place, (message.topic(), message.partition())
+            if place != before:
+                if highest is not None:
+                    self.mark_offset(highest)
+                high = -1
+            offset = message.offset()
+            if offset is not None and offset > high:
+                highest, high = message, offset
+        if highest is not None:
+            self.mark_offset(highest)
+
+    def mark_partition_offset(
+        self, topic: str, partition: int, offset: int, metadata: str = ""
+    ) -> None:
+        """Mark the message at ``offset`` and all before it as processed."""
+        place = check_topic(topic), check_partition(partition)
+        self._mark(place, check_offset(offset) + 1, _check_metadata(metadata), reset=False)
+
+    def mark_offsets(self, stash: OffsetStash) -> None:
+        """Mark what ``stash`` holds, resets included, and empty it."""
+        for place, offset, metadata, reset in stash.take():
+            self._mark(place, offset, metadata, reset=reset)
+
+    def reset_offset(self, message: Message, metadata: str = "") -> None:
+        """Let the group go back to after ``message``; reading goes on where it is."""
+        place, offset = _place(message)
+        self._mark(place, offset + 1, _check_metadata(metadata), reset=True)
+
+    def reset_partition_offset(
+        self, topic: str, partition: int, offset: int, metadata: str = ""
+    ) -> None:
+        """Let the group go back to after the message at ``offset``."""
+        place = check_topic(topic), check_partition(partition)
+        self._mark(place, check_offset(offset) + 1, _check_metadata(metadata), reset=True)
+
+    def reset_offsets(self, stash: OffsetStash) -> None:
+        """Let the group go back to what ``stash`` holds, and empty it."""
+        for place, offset, metadata, _ in stash.take():
+            self._mark(place, offset, metadata, reset=True)
+
+
+class OffsetStash(Markable):
+    """Processed offsets of several partitions, to be marked at once; for one thread."""
+
+    def __init__(self) -> None:
+        self._positions: dict[Place, tuple[int, str]] = {}  # the next offset to read, metadata
+        self._resets: set[Place] = set()
+        self._mark = self._stash
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Return the last processed offset of each partition."""
+        return {TopicPartition(*each): at - 1 for each, (at, _) in self._positions.items()}
+
+    def take(self) -> list[tuple[Place, int, str, bool]]:
+        """Return partitions, next offsets, metadata, and what may go back; the stash is empty."""
+        found = [(each, *mark, each in self._resets) for each, mark in self._positions.items()]
+        self._positions.clear()
+        self._resets.clear()
+        return found
+
+    def _stash(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None:
+        known, text = self._positions.get(place, _NONE)
+        further = offset < known if reset else offset > known
+        if known < 0 or further or (offset == known and metadata != text):
+            self._positions[place] = (offset, metadata)
+            if reset:
+                self._resets.add(place)
+
+
+class Marks:
+    """The marked offsets of claimed partitions; any thread may mark.
+
+    Marks of other partitions are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._marked: dict[Place, tuple[int, str]] = {}  # the next offset to read, and metadata
+        self._uncommitted: set[Place] = set()
+        self._received: dict[Place, int] = {}  # the offset after the last message since the claim
+        self._ends: dict[Place, int] = {}  # ends of logs that have no messages behind those
+        self._restarted: set[Place] = set()
+
+    def mark(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None:
+        """Take in the next offset to read of a partition, as ``MarkFunction``."""
+        with self._lock:
+            known = self._marked.get(place)
+            if known is None or not (
+                reset or offset > known[0] or (offset == known[0] and metadata != known[1])
+            ):
+                return
+            if place in self._restarted and offset > self._received.get(place, 0):
+                return  # a message of the former log
+            self._marked[place] = (offset, metadata)
+            self._uncommitted.add(place)
+
+    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
+        with self._lock:
+            for each, (committed, offset) in starts.items():
+                self._forget(each)
+                self._marked[each] = committed[:2] if committed is not None else _NONE
+                if committed is None and offset is not None:
+                    self._marked[each] = (offset, "")
+                    self._uncommitted.add(each)
+
+    def restart(self, place: Place, offset: int) -> None:
+        """Begin again with a new log, to be committed from ``offset`` on."""
+        with self._lock:
+            self._forget(place)
+            self._marked[place] = (offset, "")
+            self._uncommitted.add(place)
+            self._restarted.add(place)
+
+    def release(self, partitions: Iterable[Place]) -> None:
+        """Drop the marks of partitions: another member may be further."""
+        with self._lock:
+            for each in partitions:
+                self._forget(each)
+                self._marked.pop(each, None)
+
+    def _forget(self, place: Place) -> None:
+        self._uncommitted.discard(place)
+        self._restarted.discard(place)
+        self._received.pop(place, None)
+        self._ends.pop(place, None)
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Take in that messages of claimed partitions were received."""
+        last = messages[0]
+        partition, topic = last.partition(), last.topic()
+        for message in messages:
+            if message.partition() != partition or message.topic() != topic:
+                self._receive(last)
+                partition, topic = message.partition(), message.topic()
+            last = message
+        self._receive(last)
+
+    def _receive(self, last: Message) -> None:
+        place, offset = _place(last)
+        self._received[place] = offset + 1
+        self._ends.pop(place, None)
+
+    def reach_end(self, place: Place, end: int) -> None:
+        """Take in that a partition has no further message before ``end``."""
+        if end > self._received.get(place, 0):
+            self._ends[place] = end
+
+    def end_from(self, place: Place, offset: int) -> int:
+        """Return ``offset``, or the end of the log if no message is left before that."""
+        end = self._ends.get(place, offset)
+        return end if self._received.get(place, 0) <= offset < end else offset
+
+    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        with self._lock:
+            for each, end in self._ends.items():
+                offset, metadata = self._marked.get(each, (end, ""))
+                # All that was received is marked: no message is left before the end.
+                if self._received.get(each, -1) <= offset < end:
+                    self._marked[each] = (end, metadata)
+                    self._uncommitted.add(each)
+            found = {each: self._marked[each] for each in self._uncommitted}
+        return {TopicPartition(*each): OffsetAndMetadata(*mark) for each, mark in found.items()}
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        with self._lock:
+            for each, position in offsets.items():
+                if self._marked.get(each) == position[:2]:
+                    self._uncommitted.discard(each)
+
+
+def _place(message: Message) -> tuple[Place, int]:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if topic is None or partition is None or offset is None:
+        raise ValueError("the message was not read from Kafka")
+    return (topic, partition), offset
+
+
+def _check_metadata(metadata: str) -> str:
+    return metadata and check_metadata(metadata, most=MOST_METADATA_CHARS)

@@ -1,0 +1,752 @@
+"""A member of a consumer group: polling, rebalances and commits.
+
+The application polls in its own thread.  While it is busy with what it got, a thread of the member
+pauses the partitions and polls in its place, so that a slow application neither leaves the group
+nor delays a rebalance.
+
+All calls of confluent-kafka's consumer are in the turn of one thread: during a rebalance a second
+thread's call waits for the end of the first one's poll, so that the two could wait for each other.
+
+Offsets belong to a log.  Before a commit the ids of the topics are looked up: the partitions of a
+recreated topic begin again with their new log, and offsets of the former one are not committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+)
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.backoff import Backoff
+from offsetmgr.codes import UNKNOWN_TOPIC, error_info
+from offsetmgr.consumer.claims import Claims, claim
+from offsetmgr.consumer.keepers import MemberStore
+from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
+from offsetmgr.consumer.settings import ConsumerStats, Notification, kafka_settings, log
+from offsetmgr.consumer.topics import Discovery, ends_of
+from offsetmgr.errors import (
+    KafkaRequestError,
+    ManagerStoppedError,
+    OffsetManagerError,
+)
+from offsetmgr.kafka.clients import open_consumer
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import asking_config
+from offsetmgr.kafka.errors import cause_of, request_error
+from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.stores.base import as_store_error
+from offsetmgr.text import listed
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from offsetmgr.consumer.settings import ConsumerSettings
+    from offsetmgr.consumer.topics import Subscription
+    from offsetmgr.stores import OffsetStore
+
+UNREAD: Final = 100
+"""Notifications and errors kept until they are read; the oldest are dropped."""
+
+SLICE_S: Final = 0.1
+"""Longest single wait for Kafka, so that another thread's turn comes soon."""
+
+_REQUEST_S: Final = 10.0
+"""Time that Kafka has to answer a question in the background."""
+
+_WATCH_S: Final = 5.0
+"""Interval at which the ids of topics are looked up while nothing is committed."""
+
+_ELECTION_TRIES: Final = 3
+"""The ends of a log may not be known for so many tries after its topic was created."""
+
+_RETRY_S: Final = 1.0
+"""Pause before a question to Kafka is asked again."""
+
+_MOVING_S: Final = 1.0
+"""Time for the group to come to its next generation, while a rebalance waits for us."""
+
+_REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
+"""Refusals of a commit between two generations of the group; later it succeeds."""
+
+_END: Final = KafkaError._PARTITION_EOF
+_OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
+_REFUSING: Final = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+    }
+)
+"""Errors of connections that are reported; others are followed by one of these, or by none."""
+
+_error_of = Message.error
+_T = TypeVar("_T")
+
+
+class Start(NamedTuple):
+    """The place where reading of a claimed partition begins."""
+
+    committed: OffsetAndMetadata | None
+    offset: int | None = None
+    """Set where nothing is committed, and this is to be committed at once."""
+
+
+class Work(Protocol):
+    """What a consumer does with its messages; called by the thread that polls."""
+
+    member: Member
+    """Set before any call."""
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Take in messages of claimed partitions, in their order."""
+
+    def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
+        """Take in that a partition has no further message before the offset ``end``."""
+
+    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Take partitions."""
+
+    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Begin again with a claimed partition, which has a new log: read it from ``offset`` on."""
+
+    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+        """Hand out no more of partitions; wait so many seconds for what is in work of them.
+
+        Not called where the consumer is being closed.
+        """
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions: another member may have them already."""
+
+    def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets to commit that are not committed yet; called by any thread."""
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Take in that these offsets are committed; called by any thread."""
+
+
+class Member:
+    """Reads topics as a member of a group, or partitions alone, and commits what is processed."""
+
+    def __init__(
+        self,
+        kafka: Mapping[str, Any],
+        group: str,
+        work: Work,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        *,
+        partitions: Collection[TopicPartition] = (),
+        store: OffsetStore | None = None,
+        starts: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """``starts`` are offsets to begin at, librdkafka's negative ones among them.
+
+        Raises as BaseConsumer.
+        """
+        self.group = group
+        self.work = work
+        work.member = self
+        self.settings = settings
+        self.ended = threading.Event()
+        """Set once no more messages come."""
+        self.stats = ConsumerStats()
+        self.errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
+        self.notifications: deque[Notification] = deque(maxlen=UNREAD)
+        self.assigned: frozenset[TopicPartition] = frozenset()
+        """The claimed partitions."""
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._partitions = partitions
+        self._latest = settings.start == "latest"
+        self._cooperative = settings.strategy == "cooperative-sticky" and not partitions
+        self._starts: dict[TopicPartition, int] = dict(starts)
+        self._fatal: OffsetManagerError | None = None
+        self._repeats = RepeatLimiter()
+        self._turn = _Turn()
+        self._here = threading.Event()  # the application waits for messages
+        self._closed = False
+        self._polled_at_s = time.monotonic()
+        self._commit_at_s = self._polled_at_s + settings.commit_interval_s
+        self._look_at_s = self._polled_at_s
+        self._moved: set[TopicPartition] = set()  # by `move`, to any offset
+        self._polled_away = False  # the member's own thread handed over messages
+        self._released_in_poll: set[TopicPartition] = set()
+        self._paused: frozenset[TopicPartition] = frozenset()
+        self._held: set[TopicPartition] = set()  # to be paused until `resume`
+        self._doubts: dict[TopicPartition, int | None] = {}
+        """Partitions whose offset is not in their log; None if their topic was recreated."""
+        self._settle_at_s = self._watch_at_s = self._polled_at_s
+        self._settling = Backoff(_RETRY_S / 4, _RETRY_S)
+        self._leftovers: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        """Offsets of revoked partitions that the group did not take between two generations."""
+        config = kafka_settings(kafka, group, settings)
+        self._error_cb: Callable[[KafkaError], object] = config.get("error_cb") or (lambda _: None)
+        self._consumer = open_consumer(config, {"error_cb": self._connection_failed})
+        self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
+        self._store = store or MemberStore(self._consumer, self._reader)
+        self._claims = Claims(self._store, group, self.report)
+        self._logs = LogWatch(self._reader, self.report)
+        self._discovery = Discovery(
+            subscription, self._reader, self._store, group, self.report, kafka, latest=self._latest
+        )
+        self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
+        self._join()
+
+    # For the consumer
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics that are subscribed to, but for retry topics."""
+        retries = self._discovery.subscription.retries
+        return [each for each in self._discovery.topics if each not in retries]
+
+    def wait_for(self, most: int, timeout_s: float, *, patient: bool = False) -> None:
+        """Receive up to ``most`` messages; wait ``timeout_s`` for the first.
+
+        Where ``patient``, up to 0.1 s longer for the others.  Raises ManagerStoppedError once the
+        consumer is closed, and the error that has ended it.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._here.set()
+        try:
+            while True:
+                with self._turn:
+                    self.check()
+                    self._pause_and_resume(away=False)
+                    slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
+                    more_s = slice_s if patient else 0.0
+                    try:
+                        received = self._polled_away or self._poll(most, slice_s, more_s)
+                    except BaseException:
+                        # A signal's handler has raised: what was just read is lost, so that a
+                        # later mark would pass it over.
+                        self.ended.set()
+                        raise
+                    self._polled_away = False
+                    self._do_what_is_due()
+                if received or time.monotonic() >= deadline:
+                    return
+        finally:
+            self._polled_at_s = time.monotonic()
+            self._here.clear()
+
+    def check(self) -> None:
+        """Raise the error that has ended the consumer, ManagerStoppedError if it is closed."""
+        if self.ended.is_set():
+            stopped = ManagerStoppedError(f"the consumer of group {self.group} is closed")
+            raise stopped if self._closed or self._fatal is None else self._fatal
+
+    def pause(self, topic_partition: TopicPartition) -> None:
+        """Receive no more of a partition from the next poll on, until ``resume``."""
+        self._held.add(topic_partition)
+
+    def resume(self, topic_partition: TopicPartition) -> None:
+        self._held.discard(topic_partition)
+
+    def log_end(self, topic_partition: TopicPartition) -> int | None:
+        """Return the end of a log at its last fetch; None before.  For ``Work`` alone."""
+        end = self._consumer.get_watermark_offsets(KafkaPartition(*topic_partition), cached=True)[1]
+        return None if end == OFFSET_INVALID else int(end)
+
+    def commit(self) -> None:
+        """Commit what is processed by now.  Raises OffsetManagerError."""
+        with self._turn:
+            self._commit()
+            self._look_at_ends()
+
+    def move(self, offsets: Mapping[TopicPartition, int], before: Callable[[], None]) -> None:
+        """Read on from ``offsets``, after ``before`` has dropped what was received.
+
+        Only for partitions without membership.
+        """
+        with self._turn:
+            if not self._closed:
+                before()
+                self._pause_and_resume(away=False)  # none while librdkafka starts again
+                self._doubts.clear()
+                self._starts.update(offsets)
+                self._moved.update(offsets)
+                self._consumer.assign([KafkaPartition(*each, at) for each, at in offsets.items()])
+
+    def report(self, error: OffsetManagerError, what: str) -> None:
+        """Log an error and keep it for the application; each cause once in 30 s."""
+        place = (getattr(error, name, None) for name in ("topic", "partition", "offset"))
+        cause = (what, *place, cause_of(str(error)))
+        suppressed = self._repeats.suppressed(cause, time.monotonic())
+        if suppressed is not None:
+            self.errors.append(error)
+            self.stats.errors += 1
+            log.warning("group %s: %s: %s (%d more)", self.group, what, error, suppressed)
+
+    def end(self, error: OffsetManagerError) -> None:
+        """End the consumer, whose next read raises ``error``."""
+        self.report(error, "the consumer ends")
+        self._fatal = self._fatal or error
+        self.ended.set()
+
+    def close(self) -> None:
+        """Commit what is processed and leave the group; twice is harmless."""
+        self.ended.set()
+        self._thread.join()
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._last_commit(self._serve, max(_MOVING_S, self.settings.dwell_s))
+            if self._partitions:
+                self._let_go(self._partitions)
+            self._consumer.close()
+            self._claims.close(self.settings.dwell_s)
+            self._reader.close()
+
+    # Polling
+
+    def _poll(self, most: int, timeout_s: float, more_s: float) -> bool:
+        """Wait for one message, then ``more_s`` for others; True if any were received."""
+        first = self._consumer.poll(timeout_s)
+        self._released_in_poll.clear()
+        if first is None:
+            return False
+        found = [first]
+        if most > 1:
+            try:
+                found += self._consumer.consume(most - 1, more_s)
+            except KafkaException as error:
+                self.report(request_error("poll", error), "could not poll")
+        if self._released_in_poll:
+            # The rebalance came between messages; librdkafka returns those before it all the same.
+            gone: set[tuple[object, object]] = {*self._released_in_poll}
+            found = [each for each in found if (each.topic(), each.partition()) not in gone]
+        if self.ended.is_set():
+            return False
+        events = [each for each in found if each.error()] if any(map(_error_of, found)) else []
+        messages = [each for each in found if not each.error()] if events else found
+        if messages:
+            self.stats.messages += len(messages)
+            self.stats.bytes += sum(map(len, messages))
+            self.work.receive(messages)
+        for event in events:
+            self._take_event(event)
+        return bool(messages)
+
+    def _take_event(self, event: Message) -> None:
+        error = event.error()
+        topic, partition, offset = event.topic(), event.partition(), event.offset()
+        if error is None:
+            return
+        code = error.code()
+        if topic is not None and partition is not None and offset is not None:
+            topic_partition = TopicPartition(topic, partition)
+            if code == _END:
+                if topic_partition in self.assigned and topic_partition not in self._doubts:
+                    self.work.reach_end(topic_partition, offset)
+                return
+            if code in _OUT_OF_RANGE:
+                if topic_partition in self.assigned:
+                    self._doubts.setdefault(topic_partition, offset)
+                    self._logs.expire()
+                return
+        failure = request_error(
+            f"group {self.group}",
+            error,
+            right="READ",
+            topic=topic or "",
+            partition=partition if topic else None,
+            offset=offset,
+        )
+        if error.fatal() or code == KafkaError._FATAL:
+            self.end(failure)
+        else:
+            self.report(failure, "Kafka reports")
+
+    def _connection_failed(self, error: KafkaError) -> None:
+        """Take in an error that is not about a message, in the thread that polls."""
+        self._error_cb(error)
+        if error.fatal():
+            self.end(request_error(f"group {self.group}", error))
+        elif error.code() in _REFUSING:
+            self.report(request_error(f"group {self.group}", error), "Kafka cannot be reached")
+
+    def _keep(self) -> None:
+        """Commit in intervals, and poll while the application is away."""
+        while not self.ended.wait(SLICE_S / 2):
+            if self._here.is_set():
+                continue
+            try:
+                with self._turn:
+                    self._do_what_is_due()
+                    away_s = time.monotonic() - self._polled_at_s
+                    if away_s >= self.settings.away_s and not self._here.is_set():
+                        self._pause_and_resume(away=True)
+                        # A message that was on its way already is kept for the application.
+                        self._polled_away = self._poll(1, 0.0, 0.0) or self._polled_away
+            except BaseException:  # noqa: BLE001 -- such as SystemExit of a callback
+                log.exception("group %s: the member's own thread failed, and goes on", self.group)
+
+    def _pause_and_resume(self, *, away: bool) -> None:
+        wanted = self.assigned if away else self.assigned & self._held
+        if wanted != self._paused:
+            self._consumer.pause([KafkaPartition(*each) for each in wanted - self._paused])
+            self._consumer.resume([KafkaPartition(*each) for each in self._paused - wanted])
+            self._paused = wanted
+
+    def _do_what_is_due(self) -> None:
+        claimed = self._claims.take()
+        if claimed:
+            self._take_over(claimed)
+        if not self._partitions and self._discovery.changed():
+            self._subscribe()
+        now_s = time.monotonic()
+        if self._doubts and now_s >= self._settle_at_s:
+            self._settle_doubts()
+        if now_s >= self._watch_at_s and self._look_at_logs():
+            self._watch_at_s = now_s + _WATCH_S
+        if now_s >= self._look_at_s:
+            self._look_at_ends()
+        if now_s >= self._commit_at_s and self._commit_in_turn():
+            self._commit_at_s = time.monotonic() + self.settings.commit_interval_s
+
+    def _look_at_ends(self) -> None:
+        found = {}
+        for each in sorted(self.assigned):
+            here = KafkaPartition(*each)
+            if each not in self._paused:
+                # A former claim may have left it paused, and librdkafka may lose a resume that
+                # meets a rebalance.  Else this does nothing.
+                self._consumer.resume([here])
+            answer = self._consumer.get_watermark_offsets(here, cached=True)
+            if answer[1] != OFFSET_INVALID:
+                found[each] = answer[1]
+        self.high_watermarks = found
+        self._look_at_s = time.monotonic() + SLICE_S
+
+    # Logs
+
+    def _look_at_logs(self, wait_s: float = 0.0) -> bool:
+        """Look the topics' ids up, unless they are fresh; False if there is no answer yet."""
+        recreated = self._logs.look(self.assigned, wait_s)
+        self._doubts.update(dict.fromkeys(recreated or ()))
+        return recreated is not None
+
+    def _settle_doubts(self) -> None:
+        """Go on in partitions whose offset is not in their log."""
+        if not self._look_at_logs():
+            return
+        for each, offset in list(self._doubts.items()):
+            if each.topic in self._logs.missing:
+                continue
+            here = KafkaPartition(*each)
+            try:
+                low, high = self._consumer.get_watermark_offsets(here, timeout=_RETRY_S / 2)
+            except KafkaException as error:
+                self._settle_at_s = time.monotonic() + self._settling.failed()
+                if self._settling.failures > _ELECTION_TRIES:
+                    failure = request_error(f"ends of {each}", error, topic=each.topic)
+                    self.report(failure, "could not go on; tries again")
+                return
+            self._settling.succeeded()
+            moved = each in self._moved and offset == self._starts.get(each)
+            if moved and offset is not None and offset > high:
+                self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
+                continue
+            del self._doubts[each]
+            restart = restart_at(each, offset, low, high, latest=self._latest)
+            self.stats.skipped += restart.skipped
+            if restart.error is not None:
+                self.report(restart.error, "offsets are not of the log")
+            if restart.is_new:
+                self.work.restart(each, restart.offset)
+                self._commit_at_s = min(self._commit_at_s, time.monotonic())
+            self._read_from(each, restart.offset)
+
+    def _read_from(self, each: TopicPartition, offset: int) -> None:
+        self._starts[each] = offset
+        self._paused -= {each}
+        if self._cooperative:
+            self._consumer.incremental_unassign([KafkaPartition(*each)])
+            self._consumer.incremental_assign([KafkaPartition(*each, offset)])
+            return
+        # Only the whole assignment can be changed: all others go on where they are.
+        others = self._consumer.position([KafkaPartition(*e) for e in self.assigned - {each}])
+        for other in others:
+            if other.offset < 0:
+                begun = self._starts.get(TopicPartition(other.topic, other.partition))
+                other.offset = OFFSET_BEGINNING if begun is None else begun
+        self._consumer.assign([*others, KafkaPartition(*each, offset)])
+        self._paused = frozenset()
+
+    # Commits
+
+    def _commit(self) -> None:
+        offsets = self.work.to_commit()
+        if not offsets:
+            return
+        if not self._logs.missing.isdisjoint(each.topic for each in offsets):
+            self._logs.expire()
+        self._look_at_logs(LOOK_S)
+        missing = [each for each in offsets if each.topic in self._logs.missing]
+        known = {
+            each: offset
+            for each, offset in offsets.items()
+            if each not in self._doubts and each not in missing
+        }
+        what = f"commit for group {self.group}"
+        if known:
+            try:
+                self._store.commit(self.group, known)
+            except Exception as error:
+                raise as_store_error(what, error) from error
+            self.work.committed(known)
+        if missing:
+            text = f"the topic of {listed(missing)} does not exist"
+            raise KafkaRequestError(what, error_info(UNKNOWN_TOPIC), text, topic=missing[0].topic)
+
+    def _commit_in_turn(self) -> bool:
+        """Commit what is processed; False if that has to wait for a look at the logs."""
+        if not self.work.to_commit():
+            return True
+        if not self._look_at_logs():
+            return False
+        try:
+            self._commit()
+        except OffsetManagerError as error:
+            if not _is_rebalancing(error):
+                self.report(error, "could not commit")
+        return True
+
+    def _last_commit(self, pause: Callable[[float], object], moving_s: float) -> None:
+        """Commit what is processed; try again for ``dwell_s`` in all where that can help.
+
+        While the group is between two generations, only for ``moving_s``.
+        """
+        tried_s = 0.0
+        while True:
+            error = None
+            try:
+                self._commit()
+            except OffsetManagerError as failed:
+                error = failed
+            if error is None and not (self._closed and self._leftovers):
+                return
+            moving = error is None or _is_rebalancing(error)
+            passes = error is None or _passes(error)
+            limit_s = moving_s if moving else self.settings.dwell_s if passes else 0.0
+            if tried_s >= limit_s:
+                break
+            pause(SLICE_S)
+            tried_s += SLICE_S
+        if moving and not self._closed:
+            self._leftovers = dict(self.work.to_commit())
+        elif error is not None:
+            self.report(error, "could not commit")
+
+    def _serve(self, timeout_s: float) -> None:
+        """Poll for rebalances alone: without it, a member gets no valid generation again."""
+        with suppress(KafkaException):
+            self._consumer.poll(timeout_s)
+
+    # Rebalances, in the thread that polls
+
+    def _join(self) -> None:
+        """Join the group, or claim the partitions.
+
+        Raises OffsetManagerError where partitions cannot be claimed.  A member tries it again until
+        it succeeds.
+        """
+        if self._partitions:
+            try:
+                committed = claim(self._store, self.group, self._partitions)
+                new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
+                if new and self._latest:
+                    self._discovery.firsts.update(ends_of(self._reader, new))
+            except OffsetManagerError:
+                self._consumer.close()
+                self._reader.close()
+                raise
+            self._take_over(committed)
+        elif self._discovery.changed():
+            self._subscribe()
+        self._thread.start()
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            self._discovery.topics,
+            on_assign=self._guarded(self._on_assign),
+            on_revoke=self._guarded(self._on_revoke),
+            on_lost=self._guarded(partial(self._let_go, kind="error")),
+        )
+
+    def _guarded(
+        self, callback: Callable[[list[TopicPartition]], None]
+    ) -> Callable[[Consumer, list[KafkaPartition]], None]:
+        """Report an exception, which would lose the messages read by the same ``consume``.
+
+        The consumer ends then: it may have partitions without a claim.
+        """
+
+        def run(_: Consumer, partitions: list[KafkaPartition]) -> None:
+            try:
+                callback([TopicPartition(each.topic, each.partition) for each in partitions])
+            except Exception as error:  # noqa: BLE001 -- of a user's store, too
+                log.exception("group %s: a rebalance failed", self.group)
+                self.end(as_store_error(f"rebalance of group {self.group}", error))
+
+        return run
+
+    def _on_assign(self, partitions: list[TopicPartition]) -> None:
+        self._commit_leftovers(partitions)
+        if not self.ended.is_set():
+            self._claims.add(partitions)
+        # Else confluent-kafka itself would begin to read them, from anywhere.
+        self._take_over(self._claims.take(SLICE_S))
+
+    def _commit_leftovers(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit what was processed before the group moved on without our commit.
+
+        Only of partitions that come back at once: nobody else had them meanwhile.
+        """
+        offsets = {each: self._leftovers[each] for each in partitions if each in self._leftovers}
+        lost = self._leftovers.keys() - offsets.keys()
+        self._leftovers = {}
+        try:
+            if lost:
+                what = f"commit of group {self.group}"
+                text = f"the group rebalanced meanwhile; {listed(sorted(lost))} are read again"
+                self.report(KafkaRequestError(what, error_info(27), text), "could not commit")
+            if offsets:
+                self._store.commit(self.group, offsets)
+        except Exception as error:  # noqa: BLE001 -- of a user's store, too
+            failure = as_store_error(f"commit for group {self.group}", error)
+            self.report(failure, "could not commit")
+
+    def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Begin to read at once: librdkafka does not have to look up where.
+
+        A pause or resume that meets a later start can undo it, and the partition would stand still.
+        """
+        firsts = self._discovery.firsts
+        partitions = []
+        for each, position in committed.items():
+            first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
+            offset, _, epoch = position or OffsetAndMetadata(first)
+            self._starts[each] = offset
+            epoch = -1 if epoch is None else epoch
+            partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
+        if committed:
+            self.work.claim({e: Start(at, firsts.get(e)) for e, at in committed.items()})
+            self._notify("ok", claimed=committed)
+            self._logs.expire()
+            self._watch_at_s = self._commit_at_s = time.monotonic()
+        self.assigned |= committed.keys()
+        if self._cooperative:
+            self._consumer.incremental_assign(partitions)
+        else:
+            self._consumer.assign(partitions)
+        # What this poll returns of a partition that it has released before is of the former claim.
+        again = committed.keys() & self._released_in_poll
+        self._consumer.pause([KafkaPartition(*each) for each in again])
+        self._paused |= again
+
+    def _on_revoke(self, partitions: list[TopicPartition]) -> None:
+        releasing = self.assigned.intersection(partitions)
+        if not self.ended.is_set():
+            self._notify("start", released=releasing)
+            self.work.begin_release(releasing, self.settings.dwell_s)
+        self._last_commit(time.sleep, min(_MOVING_S, self.settings.dwell_s))
+        self._let_go(partitions)
+
+    def _let_go(
+        self, partitions: Collection[TopicPartition], kind: Literal["ok", "error"] = "ok"
+    ) -> None:
+        self._claims.drop(partitions, 0.0 if kind == "error" else self.settings.dwell_s)
+        gone = self.assigned.intersection(partitions)
+        self.assigned -= gone
+        self._paused -= gone
+        self._held -= gone
+        self._released_in_poll.update(gone)
+        for each in gone:
+            self._doubts.pop(each, None)
+            self._starts.pop(each, None)
+        self._logs.forget(gone)
+        if gone:
+            self.work.release(gone)
+            self._notify(kind, released=gone)
+        if self._cooperative:
+            self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
+        else:
+            self._consumer.unassign()
+        self._claims.release(gone)
+
+    def _notify(
+        self,
+        kind: Literal["start", "ok", "error"],
+        *,
+        claimed: Iterable[TopicPartition] = (),
+        released: Iterable[TopicPartition] = (),
+    ) -> None:
+        self.stats.rebalances += kind != "start"
+        steps = map(by_topic, (claimed, released, self.assigned.union(claimed)))
+        self.notifications.append(Notification(kind, *steps))
+
+
+class _Turn:
+    """A lock that is had in turn: who lets it go and wants it again comes after who waits."""
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def drain(unread: deque[_T]) -> list[_T]:
+    """Take all that is in ``unread``, while others add to it."""
+    return [unread.popleft() for _ in range(len(unread))]
+
+
+def _is_rebalancing(error: OffsetManagerError) -> bool:
+    """Return True if a commit was refused as the group is between two generations."""
+    errors = getattr(error, "errors", {"": error}).values()
+    return any(each.code in _REBALANCING for each in errors)
+
+
+def _passes(error: OffsetManagerError) -> bool:
+    """Return True if the same commit can succeed later."""
+    errors = getattr(error, "errors", {"": error}).values()
+    return any(getattr(each, "retriable", False) for each in errors)

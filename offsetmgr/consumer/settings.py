@@ -1,0 +1,119 @@
+"""Settings and figures of consumers, and what they make of librdkafka's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.logs import SafeLogger
+from offsetmgr.types import check_choice, check_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
+
+_DEFAULTS: Final = {
+    # In its default of 1 s a fast consumer of small messages reads the whole queue and waits.
+    "fetch.queue.backoff.ms": 50,
+    # Errors are reported by the consumer; librdkafka would write each attempt to stderr.
+    "log_level": 0,
+}
+"""Settings of librdkafka that the application's may replace."""
+
+log = SafeLogger("offsetmgr.consumer")
+
+
+@dataclass(frozen=True)
+class ConsumerSettings:
+    """Settings of a group consumer.  All times are seconds."""
+
+    strategy: Strategy = "cooperative-sticky"
+    """Assignment of partitions to members; the same in all members of the group."""
+
+    start: Literal["earliest", "latest"] = "earliest"
+    """First message of a partition where nothing is committed.  ``latest`` is where the logs end
+    when the consumer is made; partitions that are added later are read from their beginning."""
+
+    commit_interval_s: float = 1.0
+    """Marks and acks are committed this often, in one request."""
+
+    dwell_s: float = 5.0
+    """Time that the application has to process what it got of a partition that is released."""
+
+    away_s: float = 0.5
+    """After this time without a poll of the application the partitions are paused."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError naming the first bad setting."""
+        check_choice(self.strategy, "strategy", get_args(Strategy))
+        check_choice(self.start, "start", ("earliest", "latest"))
+        for field in fields(self):
+            if field.name.endswith("_s"):
+                check_timeout(getattr(self, field.name), field.name)
+
+
+class Notification(NamedTuple):
+    """A step of a rebalance; partitions are lists by topic."""
+
+    kind: Literal["start", "ok", "error"]
+    """``start`` before partitions are released, ``ok`` after partitions were claimed or released,
+    ``error`` after partitions were lost without a release."""
+    claimed: Mapping[str, Sequence[int]]
+    released: Mapping[str, Sequence[int]]
+    current: Mapping[str, Sequence[int]]
+
+
+@dataclass
+class ConsumerStats:
+    """Figures of a consumer since it was made."""
+
+    messages: int = 0
+    """Messages read from Kafka."""
+    bytes: int = 0
+    """Size of their values."""
+    skipped: int = 0
+    """Records that were deleted, by retention or with their topic, before they were read."""
+    rebalances: int = 0
+    """Rebalances in which partitions were claimed, released or lost."""
+    errors: int = 0
+    """Errors that were reported, each cause once in 30 s."""
+
+
+def kafka_settings(
+    kafka: Mapping[str, Any], group: str, settings: ConsumerSettings
+) -> dict[str, Any]:
+    """Return the settings of a member's client.  Raises InvalidValueError."""
+    ours = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        # Its position then includes markers of transactions and gaps behind the last message.
+        "enable.partition.eof": True,
+        "partition.assignment.strategy": settings.strategy,
+        # What is out of range is reported here, and decided by us.
+        "auto.offset.reset": "error",
+    }
+    for name in sorted(ours.keys() & kafka.keys()):
+        hint = "leave it out: the group's name and ConsumerSettings say it"
+        raise InvalidValueError("kafka", name, "is set by the consumer itself", hint)
+    callbacks = {
+        name: _guarded_callback(name, value)
+        for name, value in kafka.items()
+        if callable(value) and name.endswith("_cb") and name != "oauth_cb"
+    }
+    return {**_DEFAULTS, **kafka, **callbacks, **ours}
+
+
+def _guarded_callback(name: str, callback: Callable[..., object]) -> Callable[..., object]:
+    """Return a callback of the application that does not raise: messages would be lost with it."""
+
+    def call(*arguments: object) -> object:
+        try:
+            return callback(*arguments)
+        except Exception:
+            log.exception("%s of a consumer has raised", name)
+            return None
+
+    return call

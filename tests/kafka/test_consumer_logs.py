@@ -1,0 +1,349 @@
+"""Offsets belong to a log: recreated topics, cut logs, retention, transactions, first positions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from offsetmgr.acked_ranges import encode_acks
+from offsetmgr.consumer import (
+    AckConsumer,
+    AckSettings,
+    ConsumerSettings,
+    GroupConsumer,
+    PartitionedConsumer,
+)
+from offsetmgr.errors import KafkaRequestError
+from tests.conftest import create_topic
+from tests.kafka.messages import WAIT_S, committed, filled, produce, wait_until
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from offsetmgr.consumer import AckMessage, PartitionStream
+    from offsetmgr.devkafka import DevKafka
+
+Kind = Literal["marks", "acks"]
+KINDS = pytest.mark.parametrize("kind", ["marks", "acks"])
+
+
+class Reader:
+    """A consumer of either kind that processes each message as it comes."""
+
+    def __init__(
+        self,
+        kafka: DevKafka,
+        group: str,
+        kind: Kind,
+        topic: str = "",
+        settings: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        make = GroupConsumer if kind == "marks" else AckConsumer
+        of = ConsumerSettings if kind == "marks" else AckSettings
+        config = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("config", {})}
+        topics = options.pop("topics", [topic or group])
+        self.consumer: Any = make(config, group, topics, settings=of(**(settings or {})), **options)
+
+    def read(self, count: int, *, done: bool = True) -> list[int]:
+        """Return the numbers of the next ``count`` messages."""
+        found: list[int] = []
+        while len(found) < count:
+            message = self.consumer.poll(WAIT_S)
+            assert message is not None, found
+            found.append(int(message.value()))
+            if done:
+                self.process(message)
+        return found
+
+    def process(self, message: Any) -> None:
+        if isinstance(self.consumer, GroupConsumer):
+            self.consumer.mark_offset(message)
+        else:
+            message.ack()
+
+    def idle(self) -> None:
+        """Poll until nothing comes any more."""
+        while (message := self.consumer.poll(1.0)) is not None:
+            self.process(message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.consumer.close()
+
+
+def offset(kafka: DevKafka, group: str, topic: str = "") -> int | None:
+    """Return the committed offset of partition 0."""
+    found = committed(kafka, group, topic or group, 1)
+    return found[0][0] if found else None
+
+
+def commit(kafka: DevKafka, group: str, at: int, metadata: str = "") -> None:
+    """Commit as another program, for partition 0 of the topic of the group's name."""
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
+    other = Consumer(config)
+    sent = [KafkaPartition(group, 0, at, metadata)]
+    other.commit(offsets=sent, asynchronous=False)
+    other.close()
+
+
+def recreate(kafka: DevKafka, topic: str, partitions: int = 1, *, after_s: float = 0.0) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+    time.sleep(after_s)  # the topic is away for so long
+    create_topic(kafka, topic, partitions)
+
+
+def trim(kafka: DevKafka, topic: str, before: int) -> None:
+    """Delete the records before an offset, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (deleted,) = admin.delete_records([KafkaPartition(topic, 0, before)]).values()
+    deleted.result(WAIT_S)
+
+
+@KINDS
+@pytest.mark.parametrize("new", [10, 40, 60])
+def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_start(
+    kafka: DevKafka, group: str, kind: Kind, new: int
+) -> None:
+    """With a smaller, an equal and a longer log; none of the old offsets is committed to it."""
+    filled(kafka, group, 40, partitions=1)
+    with Reader(kafka, group, kind) as reader:
+        assert reader.read(40) == list(range(40))
+        reader.consumer.commit_offsets()
+        recreate(kafka, group)
+        produce(kafka, group, range(100, 100 + new), partitions=1)
+        seen: set[int] = set()
+        while seen < set(range(100, 100 + new)):
+            seen.update(reader.read(1))
+        wait_until(lambda: reader.consumer.stats().errors)
+        errors = reader.consumer.errors()
+        assert [each.code for each in errors] == ["TOPIC_RECREATED"]
+        assert (errors[0].topic, errors[0].partition) == (group, 0)
+        reader.idle()  # with a longer log some came before that was known, and come again
+        reader.consumer.commit_offsets()
+        assert offset(kafka, group) == new
+        produce(kafka, group, [7], partitions=1)
+        assert reader.read(1) == [7]
+    assert offset(kafka, group) == new + 1
+
+
+@pytest.mark.parametrize("after_s", [0.0, 5.0])
+def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
+    kafka: DevKafka, group: str, after_s: float
+) -> None:
+    """One partition becomes two, at once or while the topic is away for longer."""
+    filled(kafka, group, 20, partitions=1)
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "topic.metadata.refresh.interval.ms": 1000,
+    }
+    seen: set[int] = set()
+    with PartitionedConsumer(config, group, [group]) as consumer:
+
+        def work(stream: PartitionStream) -> None:
+            for message in stream:
+                seen.add(int(message.value() or b""))
+                consumer.mark_offset(message)
+
+        def start_all() -> None:
+            for stream in consumer.partitions():
+                threading.Thread(target=work, args=[stream]).start()
+
+        starter = threading.Thread(target=start_all)
+        starter.start()
+        wait_until(lambda: len(seen) == 20)
+        recreate(kafka, group, 2, after_s=after_s)
+        produce(kafka, group, range(100, 120), partitions=2)
+        wait_until(lambda: seen >= set(range(100, 120)))
+    starter.join()
+    assert {at for at, _ in committed(kafka, group, group, 2).values()} == {10}
+
+
+@KINDS
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
+    kafka: DevKafka, group: str, kind: Kind, start: str
+) -> None:
+    """Reading begins by ``start=`` and is committed from there on, with one error."""
+    filled(kafka, group, 20, partitions=1)
+    commit(kafka, group, 1_000)
+    with Reader(kafka, group, kind, settings={"start": start}) as reader:
+        if start == "latest":
+            wait_until(lambda: reader.consumer.poll(0.1) is None and reader.consumer.stats().errors)
+            produce(kafka, group, range(20, 25), partitions=1)
+        first = 0 if start == "earliest" else 20
+        end = 20 if start == "earliest" else 25
+        assert reader.read(end - first) == list(range(first, end))
+        (error,) = reader.consumer.errors()
+        assert isinstance(error, KafkaRequestError)
+        assert (error.topic, error.partition, error.offset) == (group, 0, 1_000)
+        assert f"so {20 - first} are read again" in str(error)
+    assert offset(kafka, group) == end
+    with Reader(kafka, group, kind) as reader:
+        assert reader.consumer.poll(2.0) is None
+
+
+@KINDS
+def test_records_that_retention_deleted_before_they_were_read_are_counted(
+    kafka: DevKafka, group: str, kind: Kind
+) -> None:
+    """Of a log that was trimmed while the consumer was away, and while it was slow."""
+    filled(kafka, group, 40, partitions=1)
+    commit(kafka, group, 5)
+    trim(kafka, group, 10)
+    with Reader(kafka, group, kind) as reader:
+        assert reader.read(30) == list(range(10, 40))
+        assert reader.consumer.stats().skipped == 5
+        (error,) = reader.consumer.errors()
+        assert "5 records were deleted before they were read" in str(error)
+        assert (error.topic, error.partition, error.offset) == (group, 0, 5)
+        produce(kafka, group, range(40, 60), partitions=1)
+        with reader.consumer._member._turn:  # it cannot fetch
+            wait_until(lambda: reader.consumer._member.high_watermarks)
+            trim(kafka, group, 50)
+        seen = reader.read(10)
+        while seen[-1] != 59:
+            seen += reader.read(1)
+        skipped = 60 - 40 - len(seen)
+        assert reader.consumer.stats().skipped == 5 + skipped
+    assert offset(kafka, group) == 60
+
+
+@KINDS
+def test_the_lag_of_a_transactional_topic_reaches_zero(
+    kafka: DevKafka, group: str, kind: Kind
+) -> None:
+    """Behind a commit marker, an aborted transaction, and for a member that reads nothing."""
+    create_topic(kafka, group, 1)
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group}
+    producer = Producer(settings)
+    producer.init_transactions(WAIT_S)
+    ends = [0]
+
+    def transaction(numbers: range, *, good: bool) -> None:
+        producer.begin_transaction()
+        for number in numbers:
+            producer.produce(group, str(number), partition=0)
+        producer.flush(WAIT_S)
+        if good:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+        ends.append(ends[-1] + len(numbers) + 1)
+
+    transaction(range(5), good=True)
+    with Reader(kafka, group, kind, settings={"commit_interval_s": 0.1}) as reader:
+        assert reader.read(5) == list(range(5))
+        reader.idle()
+        eventually(lambda: offset(kafka, group), ends[-1])
+        transaction(range(100), good=False)
+        reader.idle()
+        eventually(lambda: offset(kafka, group), ends[-1])
+    transaction(range(3), good=False)
+    with Reader(kafka, group, kind) as reader:
+        reader.idle()
+    assert offset(kafka, group) == ends[-1]
+    transaction(range(2), good=True)
+    with Reader(kafka, group, kind) as reader:
+        reader.read(2, done=False)
+        reader.consumer.poll(1.0)
+    assert offset(kafka, group) == ends[-2], "nothing is committed ahead of a mark or an ack"
+
+
+@KINDS
+def test_latest_loses_nothing_that_is_produced_after_the_start(
+    kafka: DevKafka, group: str, kind: Kind
+) -> None:
+    """An idle partition over a restart; history is skipped, and a new partition is read whole."""
+    create_topic(kafka, group, 2)
+    produce(kafka, group, range(10), partitions=2)
+    latest: dict[str, Any] = {"start": "latest"}
+    refresh = {"topic.metadata.refresh.interval.ms": 1000}
+    with Reader(kafka, group, kind, settings=latest) as reader:
+        wait_until(lambda: reader.consumer.poll(0.1) is None and len(by(kafka, group)) == 2)
+        produce(kafka, group, [10], partitions=2)
+        assert reader.read(1) == [10]
+    assert by(kafka, group) == {0: 6, 1: 5}
+    produce(kafka, group, [11], partitions=2)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(group, 3)])[group].result(WAIT_S)
+    eventually(lambda: len(admin.list_topics(group, WAIT_S).topics[group].partitions), 3)
+    produce(kafka, group, [302], partitions=3, text=str)  # to partition 302 % 3 = 2
+    with Reader(kafka, group, kind, settings=latest, config=refresh) as reader:
+        assert sorted(reader.read(2)) == [11, 302]
+        admin.create_partitions([NewPartitions(group, 4)])[group].result(WAIT_S)
+        eventually(lambda: len(admin.list_topics(group, WAIT_S).topics[group].partitions), 4)
+        produce(kafka, group, [303], partitions=4)  # to partition 303 % 4 = 3
+        assert reader.read(1) == [303]
+
+
+def by(kafka: DevKafka, group: str) -> dict[int, int]:
+    return {each: at for each, (at, _) in committed(kafka, group, group, 2).items()}
+
+
+def test_two_members_that_start_together_with_latest_skip_the_history(
+    kafka: DevKafka, group: str
+) -> None:
+    """The first commit of one does not make the other take its partitions for new ones."""
+    filled(kafka, group, 40)
+    latest: dict[str, Any] = {"start": "latest", "away_s": 0.0}
+    with (
+        Reader(kafka, group, "marks", settings=latest) as one,
+        Reader(kafka, group, "marks", settings=latest) as two,
+    ):
+        wait_until(
+            lambda: (
+                len(committed(kafka, group, group)) == 4
+                and one.consumer.poll(0.1) is None
+                and two.consumer.poll(0.1) is None
+                and two.consumer.subscriptions()
+            )
+        )
+        assert set(committed(kafka, group, group).values()) == {(10, "")}
+        assert one.consumer.stats().messages == two.consumer.stats().messages == 0
+
+
+def test_metadata_of_other_programs_is_not_taken_for_acks(kafka: DevKafka, group: str) -> None:
+    """``BZ`` reads as 25 acknowledged offsets; kafka-pixy's form is read if it is asked for."""
+    filled(kafka, group, 40, partitions=1)
+    commit(kafka, group, 0, "BZ")
+    settings = {"dwell_s": 0.0}
+    with Reader(kafka, group, "acks", settings=settings) as reader:
+        assert reader.read(40, done=False) == list(range(40))
+        (error,) = reader.consumer.errors()
+        assert f"the metadata committed for {group}-0 is dropped: it is another" in str(error)
+        assert (error.topic, error.partition, error.offset) == (group, 0, 0)
+    commit(kafka, group, 0, "BZ")
+    pixy = {"metadata": "kafka-pixy", **settings}
+    with Reader(kafka, group, "acks", settings=pixy) as reader:
+        assert reader.read(15, done=False) == [0, *range(26, 40)]
+        assert reader.consumer.errors() == []
+    commit(kafka, group, 0, encode_acks(0, [(1, 5), (30, 41)]))
+    with Reader(kafka, group, "acks", settings=settings) as reader:
+        assert reader.read(40, done=False) == list(range(40))
+        (error,) = reader.consumer.errors()
+        assert "it has acks beyond the log's end 40" in str(error)
+
+
+def test_an_ack_of_a_message_of_the_former_log_is_ignored(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 40, partitions=1)
+    with Reader(kafka, group, "acks", settings={"dwell_s": 0.0}) as reader:
+        old: list[AckMessage] = [reader.consumer.poll(WAIT_S) for _ in range(40)]
+        recreate(kafka, group)
+        produce(kafka, group, range(100, 110), partitions=1)
+        seen = reader.read(10, done=False)
+        assert seen == list(range(100, 110))
+        for message in old:
+            message.ack()
+        reader.consumer.commit_offsets()
+        assert offset(kafka, group) == 0

@@ -1,0 +1,298 @@
+"""The topics that consumers read, and what they report: once per cause, in the log too."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from offsetmgr.consumer import (
+    AckConsumer,
+    AckSettings,
+    ConsumerSettings,
+    GroupConsumer,
+    PartitionedConsumer,
+    RetryPolicy,
+)
+from offsetmgr.consumer.topics import Subscription
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from tests.conftest import create_topic
+from tests.kafka.messages import PARTITIONS, WAIT_S, filled, produce, wait_until
+from tests.secured import user_login
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsetmgr.devkafka import DevKafka
+
+FAST: dict[str, object] = {"topic.metadata.refresh.interval.ms": 1000}
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        ("orders", None, {"orders", "eu-orders", "orders.v2"}),
+        ("^orders", None, {"orders", "orders.v2"}),
+        ("orders$", None, {"orders", "eu-orders"}),
+        (r"orders\.v\d", None, {"orders.v2"}),
+        ("orders|payments", "eu|v2", {"orders", "payments"}),
+        (".*", "orders", {"payments", "printer.retry.9x", "other.dlq"}),
+        (".", ".", set()),
+        ("__consumer", None, {"__consumer_offsets"}),
+    ],
+)
+def test_patterns_match_anywhere(include: str, exclude: str | None, expected: set[str]) -> None:
+    """Kafka's own topics only if the pattern names them; own retries and dead letters never."""
+    existing = [
+        *("orders", "eu-orders", "orders.v2", "payments", "__consumer_offsets", "other.dlq"),
+        *("printer.retry.1", "printer.retry.12", "printer.dlq", "printer.retry.9x"),
+    ]
+    own = r"printer\.(retry\.[0-9]+|dlq)"
+    found = Subscription([], include, exclude, own=own).of(existing)
+    assert set(found) == expected
+    named = Subscription(["__consumer_offsets", "printer.dlq"], "payments", own=own)
+    assert named.of(existing) == ["__consumer_offsets", "printer.dlq", "payments"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"include": "("},
+        {"include": ""},
+        {"include": 5},
+        {"include": "a", "exclude": "*"},
+        {"exclude": "a"},
+        {"include": "a{99999999999}"},
+    ],
+)
+def test_a_bad_pattern_is_refused(wrong: dict[str, Any]) -> None:
+    topics = [] if "include" in wrong else ["orders"]
+    with pytest.raises(InvalidValueError) as caught:
+        GroupConsumer("localhost:1", "orders-etl", topics, **wrong)
+    assert caught.value.field in wrong
+
+
+def test_a_topic_that_appears_later_is_read(kafka: DevKafka, group: str) -> None:
+    filled(kafka, f"eu-{group}-1", 4)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
+    with GroupConsumer(config, group, include=group, exclude="-9$") as consumer:
+        first = consumer.poll(WAIT_S)
+        assert first is not None
+        create_topic(kafka, f"{group}-9", 1)
+        filled(kafka, f"{group}-2", 4)
+        seen: Counter[str | None] = Counter({first.topic(): 1})
+        while seen.total() < 8:
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            seen[message.topic()] += 1
+        assert seen == {f"eu-{group}-1": 4, f"{group}-2": 4}
+        assert set(consumer.subscriptions()) == set(seen)
+        assert consumer.errors() == []
+
+
+def test_own_retries_and_dead_letters_never_match(kafka: DevKafka, group: str) -> None:
+    """One poison message is delivered once per try, and becomes one letter."""
+    filled(kafka, group, 1, partitions=1)
+    policy = RetryPolicy(delays_s=(0.05, 0.05), partitions=1)
+    tries: list[str] = []
+
+    def fail(message: Any) -> None:
+        tries.append(message.topic())
+        raise ValueError("poison")
+
+    config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
+    name = f"{group}-printer"
+    for include in (group, f"{group}.*"):
+        consumer = AckConsumer(config, name, include=include, settings=AckSettings(retry=policy))
+        pool = threading.Thread(target=consumer.run, args=[fail])
+        pool.start()
+        wait_until(lambda: len(tries) >= 3 and consumer.pending == 0)  # noqa: B023 -- called here
+        wait_until(lambda: consumer.topics)  # noqa: B023 -- called here
+        assert consumer.topics == [group]
+        discovery = consumer._member._discovery
+        due_s = discovery._due_s
+        wait_until(lambda: discovery._due_s > due_s)  # noqa: B023 -- it has matched again
+        consumer.close()
+        pool.join()
+    assert tries == [group, f"{name}.retry.1", f"{name}.retry.2"]
+    with GroupConsumer(config, group, [f"{name}.dlq"]) as letters:
+        assert letters.poll(WAIT_S) is not None
+        assert letters.poll(1.0) is None
+
+
+class Heard(logging.Handler):
+    """Keeps the lines of the consumers' log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def __enter__(self) -> Heard:  # noqa: PYI034
+        logging.getLogger("offsetmgr.consumer").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("offsetmgr.consumer").removeHandler(self)
+
+
+def reported(consumer: Any, heard: Heard, code: str) -> KafkaRequestError:
+    """Wait for an error; it comes once, in the log and in ``errors``."""
+    found: list[Any] = []
+
+    def came() -> bool:
+        found.extend(consumer.errors())
+        return any(each.code == code for each in found)
+
+    wait_until(lambda: consumer.poll(0.1) is None and came())
+    deadline = time.monotonic() + 3  # it would be repeated by then
+    while time.monotonic() < deadline:
+        consumer.poll(0.1)
+    found.extend(consumer.errors())
+    errors: list[KafkaRequestError] = [each for each in found if each.code == code]
+    assert len(errors) == 1, found
+    assert len([line for line in heard.lines if str(errors[0]) in line]) == 1
+    return errors[0]
+
+
+def test_a_misspelt_topic_is_reported_once(kafka: DevKafka, group: str) -> None:
+    """By name; the others are read, and it is read as soon as it exists."""
+    filled(kafka, group, 4)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
+    with Heard() as heard, GroupConsumer(config, group, [group, f"{group}-no"]) as consumer:
+        for _ in range(4):
+            assert consumer.poll(WAIT_S) is not None
+        error = reported(consumer, heard, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert error.topic == f"{group}-no"
+        filled(kafka, f"{group}-no", 1)
+        assert consumer.poll(WAIT_S) is not None
+    with Heard() as heard, GroupConsumer(config, group, include=f"{group}-n0") as consumer:
+        error = reported(consumer, heard, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert "no topic matches" in str(error)
+
+
+def test_another_strategy_in_the_group_is_reported_once(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 4)
+    brokers = kafka.bootstrap_servers
+    other = ConsumerSettings(strategy="range")
+    with ExitStack() as stack:
+        heard = stack.enter_context(Heard())
+        first = stack.enter_context(GroupConsumer(brokers, group, [group]))
+        assert first.poll(WAIT_S) is not None
+        second = stack.enter_context(GroupConsumer(brokers, group, [group], settings=other))
+        error = reported(second, heard, "INCONSISTENT_GROUP_PROTOCOL")
+        assert "strategy" in str(error)
+
+
+def test_a_broker_that_refuses_is_reported_once(group: str) -> None:
+    with Heard() as heard, GroupConsumer("127.0.0.1:9", group, ["orders"]) as consumer:
+        reported(consumer, heard, "_ALL_BROKERS_DOWN")
+
+
+def test_a_missing_right_on_the_topic_is_reported_once(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 4)
+    with Heard() as heard, GroupConsumer(user_login(kafka), group, [group]) as consumer:
+        error = reported(consumer, heard, "GROUP_AUTHORIZATION_FAILED")
+        assert "group" in str(error)
+
+
+READERS: dict[str, Callable[[Any], object]] = {
+    "poll": lambda consumer: consumer.poll(WAIT_S),
+    "iteration": list,
+    "batches": lambda consumer: list(consumer.batches()),
+    "run": lambda consumer: consumer.run(lambda _: None),
+    "partitions": lambda consumer: list(consumer.partitions()),
+}
+
+
+def until_it_raises(read: Callable[[Any], object], consumer: Any) -> None:
+    while True:
+        read(consumer)
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_a_fenced_consumer_ends_with_its_error(kafka: DevKafka, group: str, how: str) -> None:
+    """Also while it is idle; the log has it once."""
+    create_topic(kafka, group, PARTITIONS)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "group.instance.id": "one"}
+    kinds: dict[str, Any] = {"run": AckConsumer, "partitions": PartitionedConsumer}
+    make = kinds.get(how, GroupConsumer)
+    with Heard() as heard, make(config, group, [group]) as first:
+        if how != "partitions":
+            wait_until(lambda: first.poll(0.1) is None and first.subscriptions())
+        else:
+            assert next(first.partitions()) is not None
+        with GroupConsumer(config, group, [group]) as second:
+            wait_until(lambda: second.poll(0.1) is None and second.subscriptions())
+            with pytest.raises(KafkaRequestError, match="fenced"):
+                until_it_raises(READERS[how], first)
+        assert first.closed
+        assert [each for each in first.errors() if "fenced" in str(each)]
+        assert len([line for line in heard.lines if "Static consumer fenced" in line]) == 1
+    assert first.closed
+    if how == "poll":
+        assert first.poll() is None
+
+
+class Broken(logging.Handler):
+    """A handler of the application that always fails."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise SystemExit(record.getMessage())
+
+
+def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, group: str) -> None:
+    """Every message is handled, retried and committed, though each log call and callback raises."""
+    filled(kafka, group, 40)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("of the application")
+
+    config = {
+        "bootstrap.servers": f"{kafka.bootstrap_servers},127.0.0.1:9",
+        "stats_cb": fail,
+        "error_cb": fail,
+        "throttle_cb": fail,
+        "statistics.interval.ms": 50,
+    }
+    logger = logging.getLogger("offsetmgr")
+    broken, level = Broken(), logger.level
+    logger.addHandler(broken)
+    logger.setLevel(logging.DEBUG)
+    handled: Counter[int] = Counter()
+
+    def handle(message: Any) -> None:
+        handled[int(message.value())] += 1
+        if message.tries == 1:
+            raise ValueError("once")
+
+    settings = AckSettings(retry=RetryPolicy(delays_s=(0.0,), partitions=1))
+    try:
+        consumer = AckConsumer(config, group, [group, f"{group}-no"], settings=settings)
+        pool = threading.Thread(target=consumer.run, args=[handle])
+        pool.start()
+        wait_until(lambda: handled.total() == 80 and consumer.pending == 0)
+        produce(kafka, group, [40])
+        wait_until(lambda: handled.total() == 82 and consumer.pending == 0)
+        consumer.close()
+        pool.join(WAIT_S)
+        assert not pool.is_alive()
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        producer.produce(group, "41", partition=0)
+        producer.flush(WAIT_S)
+        with PartitionedConsumer(config, group, [group]) as streams:
+            for stream in streams.partitions():
+                if stream.partition == 0:
+                    assert next(iter(stream)).value() == b"41"
+                    break
+    finally:
+        logger.removeHandler(broken)
+        logger.setLevel(level)

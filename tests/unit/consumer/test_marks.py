@@ -1,0 +1,139 @@
+"""Marks of processed messages: which offsets are committed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from confluent_kafka import Message
+
+from offsetmgr.consumer.marks import Markable, Marks, OffsetStash
+from offsetmgr.consumer.member import Start
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Marked(Markable):
+    """Marks of two claimed partitions."""
+
+    def __init__(self, committed: int | None = None) -> None:
+        self.marks = Marks()
+        self._mark = self.marks.mark
+        known = None if committed is None else OffsetAndMetadata(committed)
+        self.marks.claim({ZERO: Start(known), ONE: Start(known)})
+
+    def commit(self) -> dict[int, tuple[int, str]]:
+        """Return what is to be committed now, by partition."""
+        found = self.marks.to_commit()
+        self.marks.committed(found)
+        return {each.partition: (at.offset, at.metadata) for each, at in found.items()}
+
+
+def messages(*places: tuple[int, int], topic: str = "orders") -> list[Message]:
+    return [Message(topic=topic, partition=each, offset=at) for each, at in places]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_highest_of_several_messages_is_marked(seed: int) -> None:
+    """In any order, of several partitions and topics, in a batch and in a stash."""
+    places = [(0, at) for at in (2, 3, 1)] + [(1, at) for at in (7, 5, 6)]
+    random.Random(seed).shuffle(places)  # noqa: S311
+    batch = messages(*places)
+    batch[3:3] = messages((0, 99), topic="payments")
+    marked, stash = Marked(), OffsetStash()
+    marked.mark_messages(batch)
+    stash.mark_messages(batch)
+    assert marked.commit() == {0: (4, ""), 1: (8, "")}
+    assert stash.offsets() == {ZERO: 3, ONE: 7, TopicPartition("payments", 0): 99}
+
+
+def test_a_stash_is_empty_once_it_is_marked() -> None:
+    """Used again, it does not repeat an old reset: 1,901 stays 1,901."""
+    marked, stash = Marked(), OffsetStash()
+    marked.mark_partition_offset("orders", 0, 1_800)
+    stash.mark_partition_offset("orders", 0, 1_700)
+    stash.reset_partition_offset("orders", 0, 1_500)
+    marked.mark_offsets(stash)
+    assert marked.commit() == {0: (1_501, "")}
+    marked.mark_partition_offset("orders", 0, 1_900)
+    marked.mark_offsets(stash)
+    marked.reset_offsets(stash)
+    assert marked.commit() == {0: (1_901, "")}
+    stash.mark_partition_offset("orders", 0, 1_950)
+    marked.mark_offsets(stash)
+    assert marked.commit() == {0: (1_951, "")}
+
+
+def test_an_equal_offset_with_new_metadata_counts() -> None:
+    marked, stash = Marked(), OffsetStash()
+    for target in (marked, stash):
+        for metadata in ("", "a", "b", "b"):
+            target.mark_partition_offset("orders", 0, 5, metadata)
+        target.mark_partition_offset("orders", 0, 4, "lower")
+    assert marked.commit() == {0: (6, "b")}
+    marked.mark_partition_offset("orders", 0, 5, "b")
+    assert marked.commit() == {}
+    marked.mark_offsets(stash)
+    assert marked.commit() == {}
+    marked.mark_partition_offset("orders", 0, 5, "c")
+    assert marked.commit() == {0: (6, "c")}
+
+
+def test_the_end_is_committed_once_all_that_was_received_is_marked() -> None:
+    """Markers and gaps follow the last message; nothing is committed ahead of a mark."""
+    marked = Marked()
+    marked.marks.receive(messages((0, 3), (0, 4), (1, 0)))
+    marked.marks.reach_end(ZERO, 12)
+    marked.marks.reach_end(ONE, 1)
+    assert marked.commit() == {}
+    marked.mark_partition_offset("orders", 0, 3, "half")
+    assert marked.commit() == {0: (4, "half")}
+    marked.mark_partition_offset("orders", 0, 4, "all")
+    assert marked.commit() == {0: (12, "all")}
+    assert marked.commit() == {}
+    marked.marks.receive(messages((0, 12)))
+    assert marked.commit() == {}, "there is a message again"
+    marked.mark_partition_offset("orders", 0, 12)
+    marked.marks.reach_end(ZERO, 14)
+    assert marked.commit() == {0: (14, "")}
+
+
+def test_a_log_without_messages_is_committed_to_its_end() -> None:
+    """As after an aborted transaction, with something committed before or nothing."""
+    for committed in (10, None):
+        marked = Marked(committed)
+        marked.marks.reach_end(ZERO, 102)
+        marked.marks.reach_end(ONE, 0)
+        assert marked.commit() == {0: (102, "")}
+
+
+def test_a_reset_is_not_undone_at_the_end_of_the_log() -> None:
+    marked = Marked()
+    marked.marks.receive(messages((0, 4)))
+    marked.mark_partition_offset("orders", 0, 4)
+    marked.reset_partition_offset("orders", 0, 1)
+    marked.marks.reach_end(ZERO, 7)
+    assert marked.commit() == {0: (2, "")}
+
+
+def test_a_new_log_is_committed_from_its_start_and_takes_no_old_marks() -> None:
+    marked = Marked(100)
+    marked.marks.receive(messages((0, 100), (0, 139)))
+    marked.marks.restart(ZERO, 0)
+    marked.mark_messages(messages((0, 139)))
+    assert marked.commit() == {0: (0, "")}
+    marked.marks.receive(messages((0, 0), (0, 1)))
+    marked.mark_messages(messages((0, 139)))
+    assert marked.commit() == {}
+    marked.mark_messages(messages((0, 1)))
+    assert marked.commit() == {0: (2, "")}
+
+
+def test_a_first_position_is_committed_at_once() -> None:
+    marks = Marks()
+    marks.claim({ZERO: Start(None, 7), ONE: Start(OffsetAndMetadata(3), 9)})
+    assert marks.to_commit() == {ZERO: OffsetAndMetadata(7)}
+    marks.release([ZERO, ONE])
+    marks.mark(ZERO, 8, "", reset=False)
+    assert marks.to_commit() == {}
