@@ -79,37 +79,31 @@ class StoreCoordinator:
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        def work() -> FetchResult:
-            return FetchResult(self._store.fetch_offsets(group, partitions), {})
-
-        def failed(failure: Failure) -> FetchResult:
-            if partitions is None:
-                return FetchResult({}, {}, failure)
-            return FetchResult({}, dict.fromkeys(partitions, failure))
-
-        return self._ask(work, failed, timeout_s)
+        return self._ask(
+            lambda: FetchResult(self._store.fetch_offsets(group, partitions), {}),
+            lambda failure: FetchResult.failed(partitions, failure),
+            timeout_s,
+        )
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         def work() -> CommitResult:
-            keys = {each: ManagerKey(group, *each) for each in offsets}
-            unclaimed = [each for each, key in keys.items() if key not in self._claimed]
+            unclaimed = [each for each in offsets if (group, *each) not in self._claimed]
             if unclaimed:
                 self._store.claim(group, unclaimed)
-                self._claimed.update(keys.values())
+                self._claimed.update(ManagerKey(group, *each) for each in unclaimed)
             try:
                 self._store.commit(group, offsets)
             except OffsetManagerError as error:
                 refused = refusals(error, offsets)
-            else:
-                return CommitResult({})
-            failures = {each: _failure_of(error) for each, error in refused.items()}
-            if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
-                self._fenced.add(group)
-            return CommitResult(failures)
+                failures = {each: _failure_of(error) for each, error in refused.items()}
+                if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
+                    self._fenced.add(group)
+                return CommitResult(failures)
+            return CommitResult({})
 
-        return self._ask(work, lambda why: CommitResult(dict.fromkeys(offsets, why)), timeout_s)
+        return self._ask(work, lambda why: CommitResult.failed(offsets, why), timeout_s)
 
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float

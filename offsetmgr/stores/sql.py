@@ -21,9 +21,7 @@ from offsetmgr.codes import GENERATION_FENCED
 from offsetmgr.config import masked_url
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
-    CoordinatorError,
     InvalidValueError,
-    KafkaRequestError,
     OffsetCommitError,
     OffsetConflictError,
     OffsetFetchError,
@@ -313,14 +311,11 @@ class SqlOffsetStore(OffsetStore):
                 with self.engine.begin() as connection:
                     _begin(connection)
                     return work(connection)
-            except (
-                exc.SQLAlchemyError, CoordinatorError, OffsetStoreError, KafkaRequestError,
-            ) as error:  # fmt: skip
-                info = (
-                    failure_of(error).info if isinstance(error, exc.SQLAlchemyError) else error.info
-                )
+            except Exception as error:
+                coded = failure_of(error) if isinstance(error, exc.SQLAlchemyError) else error
+                info = getattr(coded, "info", None)
                 pause_s = backoff.failed()
-                if not info.retriable or pause_s > deadline.left_s:
+                if info is None or not info.retriable or pause_s > deadline.left_s:
                     raise
             time.sleep(pause_s)
 
