@@ -173,9 +173,12 @@ class GroupCommitter(PooledActor):
         asked = FlushAsked()
         for manager in managers:
             flush = manager.number, waiter
-            # Expired ones must not pile up while the coordinator is away.
-            waiting = [each for each in manager.flushes if each[1].deadline_s > now]
-            manager.flushes = (*waiting, flush) if waiting else (flush,)
+            if manager.flushes:
+                # Expired ones must not pile up while the coordinator is away.
+                waiting = [earlier for earlier in manager.flushes if earlier[1].deadline_s > now]
+                manager.flushes = (*waiting, flush)
+            else:
+                manager.flushes = (flush,)
             self._step(manager, asked, now)
         self._plan.expedite(managers)
 
@@ -267,7 +270,8 @@ class GroupCommitter(PooledActor):
     def _step(self, manager: OffsetManager, event: Event, now: float) -> None:
         """Take a step; a manager that fails over it begins again, and the others go on."""
         try:
-            self._apply(manager, step(manager, event, now, self._timing))
+            if effects := step(manager, event, now, self._timing):
+                self._apply(manager, effects)
         except Exception:
             log.exception("%s failed at %s and begins again", manager.key, type(event).__name__)
             if isinstance(event, (Committed, Refused, Unknown)):
@@ -285,21 +289,19 @@ class GroupCommitter(PooledActor):
 
     def _apply(self, manager: OffsetManager, effects: Effects) -> None:
         for effect in effects:
-            # The most frequent first, and without a pattern, which takes as long as all the rest.
-            if type(effect) is PublishCommitted:
+            # The most frequent first; patterns would take as long as all the rest.
+            if isinstance(effect, PublishCommitted):
                 manager.committed_offsets.put(effect.committed)
                 self._call(self._observer.committed, manager.key, effect.committed)
-                continue
-            match effect:
-                case AnswerFlushes(number, result):
-                    self._answer(manager, number, result)
-                case PublishError(error):
-                    manager.errors.put(error)
-                    self._call(self._observer.failed, manager.key, error)
-                case PublishInitial(committed):
-                    manager.initial.set(committed)
-                case Finish():
-                    self._finish(manager)
+            elif isinstance(effect, AnswerFlushes):
+                self._answer(manager, effect.number, effect.result)
+            elif isinstance(effect, PublishError):
+                manager.errors.put(effect.error)
+                self._call(self._observer.failed, manager.key, effect.error)
+            elif isinstance(effect, PublishInitial):
+                manager.initial.set(effect.committed)
+            else:
+                self._finish(manager)
 
     def _call(self, observe: Callable[..., object], *args: object) -> None:
         """Tell the observer; what it raises is its own."""

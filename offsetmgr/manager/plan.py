@@ -116,7 +116,7 @@ class CommitPlan:
                     manager.read_at = now + (self._timing.backoff_s(failures) if failures else 0.0)
             elif manager.suspect:
                 manager.suspect, manager.read_at = False, min(manager.read_at, now)
-            if dirty and manager.phase in {Phase.READY, Phase.IN_DOUBT}:
+            if dirty and (manager.phase is Phase.READY or manager.phase is Phase.IN_DOUBT):
                 manager.commit_at = min(manager.commit_at, since + self._timing.commit_interval_s)
                 manager.recommit = False
             self.index(manager)
@@ -137,17 +137,23 @@ class CommitPlan:
 
     def index(self, manager: OffsetManager) -> None:
         """Enter what a manager waits for, after each of its steps."""
+        # Runs three times in each commit of each manager.
         if manager.commit_at < inf:
             self._dirty[manager] = None
-            self._commit_at = min(self._commit_at, manager.commit_at)
-        elif manager in self._dirty:
-            del self._dirty[manager]
-        for at, waiting in ((manager.read_at, self._to_read), (manager.look_at, self._to_look)):
-            if at < inf:
-                waiting[manager] = None
-            elif manager in waiting:
-                del waiting[manager]
-        self._check_at = min(self._check_at, manager.verify_at, manager.recommit_at)
+            if manager.commit_at < self._commit_at:
+                self._commit_at = manager.commit_at
+        else:
+            self._dirty.pop(manager, None)
+        if manager.read_at < inf:
+            self._to_read[manager] = None
+        elif self._to_read:
+            self._to_read.pop(manager, None)
+        if manager.look_at < inf:
+            self._to_look[manager] = None
+        elif self._to_look:
+            self._to_look.pop(manager, None)
+        if manager.recommit_at < self._check_at or manager.verify_at < self._check_at:
+            self._check_at = min(manager.verify_at, manager.recommit_at)
         if manager.phase is Phase.STOPPED:
             self._end(manager)
 
@@ -213,8 +219,9 @@ class CommitPlan:
             return None
         versions: dict[OffsetManager, Version] = {}
         for manager in tuple(self._dirty):
-            backs_off = manager.commit_failures and manager.commit_at > now
-            if manager.blocked or backs_off:
+            if manager.blocked:
+                continue
+            if manager.commit_failures and manager.commit_at > now:
                 continue
             if manager.topic_id != self._topic_ids.get(manager.key.topic):
                 manager.read_at = now  # another manager has seen the topic recreated
