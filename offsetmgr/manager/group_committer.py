@@ -19,7 +19,6 @@ from offsetmgr.manager.events import (
     AnswerFlushes,
     Committed,
     Expired,
-    Finish,
     FlushAsked,
     LogRead,
     PublishCommitted,

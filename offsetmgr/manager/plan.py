@@ -140,7 +140,7 @@ class CommitPlan:
         # Runs three times in each commit of each manager.
         if manager.commit_at < inf:
             self._dirty[manager] = None
-            if manager.commit_at < self._commit_at:
+            if manager.commit_at < self._commit_at:  # noqa: PLR1730 -- faster than min
                 self._commit_at = manager.commit_at
         else:
             self._dirty.pop(manager, None)
