@@ -258,8 +258,13 @@ class LocalOffsets(Offsets):
             for number, ends in found[name].partitions.items():
                 where = TopicPartition(name, number)
                 _check_failure(f"partition {where}", ends.failure)
-                logs[where] = LogEnds(*ends[:2], ends.offset_at, ends.last_stable_offset)
+                logs[where] = LogEnds(
+                    *ends[:2], ends.offset_at, ends.last_stable_offset, found[name].topic_id
+                )
         return logs
+
+    def _topic_id_of(self, key: ManagerKey) -> str:
+        return self._factory.topic_ids([key]).get(key.topic, "")
 
     # The end
 

@@ -220,6 +220,10 @@ class OffsetClient(Offsets):
     def _topic_names(self, deadline: Deadline) -> list[str]:
         return self._get(wire.TOPIC_NAMES, [], deadline, wire.names_of)
 
+    def _topic_id_of(self, key: ManagerKey) -> str:
+        held = self._state.partitions.get(key)
+        return "" if held is None else held.topic_id
+
     def _get(
         self,
         path: str,

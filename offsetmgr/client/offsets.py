@@ -73,13 +73,15 @@ open_offsets: set[Offsets] = set()
 
 
 class LogEnds(NamedTuple):
-    """The ends of a partition's log; the last two only if they were asked for."""
+    """The ends of a partition's log; the two optional ones only if they were asked for."""
 
     log_start_offset: int
     high_watermark: int
     offset_at: int | None = None
     """The first offset at a time or later; None if no record is that young."""
     last_stable_offset: int | None = None
+    topic_id: str = ""
+    """Changes when the topic is deleted and recreated; empty if it is not known."""
 
 
 class QueryReport(NamedTuple):
@@ -269,10 +271,16 @@ class Offsets(ABC):
         """
         names = _checked_topics(topics)
         found: dict[str, dict[int, PartitionRange]] = {name: {} for name in names}
-        logs = self._persist(lambda deadline: self._logs(names, deadline), timeout)
-        for (name, number), ends in sorted(logs.items()):
+        for (name, number), ends in sorted(self.logs(names, timeout=timeout).items()):
             found[name][number] = PartitionRange(*ends[:2])
         return found
+
+    def logs(
+        self, topics: Iterable[str], *, timeout: float = 10.0
+    ) -> dict[TopicPartition, LogEnds]:
+        """Return the logs of ``topics``, with the topics' ids.  Raises as ``topics``."""
+        names = _checked_topics(topics)
+        return self._persist(lambda deadline: self._logs(names, deadline), timeout)
 
     def offsets_at(
         self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
@@ -300,6 +308,10 @@ class Offsets(ABC):
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
         return self._persist(self._topic_names, timeout)
+
+    def topic_ids_of(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
+        """Return the topic's id that each manager's newest offset was read under, where known."""
+        return {key: topic_id for key in keys if (topic_id := self._topic_id_of(key))}
 
     def _persist(self, ask: Callable[[Deadline], _T], timeout: float) -> _T:
         """Ask until there is an answer: the service may be starting, or Kafka electing a leader."""
@@ -414,6 +426,10 @@ class Offsets(ABC):
 
     @abstractmethod
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
+
+    @abstractmethod
+    def _topic_id_of(self, key: ManagerKey) -> str:
+        """Return the topic's id, without asking; empty if it is not known."""
 
     @abstractmethod
     def _close(self, deadline: Deadline) -> None:

@@ -191,7 +191,8 @@ def logs_of(data: Mapping[str, Any]) -> dict[TopicPartition, LogEnds]:
         for each in topic["partitions"]:
             where = TopicPartition(name, int(each["partition"]))
             _check_kafka(f"partition {where}", each.get("error"))
-            found[where] = LogEnds(*map(each.get, LogEnds._fields))
+            ends = LogEnds(*map(each.get, LogEnds._fields))
+            found[where] = ends._replace(topic_id=str(topic.get("topic_id", "")))
     return found
 
 

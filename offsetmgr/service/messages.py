@@ -550,6 +550,9 @@ class TopicState(Struct, frozen=True):
     topic: str
     error: ErrorBody | None
     partitions: list[PartitionEnds]
+    topic_id: Annotated[
+        str, Meta(description="Changes when the topic is recreated; empty if it is not known.")
+    ] = ""
 
 
 class TopicsAnswer(Struct, frozen=True):

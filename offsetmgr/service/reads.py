@@ -237,4 +237,4 @@ def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
         )
         for number, each in sorted(log.partitions.items())
     ]
-    return TopicState(name, told(log.failure), ends)
+    return TopicState(name, told(log.failure), ends, log.topic_id)

@@ -72,8 +72,16 @@ class Checkpoint:
         """``files`` may be a path or ``file:`` URL on this machine.  Raises InvalidValueError."""
         self.files = LocalFiles(files) if isinstance(files, str) else files
         self.location = self.files.location
-        self.read, self.names = self.files.read, self.files.names
+        self.names = self.files.names
         self.write, self.remove = self.files.write, self.files.remove
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a file; None if it does not exist.
+
+        Empty also for a file of NULs, of which a crash has left the length alone.
+        """
+        text = self.files.read(name)
+        return text if text is None or text.strip("\0\n") else ""
 
     def query_id(self) -> str:
         """Return the query's id, which a new checkpoint changes.

@@ -23,7 +23,7 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.committer import CommitCounts, Committer, Subscription
 from offsetmgr.spark.group_state import Groups
-from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.spark.logs import foreign, read_logs, recreated
 from offsetmgr.spark.progress import Run
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import (
@@ -38,7 +38,7 @@ from offsetmgr.types import (
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.progress import Snapshot
-    from offsetmgr.types import Stream
+    from offsetmgr.types import Stream, TopicPartition
 
 _log = SafeLogger("offsetmgr.spark")
 
 DETACH_S: Final = 10.0
 """Seconds that leaving a ``with`` block waits for the last commits."""
+
+LOOK_S: Final = 5.0
+"""Longest wait for the logs that the offsets of an ended query are compared with."""
 
 
 def commit_offsets(
@@ -161,8 +164,7 @@ class OffsetCommits:
         if snapshot is None:
             return FlushResult({}, {})
         try:
-            failed = not query.isActive and query.exception() is not None
-            return self._flushed(snapshot, deadline, failed=failed)
+            return self._flushed(query, snapshot, deadline)
         finally:
             if not query.isActive:
                 self._subscription.end(Run.of(query))
@@ -228,16 +230,14 @@ class OffsetCommits:
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
                 self._subscription.warn_once(("on_error", str(id(self))), text)
 
-    def _flushed(self, snapshot: Snapshot, deadline: Deadline, *, failed: bool) -> FlushResult:
-        uncommitted = self._of_former_logs(snapshot, deadline) if failed else {}
-        if uncommitted:
-            refused = {key.topic_partition for key in uncommitted}
-            snapshot = snapshot._replace(
-                sources=tuple(
-                    {place: offset for place, offset in source.items() if place not in refused}
-                    for source in snapshot.sources
-                )
-            )
+    def _flushed(
+        self, query: StreamingQuery, snapshot: Snapshot, deadline: Deadline
+    ) -> FlushResult:
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        if not query.isActive:
+            has_failed = query.exception() is not None
+            uncommitted = self._of_former_logs(snapshot, deadline, check_ends=has_failed)
+            snapshot = _without(snapshot, {key.topic_partition for key in uncommitted})
         wanted = self._subscription.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         is_submitted = bool(wait([self._subscription.put(snapshot)], deadline.left_s).done)
@@ -250,43 +250,62 @@ class OffsetCommits:
         # A manager may have been stopped meanwhile, since Kafka has its offset.
         known = self._committer.look_up(by_group(left), deadline.left_s)
         for key in left:
-            offset = OffsetAndMetadata(wanted[key])
-            if known.get(key, -1) >= offset.offset:
+            if known.get(key, -1) >= wanted[key]:
                 committed[key] = OffsetAndMetadata(known[key])
-            elif is_submitted:
+                continue
+            error: OffsetManagerError
+            if is_submitted:
                 why = "the client is closed" if self._client.closed else "the log says why"
                 error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
-                uncommitted[key] = Uncommitted(offset, error)
             else:
-                text = f"the service did not answer within {deadline.timeout} s; it is still sent"
-                uncommitted[key] = Uncommitted(offset, OffsetTimeoutError(text))
+                late = f"the service did not answer within {deadline.timeout} s"
+                why = str(self._committer.start_error or late)
+                error = OffsetTimeoutError(f"{why}; it is still sent")
+            uncommitted[key] = Uncommitted(OffsetAndMetadata(wanted[key]), error)
         return FlushResult(committed, uncommitted)
 
     def _of_former_logs(
-        self, snapshot: Snapshot, deadline: Deadline
+        self, snapshot: Snapshot, deadline: Deadline, *, check_ends: bool
     ) -> dict[ManagerKey, Uncommitted]:
-        """Return the offsets of a failed query whose topics were recreated, and so are not its own.
+        """Return the offsets of an ended query that were read from a former log of their topic.
 
-        Spark fails such a query, and still reports where it was before.
+        Spark fails a query whose topic was recreated, and still reports where it was before.  The
+        topic's id shows it or, with ``check_ends``, an offset that is not in the log.
         """
         wanted = self._subscription.offsets(snapshot)
         offsets = {key.topic_partition: offset for key, offset in wanted.items()}
-        try:
-            logs = read_logs(self._client, (place.topic for place in offsets), deadline)
-        except OffsetManagerError as error:
-            _log.debug("the logs of a failed query are not known: %s", error)
+        topic_ids = {**self._committer.topic_ids, **self._client.topic_ids_of(wanted)}
+        read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
+        if not (read_from or check_ends):
             return {}
-        reasons = foreign(offsets, logs)
-        info, left = error_info(TOPIC_RECREATED), {}
-        for key, offset in wanted.items():
-            if key.topic_partition in reasons:
-                hint = (
-                    f"{reasons[key.topic_partition]}; start the query with a new checkpoint, and "
-                    "starting_offsets reads the new log from its start"
-                )
-                refusal = OffsetCommitError(*key, offset, info, hint)
-                left[key] = Uncommitted(OffsetAndMetadata(offset), refusal)
-        return left
+        try:
+            brief = Deadline(min(deadline.left_s / 2, LOOK_S))
+            logs = read_logs(self._client, (place.topic for place in offsets), brief)
+        except OffsetManagerError as error:
+            _log.debug("the logs of an ended query are not known: %s", error)
+            return {}
+        reasons = {**(foreign(offsets, logs) if check_ends else {}), **recreated(read_from, logs)}
+        return {
+            key: Uncommitted(OffsetAndMetadata(offset), _former_error(key, offset, reason))
+            for key, offset in wanted.items()
+            if (reason := reasons.get(key.topic_partition)) is not None
+        }
+
+
+def _former_error(key: ManagerKey, offset: int, reason: str) -> OffsetCommitError:
+    hint = (
+        f"{reason}; start the query with a new checkpoint, and starting_offsets reads the new log "
+        "from its start"
+    )
+    return OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), hint)
+
+
+def _without(snapshot: Snapshot, refused: Collection[TopicPartition]) -> Snapshot:
+    sources = tuple(
+        {place: offset for place, offset in source.items() if place not in refused}
+        for source in snapshot.sources
+    )
+    return snapshot._replace(sources=sources)
 
 
 def _checked_groups(group: object, groups: object) -> Groups:

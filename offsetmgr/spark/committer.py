@@ -69,7 +69,7 @@ _SHOWN_GROUPS: Final = 10
 _ERROR_CHARS: Final = 4_000
 
 _MAX_REMEMBERED: Final = 1_000
-"""Warnings that were logged."""
+"""Warnings that were logged, and managers that were stopped."""
 
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
 """Returns how far a run is; None if it cannot say yet."""
@@ -188,6 +188,8 @@ class Committer:
         last try could not commit."""
         self._lost: set[ManagerKey] = set()
         """Of those, the managers whose uncommitted offset was logged."""
+        self.topic_ids: dict[ManagerKey, str] = {}
+        """Ids of the topics that stopped managers had committed for."""
         self._overdue: set[str] = set()
         """Groups whose uncommitted offsets are logged at once."""
         self._retry_at = self._poll_at = self._look_at = 0.0
@@ -203,6 +205,11 @@ class Committer:
             if not isinstance(client.committer, cls):
                 client.committer = cls(client)
             return client.committer
+
+    @property
+    def start_error(self) -> OffsetManagerError | None:
+        """Why the process could not start the thread; None while it can."""
+        return self._worker.error
 
     def attach(self, subscription: Subscription) -> None:
         with self._lock:
@@ -490,6 +497,9 @@ class Committer:
             self._unread.update({key: flushed.uncommitted.get(key) for key in keys})
             stopped = [key for key in keys if not self._may_commit(self._unread[key])]
             if stopped:
+                if len(self.topic_ids) > _MAX_REMEMBERED:
+                    self.topic_ids.clear()
+                self.topic_ids.update(self._client.topic_ids_of(stopped))
                 places = [key.topic_partition for key in stopped]
                 self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
             lost = keys if group in self._overdue else stopped

@@ -6,46 +6,38 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.codes import NO_SUCH_PARTITION
 from offsetmgr.errors import ServiceError, error_info
-from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.client.offsets import LogEnds, Offsets
     from offsetmgr.deadlines import Deadline
-    from offsetmgr.types import PartitionRange
+    from offsetmgr.types import TopicPartition
 
 _MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
 
 
 def read_logs(
     client: Offsets, topics: Iterable[str], deadline: Deadline
-) -> dict[TopicPartition, PartitionRange]:
+) -> dict[TopicPartition, LogEnds]:
     """Return the logs of ``topics``; those that do not exist are omitted.
 
-    Raises what ``client.topics`` raises, except for a missing topic.
+    Raises what ``client.logs`` raises, except for a missing topic.
     """
     names = sorted(set(topics))
     try:
-        found = client.topics(names, timeout=deadline.left_s)
+        return client.logs(names, timeout=deadline.left_s)
     except ServiceError as error:
         if error.code not in _MISSING:
             raise
-        if len(names) == 1:
-            return {}
-        logs: dict[TopicPartition, PartitionRange] = {}
-        for name in names:
-            logs |= read_logs(client, [name], deadline)
-        return logs
-    return {
-        TopicPartition(topic, partition): log
-        for topic, partitions in found.items()
-        for partition, log in partitions.items()
-    }
+    logs: dict[TopicPartition, LogEnds] = {}
+    for name in names if len(names) > 1 else ():
+        logs |= read_logs(client, [name], deadline)
+    return logs
 
 
 def foreign(
-    offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, PartitionRange]
+    offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogEnds]
 ) -> dict[TopicPartition, str]:
     """Return the partitions whose offset is of another log, each with the reason.
 
@@ -62,3 +54,14 @@ def foreign(
                 "was deleted and recreated, or its log was cut"
             )
     return reasons
+
+
+def recreated(
+    read_from: Mapping[TopicPartition, str], logs: Mapping[TopicPartition, LogEnds]
+) -> dict[TopicPartition, str]:
+    """Return the partitions whose topic has another id than ``read_from``, each with the reason."""
+    return {
+        partition: f"the topic was deleted and recreated; its id is {log.topic_id}, it was {was}"
+        for partition, was in read_from.items()
+        if (log := logs.get(partition)) is not None and log.topic_id not in {"", was}
+    }

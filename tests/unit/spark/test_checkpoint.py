@@ -88,13 +88,16 @@ def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) 
     assert checkpoint.files.last_begun() == (5, 1_700_000_000)
 
 
+@pytest.mark.parametrize("left", ["", "\0" * 30])
 @pytest.mark.parametrize("folder", ["commits", "offsets"])
-def test_an_empty_file_finishes_no_batch(checkpoint: WrittenCheckpoint, folder: str) -> None:
+def test_an_empty_file_finishes_no_batch(
+    checkpoint: WrittenCheckpoint, folder: str, left: str
+) -> None:
     """As Spark has it: it refuses to start, and runs the batch again once the file is removed."""
     checkpoint.batch(2, orders(20))
     assert checkpoint.files.problems() == []
     checkpoint.batch(3, orders(30))
-    checkpoint.write(f"{folder}/3", "")
+    checkpoint.write(f"{folder}/3", left)
     assert checkpoint.files.last_finished() == (2, {where(0): 20})
     (problem,) = checkpoint.files.problems()
     assert problem.startswith(f"{folder}/3 is empty")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.service.support import Running
 
 PLACE = TopicPartition("orders", 0)
+KEY = ManagerKey("etl", *PLACE)
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -294,6 +295,33 @@ def test_an_idle_run_is_asked_until_it_answers(
     eventually(lambda: at(client), 9)
     assert asked.count("p") == 1
     assert asked.count("q") == 2
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("stopped", [False, True], ids=["held", "stopped"])
+def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
+    service: Running, session: Session, client: OffsetClient, *, failed: bool, stopped: bool
+) -> None:
+    """The new log is longer than the offset, so that the topic's id alone shows it."""
+    broker = service.coordinator.broker
+    broker.create_topic("orders")
+    broker.set_log(PLACE, 0, 100)
+    with attach(session, client) as commits:
+        session.report(90)
+        eventually(lambda: client.topic_ids_of([KEY]).keys(), {KEY})
+        if stopped:
+            session.end()
+            eventually(lambda: managers(service), 0)
+        broker.delete_topic("orders")
+        broker.create_topic("orders")
+        broker.set_log(PLACE, 0, 150)
+        query: Any = Query("q", partial(progress, 90))
+        query.isActive, query.exception = False, lambda: ValueError() if failed else None
+        result = commits.flush(query, WAIT_S)
+        left = result.uncommitted[KEY]
+        assert (left.offset.offset, left.error.code) == (90, "TOPIC_RECREATED")
+        assert "start the query with a new checkpoint" in str(left.error)
+    assert at(client) is None
 
 
 def test_a_flush_speaks_of_what_was_released_meanwhile(
