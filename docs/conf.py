@@ -28,6 +28,7 @@ myst_heading_anchors = 4
 suppress_warnings = [
     "myst.xref_missing",  # links to folders; tests/spark/test_documents.py checks those
     "misc.highlighting_failure",  # settings in a text that shortens them
+    "ref.python",  # a built-in type may have the name of an attribute, such as bytes
 ]
 autodoc_default_options = {
     "members": True,
