@@ -11,7 +11,7 @@ Brokers before 2.8 have no topic ids: there offsets are committed unseen.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from actors import Future
 from offsetmgr.codes import NOT_SENT, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
@@ -30,6 +30,9 @@ _KEPT: Final = 10_000
 """Topics whose ids are kept."""
 
 _NOT_ALLOWED: Final = 29
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
 
 TopicId: TypeAlias = "str | Failure"
 """Empty with a broker that has no topic ids."""
@@ -68,18 +71,19 @@ class LogGuard:
 
             def fetched(done: Future[FetchResult]) -> None:
                 result = done.get()
-                answer.set(
-                    FetchResult(result.offsets, {**result.failures, **failures}, None, found)
-                )
+                every = {**result.failures, **failures}
+                answer.set(FetchResult(result.offsets, every, None, found))
 
             asked = [partition for partition in partitions if partition not in failures]
             if asked:
                 left_s = max(by_s - self._now(), 0.001)
-                self._coordinator.fetch(group, asked, left_s).add_done_callback(fetched)
+                sent = self._coordinator.fetch(group, asked, left_s)
+                sent.add_done_callback(_or_fail(answer, fetched))
             else:
                 answer.set(FetchResult({}, failures))
 
-        self._look({partition.topic for partition in partitions}, -1.0, timeout_s, looked)
+        topics = {partition.topic for partition in partitions}
+        self._look(topics, -1.0, timeout_s, _or_fail(answer, looked))
         return answer
 
     def commit(
@@ -114,11 +118,12 @@ class LogGuard:
 
             if good:
                 left_s = max(by_s - self._now(), 0.001)
-                self._coordinator.commit(group, good, left_s).add_done_callback(committed)
+                sent = self._coordinator.commit(group, good, left_s)
+                sent.add_done_callback(_or_fail(answer, committed))
             else:
                 answer.set(CommitResult(failures))
 
-        self._look(guarded, LOOK_AGE_S, timeout_s, looked)
+        self._look(guarded, LOOK_AGE_S, timeout_s, _or_fail(answer, looked))
         return answer
 
     def _look(
@@ -171,8 +176,10 @@ class LogGuard:
     ) -> None:
         def answered(done: Future[Mapping[str, TopicId]]) -> None:
             error = done.exception()
-            failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
-            ids = done.get() if error is None else dict.fromkeys(topics, failure)
+            answer = done.get() if error is None else {}
+            why = "the answer leaves it out" if error is None else f"the client failed: {error!r}"
+            failure = Failure(error_info(-1), why)
+            ids = {topic: answer.get(topic, failure) for topic in topics}
             with self._lock:
                 if len(self._seen) > _KEPT:
                     self._seen.clear()
@@ -181,7 +188,24 @@ class LogGuard:
                     del self._asked[topic]
             request.set(ids)
 
-        self._coordinator.topic_ids(topics, timeout_s).add_done_callback(answered)
+        try:
+            sent = self._coordinator.topic_ids(topics, timeout_s)
+        except Exception as error:  # noqa: BLE001 -- other groups wait for the answer too
+            sent = Future()
+            sent.set_exception(error)
+        sent.add_done_callback(answered)
+
+
+def _or_fail(answer: Future[_R], callback: Callable[[_T], None]) -> Callable[[_T], None]:
+    """Return ``callback``, with whatever it raises as the answer."""
+
+    def call(argument: _T) -> None:
+        try:
+            callback(argument)
+        except Exception as error:  # noqa: BLE001 -- without an answer the group would stand still
+            answer.set_exception(error)
+
+    return call
 
 
 def _unreadable(topic_id: TopicId) -> Failure | None:

@@ -1,0 +1,77 @@
+"""The guard between managers and a coordinator whose client fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from actors import Future
+from offsetmgr.coordinator.logs import LogGuard
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WHERE = TopicPartition("t", 0)
+
+
+def raises_at_once(*_: object) -> Future[Any]:
+    raise RuntimeError("no more threads")
+
+
+def raises_later(*_: object) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(RuntimeError("no more threads"))
+    return failed
+
+
+def leaves_all_out(*_: object) -> Future[Any]:
+    empty: Future[Any] = Future()
+    empty.set({})
+    return empty
+
+
+def outcome(asked: Future[Any]) -> str:
+    """Return the answer's failure; the answer must be there."""
+    assert asked.done()
+    error = asked.exception()
+    return repr(error) if error is not None else str(asked.get().failures.get(WHERE))
+
+
+@pytest.mark.parametrize(
+    ("method", "fails"),
+    [
+        ("fetch", raises_at_once),
+        ("fetch", raises_later),
+        ("commit", raises_at_once),
+        ("commit", raises_later),
+        ("topic_ids", raises_at_once),
+        ("topic_ids", raises_later),
+        ("topic_ids", leaves_all_out),
+    ],
+)
+def test_a_failing_client_is_an_answer_and_not_a_hang(
+    method: str, fails: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is answered, however the client fails, and so is the next one."""
+    memory, now = MemoryCoordinator(), [0.0]
+    memory.broker.create_topic("t", 1)
+    guard = LogGuard(memory, lambda: now[0])
+
+    def ask() -> str:
+        now[0] += 60.0
+        if method != "commit":
+            return outcome(guard.fetch("g", [WHERE], 5.0))
+        topic_id = memory.broker.topic_ids(["t"])["t"]
+        assert isinstance(topic_id, str)
+        offsets = {WHERE: OffsetAndMetadata(1)}
+        return outcome(guard.commit("g", offsets, {"t": topic_id}, 5.0))
+
+    assert ask() == "None"
+    with monkeypatch.context() as broken:
+        broken.setattr(memory, method, fails)
+        why = "leaves it out" if fails is leaves_all_out else "no more threads"
+        assert why in ask()
+    assert ask() == "None"
