@@ -25,6 +25,8 @@ _QUERIES = [
     *(rule["expr"] for group in _RULES["groups"] for rule in group["rules"]),
     *(target["expr"] for panel in _BOARD["panels"] for target in panel["targets"]),
 ]
+_RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+_REPOSITORY = "https://github.com/offsetmgr/offsetmgr"
 _SYSTEMD = DEPLOY / "systemd"
 _COMPOSE = DEPLOY / "compose" / "compose.yaml"
 _KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -59,6 +61,23 @@ def installed(name: str) -> str:
 def test_queries_are_valid(query: str) -> None:
     """Each query is valid PromQL, with the types of functions and operators."""
     promql_parser.parse(query)  # raises ValueError
+
+
+_ALERTS = [rule for group in _RULES["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", _ALERTS, ids=lambda rule: rule["alert"])
+def test_alerts_link_to_their_sections_of_the_runbook(rule: dict[str, Any]) -> None:
+    """Each section says what the alert means, what to look at, and when to wake somebody."""
+    url, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert url == f"{_REPOSITORY}/blob/main/docs/runbook.md"
+    assert anchor == rule["alert"].lower()
+    _, _, section = _RUNBOOK.partition(f"\n## {rule['alert']}\n")
+    section = section.partition("\n## ")[0]
+    for part in ("**Meaning:**", "**Look ", "**Do", "**Wake "):
+        assert part in section, part
+    severity = rule["labels"]["severity"]
+    assert re.search(rf"^\| {severity} \|.*\b{rule['alert']}\b", _RUNBOOK, re.MULTILINE)
 
 
 def test_prometheus_finds_its_rules_and_the_service() -> None:
