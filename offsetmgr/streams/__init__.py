@@ -43,8 +43,8 @@ from offsetmgr.streams.tester import QueueTracker, Tester
 if TYPE_CHECKING:
     from offsetmgr.streams.kafka import kafka_emitter as kafka_emitter
     from offsetmgr.streams.memory import MemoryStorage as MemoryStorage
+    from offsetmgr.streams.planning import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.processor import Processor as Processor
-    from offsetmgr.streams.processor import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.progress import ProcessorStats as ProcessorStats
     from offsetmgr.streams.registry import RegistryCodec as RegistryCodec
     from offsetmgr.streams.rows import ViewReader as ViewReader
@@ -91,7 +91,7 @@ _LAZY: Final = {
     "LmdbStorage": "storage",
     "MemoryStorage": "memory",
     "Processor": "processor",
-    "ProcessorSettings": "processor",
+    "ProcessorSettings": "planning",
     "ProcessorStats": "progress",
     "RegistryCodec": "registry",
     "RocksStorage": "storage",

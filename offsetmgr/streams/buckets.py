@@ -232,8 +232,9 @@ class _Batch:
         try:
             self._engine.check_visitor(visitor)
             meta = msgspec.json.decode(control.value or b"null")
-        except ValueError as error:
-            self._attempt(control, self._refuse, control, f"the visit cannot be made: {error}")
+        except Exception as error:  # noqa: BLE001 -- anybody may write to the loop
+            problem = f"the visit cannot be made: {error_text(error)}"
+            self._attempt(control, self._refuse, control, problem)
             return
         for key, value in list(self._table.items()):
             row = control._replace(topic=visitor, key=key, value=value, headers=None)

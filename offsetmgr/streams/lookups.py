@@ -31,8 +31,10 @@ _lock: Final = threading.Lock()
 def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Rows:
     """Return the rows of a table, of the view whose store is at ``view`` if one runs on this host.
 
-    Else they are read once in this process from the topic, by threads that go on.  Raises
-    TopicsError where the view is of another topic, or the topic cannot be read.
+    Else they are read once in this process from the topic, by threads that go on.  Returns once
+    they are complete, so that an unreadable table fails no single message.  Raises TopicsError
+    where the view is of another topic, or the topic cannot be read; OffsetTimeoutError where that
+    takes longer than ``RECOVERY_S``.
     """
     key = (repr(sorted(kafka.items())), topic)
     with _lock:
@@ -42,7 +44,8 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
         rows = _tables.get(key)
         if rows is None or rows.failed:
             rows = _tables[key] = TopicRows(kafka, topic)
-        return rows
+    rows.wait()
+    return rows
 
 
 def _live_store(path: str, topic: str) -> LmdbReader | None:
@@ -61,8 +64,8 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
 class TopicRows:
     """The committed rows of a topic, in memory; up to date to within a fraction of a second.
 
-    A `get` waits until all has been read that the topic held when reading began: the first one, and
-    those after the topic was recreated.
+    `wait` and `get` wait until all has been read that the topic held when reading began, also after
+    the topic was recreated.  Both raise TopicsError and OffsetTimeoutError, as ``rows_of``.
     """
 
     def __init__(self, kafka: Mapping[str, Any], topic: str) -> None:
@@ -82,18 +85,20 @@ class TopicRows:
         return self._reader.error is not None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the row of ``key``, None without one.
+        """Return the row of ``key``, None without one."""
+        self.wait()
+        return self._storage.get(key)
 
-        Raises TopicsError where the topic cannot be read, OffsetTimeoutError where reading it
-        takes longer than ``RECOVERY_S``.
-        """
+    def wait(self) -> None:
+        """Return once all rows can be read."""
         caught_up = self._reader.caught_up
         if not caught_up.is_set() and not caught_up.wait(RECOVERY_S):
-            text = f"the lookup table {self._topic} was not read within {RECOVERY_S:.0f} s"
-            raise OffsetTimeoutError(f"{text}: is Kafka reachable from the executors?")
+            parts = self._reader.partitions.values()
+            why = next((part.error for part in parts if part.error), "Kafka is slow")
+            text = f"the lookup table {self._topic} was not read within {RECOVERY_S:.0f} s: {why}"
+            raise OffsetTimeoutError(text)
         if self._reader.error is not None:
             raise self._unreadable(self._reader.error) from self._reader.error
-        return self._storage.get(key)
 
     def _unreadable(self, error: Exception) -> TopicsError:
         return TopicsError(f"the lookup table {self._topic} cannot be read: {error}")

@@ -110,8 +110,6 @@ class Progress:
         self.read_s = now_s
         """Time of the last message, or of the connection."""
         self.error: str | None = None
-        self.at_end = False
-        """True if all is stored that can be read."""
         self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_S)
 
     @property
@@ -136,7 +134,6 @@ class Progress:
         self.target = target
         self.read_s = now_s
         self.connect_s = self.error = None
-        self.at_end = False
         self.backoff.connected(now_s)
         self.state = TableState.RECOVERING
 
@@ -152,7 +149,6 @@ class Progress:
         """Connect at once, with nothing stored."""
         self.connect_s = now_s
         self.next_offset = None
-        self.at_end = False
         self.state = TableState.CONNECTING
 
     def wrote(self, count: int, last: int | None, end: int | None, now_s: float) -> None:
@@ -164,7 +160,6 @@ class Progress:
         if end is not None:
             # It lies behind markers of transactions, which have offsets too.
             self.next_offset = max(end, self.next_offset or 0)
-        self.at_end = end is not None
 
     def sample(self, now_s: float) -> None:
         """Remember the number of rows once a second."""

@@ -8,45 +8,36 @@ failed after it had written is written again.
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark import commit_offsets, starting_offsets
+from offsetmgr.spark import commit_offsets
 from offsetmgr.spark.checkpoint import open_checkpoint
-from offsetmgr.streams import buckets
-from offsetmgr.streams.engine import Engine, NilHandling
-from offsetmgr.streams.errors import ProcessorError, TopicsError
-from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
+from offsetmgr.streams.engine import Engine
+from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.layout import TABLES
 from offsetmgr.streams.memory import MemoryStorage
-from offsetmgr.streams.messages import MAX_BYTES
+from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner, streams_of
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
-from offsetmgr.streams.query import Query, restore_table
 from offsetmgr.streams.spark_options import spark_options
-from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
 from offsetmgr.streams.visits import request_visit
-from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from typing_extensions import Self
 
-    from offsetmgr.answers import TopicLog
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark import OffsetCommits
     from offsetmgr.spark.checkpoint import Checkpoint
-    from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.layout import Layout
     from offsetmgr.streams.view import View
@@ -60,68 +51,6 @@ _POLL_S: Final = 0.2
 _LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class ProcessorSettings:
-    """Settings of a processor; a new checkpoint is needed to change those that say so."""
-
-    buckets: int | None = None
-    """Buckets of the table's keys; None takes one for each 5,000 rows that its topic holds, 128 to
-    4,096.  More make small batches dearer, fewer make a touched bucket dearer.  New checkpoint."""
-
-    bucket_bytes: int = 64 * 1024 * 1024
-    """Largest packed bucket; beyond it the processor fails and keeps nothing of the batch."""
-
-    parallelism: int | None = None
-    """Tasks of a batch; None takes the cluster's default parallelism.  New checkpoint."""
-
-    max_offsets_per_trigger: int = 500_000
-    """Messages of inputs and loop in a batch.  Tables are read whole in the first one."""
-
-    trigger_interval_s: float = 0.0
-    """Least time between the starts of two batches; 0 starts one as soon as there is data."""
-
-    missing: Missing = "latest"
-    """Start of an input where the group has committed nothing: an end of its log or a time;
-    ``error`` refuses to start.  An input that is added later begins there too."""
-
-    nil_handling: NilHandling = "ignore"
-    default_headers: Mapping[str, bytes | None] = field(default_factory=dict)
-    """Headers of every emit and loopback."""
-
-    dead_letters: str | None = None
-    """Topic for messages whose callback or codec fails; None stops the processor instead."""
-
-    record_ids: bool = False
-    """Add the header ``offsetmgr-id`` to emits: origin and number, the same when written again."""
-
-    defer_timeout_s: float = 60.0
-    """Longest wait of a batch for its deferred commits."""
-
-    lookup_views: Mapping[str, str] = field(default_factory=dict)
-    """Folders of views on the executors' hosts, by lookup table.  Where none runs, each Python
-    worker reads the table into its memory."""
-
-    topics: TopicSettings = field(default_factory=TopicSettings)
-    """Settings of the loop and the table when they are created."""
-
-    kafka_options: Mapping[str, str] = field(default_factory=dict)
-    """More options of Spark's Kafka source and sink.  Brokers and security come from ``kafka``, and
-    ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
-
-    def __post_init__(self) -> None:
-        """Raise InvalidValueError for what makes no sense."""
-        for name in ("buckets", "parallelism", "bucket_bytes", "max_offsets_per_trigger"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
-        timed = isinstance(self.missing, datetime) and self.missing.tzinfo is not None
-        if not timed and self.missing not in ("earliest", "latest", "error"):
-            fix = "give 'earliest', 'latest', 'error' or a datetime with a time zone"
-            raise InvalidValueError("missing", self.missing, "is unknown", fix)
-        if self.dead_letters is not None:
-            check_topic(self.dead_letters, "dead_letters")
 
 
 class Processor:
@@ -185,8 +114,15 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
-        with TopicManager(self._kafka, self.settings.topics) as topics:
-            query = self._planned(topics)
+        query = QueryPlanner(
+            self._spark,
+            self._engine,
+            self.settings,
+            self._kafka,
+            self._options,
+            self._files(),
+            self._offsets,
+        ).query()
         self._layout = query.layout
         writer = query.frame().writeStream.format("kafka").options(**self._options)
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
@@ -195,7 +131,7 @@ class Processor:
         elif self.settings.trigger_interval_s:
             writer = writer.trigger(processingTime=f"{self.settings.trigger_interval_s} seconds")
         if self._offsets is not None and self._commits is None:
-            groups = dict.fromkeys(self._streams(), self.graph.group)
+            groups = dict.fromkeys(streams_of(self.graph), self.graph.group)
             self._commits = commit_offsets(
                 self._spark, self._offsets, groups=groups, query_name=self.graph.group
             )
@@ -311,7 +247,7 @@ class Processor:
 
         Spark measures a batch as a whole; for each partition of the table, see `view`.
         """
-        return stats_of(self._query, self.state, self._streams())
+        return stats_of(self._query, self.state, streams_of(self.graph))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -322,137 +258,6 @@ class Processor:
     @property
     def _reads_tables(self) -> bool:
         return self._layout is not None and TABLES in self._layout.topics
-
-    def _planned(self, topics: TopicManager) -> Query:
-        """Check and create topics, adapt the checkpoint, and return what makes the query."""
-        graph, settings, files = self.graph, self.settings, self._files()
-        partitions = self._prepared(topics)
-        streams = self._streams()
-        joins = [edge.topic for edge in graph.joint_tables]
-        logs = topics.logs([*streams, *joins, *([graph.table_topic] if graph.group_table else [])])
-
-        def positions(added: Collection[str]) -> dict[TopicPartition, int]:
-            return self._starts(topics, added, logs)
-
-        def restore() -> None:
-            table = graph.table_topic
-            number = partitions[table]
-            restore_table(self._spark, self._checkpoint, self._options, table, number)
-
-        start = Start(
-            graph,
-            streams,
-            logs,
-            settings.buckets,
-            positions,
-            restore,
-            loss_is_accepted=self._options.get("failOnDataLoss", "").lower() == "false",
-        )
-        layout = LayoutFiles(files).prepare(start)
-        # Spark takes them from its checkpoint if that has any.
-        starts: dict[str, dict[int, int]] = {}
-        for (topic, number), offset in ({} if files.has_offsets() else positions(streams)).items():
-            starts.setdefault(topic, {})[number] = offset
-        self._engine.limits = self._limits(topics)
-        roles = {topic: buckets.Source("join", topic) for topic in joins}
-        tables = layout.topics.get(TABLES, [])
-        plan = buckets.Plan(
-            engine=self._engine,
-            buckets=layout.buckets,
-            sources=[
-                *(roles.get(topic, buckets.Source("table", topic)) for topic in tables),
-                *(buckets.Source("stream", topic) for topic in streams),
-            ],
-            joins={topic: layout.join_name(topic) for topic in joins},
-            targets=self._targets(),
-            partitions=partitions,
-            lookup_kafka=self._kafka,
-            lookup_views=settings.lookup_views,
-            dead_letters=settings.dead_letters,
-            record_ids=settings.record_ids,
-            bucket_bytes=settings.bucket_bytes,
-            defer_timeout_s=settings.defer_timeout_s,
-        )
-        return Query(
-            self._spark,
-            layout,
-            plan,
-            self._options,
-            json.dumps(starts) if starts else "earliest",
-            settings.max_offsets_per_trigger,
-            settings.parallelism or self._spark.sparkContext.defaultParallelism,
-        )
-
-    def _streams(self) -> list[str]:
-        """Return the topics that the group consumes."""
-        streams = [edge.topic for edge in self.graph.input_streams]
-        if self.graph.loop_stream or self.graph.visitors:
-            streams.append(self.graph.loop_topic)
-        return streams
-
-    def _targets(self) -> list[str]:
-        """Return the topics that the processor writes."""
-        graph = self.graph
-        targets = [edge.topic for edge in graph.output_streams]
-        targets += [graph.table_topic] if graph.group_table else []
-        targets += [graph.loop_topic] if graph.loop_stream else []
-        targets += [self.settings.dead_letters] if self.settings.dead_letters else []
-        return targets
-
-    def _prepared(self, topics: TopicManager) -> dict[str, int]:
-        """Check and create topics; return the number of partitions of each."""
-        graph = self.graph
-        counts = prepare_topics(topics, graph)
-        if graph.visitors and graph.loop_topic not in counts:
-            number = max(counts[edge.topic] for edge in graph.copartitioned)
-            counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, number)
-        missing = [topic for topic in self._targets() if topic not in counts]
-        found = topics.partitions(missing)
-        for topic in missing:
-            if topic not in found:
-                text = f"group {graph.group} cannot start: topic {topic} does not exist"
-                raise TopicsError(f"{text}: create it, as the partition of a key depends on it")
-            counts[topic] = len(found[topic])
-        return counts
-
-    def _limits(self, topics: TopicManager) -> dict[str, int]:
-        """Return the largest record of each topic that the processor writes, in bytes."""
-        request = int(self._options.get("kafka.max.request.size", MAX_BYTES))
-        limits = dict.fromkeys(self._targets(), request)
-        if self._options.get("kafka.compression.type", "none") == "none":
-            # Brokers measure what is compressed.
-            for topic, most in topics.max_bytes(limits).items():
-                limits[topic] = min(request, most)
-        reserved = buckets.ID_BYTES if self.settings.record_ids else 0
-        return {topic: most - reserved for topic, most in limits.items()}
-
-    def _starts(
-        self, topics: TopicManager, streams: Collection[str], logs: Mapping[str, TopicLog]
-    ) -> dict[TopicPartition, int]:
-        """Return where to begin: with the loop at its beginning, with inputs as the settings say.
-
-        The ends are those of now, so that nothing is missed that comes after `start`.
-        """
-        missing = self.settings.missing
-        inputs = [topic for topic in streams if topic != self.graph.loop_topic]
-        known: dict[TopicPartition, int] = {}
-        if inputs and self._offsets is not None:
-            text = starting_offsets(self._offsets, self.graph.group, inputs, missing)
-            for topic, offsets in json.loads(text).items():
-                known |= {TopicPartition(topic, int(n)): at for n, at in offsets.items() if at >= 0}
-        elif inputs and missing == "error":
-            fix = "give offsets=, from which the group begins, or 'earliest' or 'latest'"
-            raise InvalidValueError("missing", missing, "leaves no place to begin", fix)
-        elif inputs and isinstance(missing, datetime):
-            known = topics.offsets_at(inputs, missing)
-        starts: dict[TopicPartition, int] = {}
-        for topic in streams:
-            for number, log in logs[topic].partitions.items():
-                early = topic == self.graph.loop_topic or missing == "earliest"
-                end = log.last_stable_offset or 0
-                partition = TopicPartition(topic, number)
-                starts[partition] = log.log_start_offset if early else known.get(partition, end)
-        return starts | known
 
     def _files(self) -> Checkpoint:
         return open_checkpoint(self._checkpoint, self._spark)

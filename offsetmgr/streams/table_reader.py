@@ -98,6 +98,13 @@ class _Answer(NamedTuple):
     """For so long tombstones stay in the topic; infinite if it is not compacted."""
 
 
+class _Ends(NamedTuple):
+    """The ends of all partitions at a time, kept until the table is read up to them."""
+
+    at_s: float
+    offsets: Mapping[int, int | None]
+
+
 class _Gathered:
     """Messages that were read and are not written yet."""
 
@@ -162,6 +169,9 @@ class TableReader:
         self._when_asked: dict[int, int | None] = {}
         """The next offsets of the connected partitions when Kafka was asked."""
         self._look_s = self._tick_s = self._seen_s = 0.0
+        self._asked_at_s = 0.0
+        """Time since 1970 of the last question."""
+        self._ends: _Ends | None = None
         self._writing: Future[None] | None = None
         self._warned: set[str] = set()
 
@@ -171,6 +181,7 @@ class TableReader:
         Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
         """
         self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
+        self._asked_at_s = time.time()
         try:
             answer = self._ask(connecting=True)
             self._topic_id = answer.log.topic_id
@@ -211,8 +222,7 @@ class TableReader:
                 self._look()
                 self._read()
             self._written()
-            if self._at_end():
-                self._plan.storage.note_seen(time.time())
+            self._note_seen()
         except Exception as error:  # noqa: BLE001 -- whatever a store or a callback raises
             # At the end of the process the pool's threads end first.
             self.error = error if threading.main_thread().is_alive() else None
@@ -236,6 +246,7 @@ class TableReader:
             due = any(part.is_due(now_s) for part in parts)
             if due or now_s >= self._look_s:
                 self._when_asked = {p.partition: p.next_offset for p in parts if p.connected}
+                self._asked_at_s = time.time()
                 self._asked = self._pool.submit(self._ask, connecting=due)
         elif self._asked.done():
             asked, self._asked = self._asked, None
@@ -258,12 +269,19 @@ class TableReader:
                 topic_partition = TopicPartition(self._topic, number)
                 _, end = self._consumer.get_watermark_offsets(topic_partition, cached=True)
                 part.high_watermark = max(end, part.high_watermark or 0)
-        if now_s >= self._seen_s and self._writing is None and self._at_end():
+        if now_s >= self._seen_s and self._writing is None and self._note_seen():
             self._seen_s = now_s + SEEN_S
-            self._plan.storage.note_seen(time.time())
 
-    def _at_end(self) -> bool:
-        return all(part.at_end for part in self.partitions.values())
+    def _note_seen(self) -> bool:
+        """Note in the store the time up to which no tombstone was missed, if it is a later one."""
+        ends, parts = self._ends, self.partitions
+        if ends is None or any(
+            (parts[n].next_offset or 0) < (at or 0) for n, at in ends.offsets.items()
+        ):
+            return False
+        self._plan.storage.note_seen(ends.at_s)
+        self._ends = None
+        return True
 
     def _take(self, answer: _Answer) -> None:
         now_s = time.monotonic()
@@ -292,6 +310,9 @@ class TableReader:
             if due or cut:
                 self._connect(part, ends, answer.delete_retention_s)
             self._watch_transaction(part)
+        if self._ends is None and all(part.connected for part in self.partitions.values()):
+            offsets = {n: ends.last_stable_offset for n, ends in logs.items() if not ends.failure}
+            self._ends = _Ends(self._asked_at_s, offsets) if len(offsets) == len(logs) else None
 
     def _failure(self, number: int, ends: PartitionLog | None) -> KafkaRequestError:
         if ends is None or ends.failure is None:
@@ -332,6 +353,7 @@ class TableReader:
         self.caught_up.clear()
         self._close_consumer()
         self._gathered = _Gathered()
+        self._ends = None
         self._plan.storage.clear(topic_id)
         for part in self.partitions.values():
             part.start_over(time.monotonic())

@@ -249,10 +249,12 @@ class TestPartitionsAndTopics:
         new = NewTopic(unique_name, 1, config=config)
         admin.create_topics([new])[unique_name].result(WAIT_S)
         send(kafka, unique_name, {"a": "1"})
+        began_s = time.time()
         with view_of(kafka, unique_name, tmp_path) as view:
             view.wait_until_running(WAIT_S)
         store = LmdbStorage(tmp_path)
         store.open(unique_name, "")
+        assert began_s <= (store.seen_s() or 0) <= time.time()
         # As if the tombstone of "ghost" had been compacted away meanwhile.
         store.apply({b"ghost": b"2"}, {})
         store.note_seen(time.time() - away_s)
@@ -295,3 +297,23 @@ def test_a_view_needs_rights_to_its_topic_alone(
         eventually(lambda: view.get("a"), "2")
     assert "delete.retention.ms of one day is assumed" in caplog.text
     assert caplog.text.count(group) == 1
+
+
+@pytest.mark.usefixtures("granted")
+def test_an_unreadable_lookup_table_fails_no_single_message(
+    kafka: DevKafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch begins once its tables can be read, or fails with the right that is missing."""
+    monkeypatch.setattr("offsetmgr.streams.lookups.RECOVERY_S", 2.0)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    send(kafka, unique_name, {"a": "1"})
+    assert rows_of(user_login(kafka), unique_name).get(b"a") == b"1"
+    unread = f"{unique_name}-unread"
+    create_topic(kafka, unread, 1)
+    binding = AclBinding(
+        ResourceType.TOPIC, unread, ResourcePatternType.LITERAL, f"User:{USER}", "*",
+        AclOperation.DESCRIBE, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    admin.create_acls([binding])[binding].result(WAIT_S)
+    with pytest.raises(OffsetTimeoutError, match=f"needs READ .*{unread}"):
+        rows_of(user_login(kafka), unread)

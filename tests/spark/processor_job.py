@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from offsetmgr import LocalOffsets
 from offsetmgr.streams import codecs, define_group, input, output, persist
-from offsetmgr.streams.processor import Processor, ProcessorSettings
+from offsetmgr.streams.planning import ProcessorSettings
+from offsetmgr.streams.processor import Processor
 from tests.spark.support import new_session
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError, TopicsError
-from offsetmgr.streams.processor import Processor, ProcessorSettings
+from offsetmgr.streams.planning import ProcessorSettings
+from offsetmgr.streams.processor import Processor
 from offsetmgr.types import TopicPartition as Partition
 from tests.conftest import create_topic
 from tests.spark.support import WAIT_S
@@ -297,11 +298,16 @@ class TestCounter:
 
     @staticmethod
     def counter(group: str, clicks: str) -> GroupGraph:
-        def increment(context: Context, _value: bytes) -> None:
+        def increment(context: Context, value: bytes) -> None:
             context.set_value((context.value() or 0) + 1)
+            if value == b"twice":
+                context.loopback(context.key, b"")
 
         return define_group(
-            group, input(clicks, codecs.Bytes(), increment), persist(codecs.Int64())
+            group,
+            input(clicks, codecs.Bytes(), increment),
+            loop(codecs.Bytes(), increment),
+            persist(codecs.Int64()),
         )
 
     def test_commits_the_group_and_recovers_from_its_table(
@@ -325,23 +331,28 @@ class TestCounter:
 
             first = processor("first", 4)
             first.run(available_now=True)
+            send(brokers, clicks, [("user-0", b"twice")])
+            for _ in range(2):  # the loop's message, and what it has caused
+                first.run(available_now=True)
             first.stop()
-            assert sum(offset.offset for offset in offsets.committed(group).values()) == 100
-            rows = {f"user-{number}": b"10" for number in range(10)}
+            assert sum(offset.offset for offset in offsets.committed(group).values()) == 102
+            rows = {f"user-{number}": b"10" for number in range(10)} | {"user-0": b"12"}
             assert table(brokers, graph.table_topic) == rows
-            # A new checkpoint, with another number of buckets, has the rows of the table's topic.
+            # A new checkpoint, with another number of buckets, has the rows of the table's topic,
+            # and processes no message again, those of the loop included.
             send(brokers, clicks, [(f"user-{number % 20}", b"") for number in range(100)])
             second = processor("second", 7)
             second.run(available_now=True)
             second.stop()
             rows = {f"user-{n}": b"15" if n < 10 else b"5" for n in range(20)}
+            rows["user-0"] = b"17"
             assert table(brokers, graph.table_topic) == rows
             assert second.recovered
             # What it reads back of its own table changes nothing.
             send(brokers, clicks, [("user-0", b"")])
             second.run(available_now=True)
             second.stop()
-            assert table(brokers, graph.table_topic) == rows | {"user-0": b"16"}
+            assert table(brokers, graph.table_topic) == rows | {"user-0": b"18"}
             with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
                 processor("second", 8).start()
 

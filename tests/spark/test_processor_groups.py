@@ -35,7 +35,8 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.processor import Processor, ProcessorSettings
+from offsetmgr.streams.planning import ProcessorSettings
+from offsetmgr.streams.processor import Processor
 from tests.conftest import create_topic
 from tests.secured import USER, user_login
 from tests.spark.support import WAIT_S

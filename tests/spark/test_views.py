@@ -14,7 +14,8 @@ from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import Context, codecs, define_group, input, lookup, output
 from offsetmgr.streams.kafka import kafka_emitter
-from offsetmgr.streams.processor import Processor, ProcessorSettings
+from offsetmgr.streams.planning import ProcessorSettings
+from offsetmgr.streams.processor import Processor
 from offsetmgr.streams.view import View
 from tests.conftest import create_topic
 from tests.spark.support import WAIT_S

@@ -31,7 +31,7 @@ def test_a_recovery_ends_at_the_end_that_was_there_when_it_connected() -> None:
     assert (stats.next_offset, stats.lag, stats.recovery) == (15, 15, 0.25)
     # Behind the last message stand markers of transactions.
     part.wrote(0, None, 20, 102.5)
-    assert (part.next_offset, part.at_end, part.hidden_from) == (20, True, 20)
+    assert (part.next_offset, part.hidden_from) == (20, 20)
     stats = part.stats(103.0)
     assert (stats.lag, stats.last_stable_offset, stats.recovery) == (10, 20, 0.5)
     part.last_stable_offset = 30

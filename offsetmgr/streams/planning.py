@@ -1,0 +1,258 @@
+"""Plans the query of a processor: its topics, the layout of its checkpoint, its first offsets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark import starting_offsets
+from offsetmgr.streams import buckets
+from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
+from offsetmgr.streams.messages import MAX_BYTES
+from offsetmgr.streams.query import Query, restore_table
+from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
+from offsetmgr.types import TopicPartition, check_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from offsetmgr.answers import TopicLog
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.spark.checkpoint import Checkpoint
+    from offsetmgr.spark.starting import Missing
+    from offsetmgr.streams.engine import Engine, NilHandling
+    from offsetmgr.streams.graph import GroupGraph
+
+
+@dataclass(frozen=True)
+class ProcessorSettings:
+    """Settings of a processor; a new checkpoint is needed to change those that say so."""
+
+    buckets: int | None = None
+    """Buckets of the table's keys; None takes one for each 5,000 rows that its topic holds, 128 to
+    4,096.  More make small batches dearer, fewer make a touched bucket dearer.  New checkpoint."""
+
+    bucket_bytes: int = 64 * 1024 * 1024
+    """Largest packed bucket; beyond it the processor fails and keeps nothing of the batch."""
+
+    parallelism: int | None = None
+    """Tasks of a batch; None takes the cluster's default parallelism.  New checkpoint."""
+
+    max_offsets_per_trigger: int = 500_000
+    """Messages of inputs and loop in a batch.  Tables are read whole in the first one."""
+
+    trigger_interval_s: float = 0.0
+    """Least time between the starts of two batches; 0 starts one as soon as there is data."""
+
+    missing: Missing = "latest"
+    """Start of an input where the group has committed nothing: an end of its log or a time;
+    ``error`` refuses to start.  An input that is added later begins there too."""
+
+    nil_handling: NilHandling = "ignore"
+    default_headers: Mapping[str, bytes | None] = field(default_factory=dict)
+    """Headers of every emit and loopback."""
+
+    dead_letters: str | None = None
+    """Topic for messages whose callback or codec fails; None stops the processor instead."""
+
+    record_ids: bool = False
+    """Add the header ``offsetmgr-id`` to emits: origin and number, the same when written again."""
+
+    defer_timeout_s: float = 60.0
+    """Longest wait of a batch for its deferred commits."""
+
+    lookup_views: Mapping[str, str] = field(default_factory=dict)
+    """Folders of views on the executors' hosts, by lookup table.  Where none runs, each Python
+    worker reads the table into its memory."""
+
+    topics: TopicSettings = field(default_factory=TopicSettings)
+    """Settings of the loop and the table when they are created."""
+
+    kafka_options: Mapping[str, str] = field(default_factory=dict)
+    """More options of Spark's Kafka source and sink.  Brokers and security come from ``kafka``, and
+    ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError for what makes no sense."""
+        for name in ("buckets", "parallelism", "bucket_bytes", "max_offsets_per_trigger"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
+        timed = isinstance(self.missing, datetime) and self.missing.tzinfo is not None
+        if not timed and self.missing not in ("earliest", "latest", "error"):
+            fix = "give 'earliest', 'latest', 'error' or a datetime with a time zone"
+            raise InvalidValueError("missing", self.missing, "is unknown", fix)
+        if self.dead_letters is not None:
+            check_topic(self.dead_letters, "dead_letters")
+
+
+def streams_of(graph: GroupGraph) -> list[str]:
+    """Return the topics that a group consumes: its inputs, and the loop if it has one or visits."""
+    streams = [edge.topic for edge in graph.input_streams]
+    if graph.loop_stream or graph.visitors:
+        streams.append(graph.loop_topic)
+    return streams
+
+
+class QueryPlanner(NamedTuple):
+    """Plans the queries of a processor."""
+
+    spark: SparkSession
+    engine: Engine
+    settings: ProcessorSettings
+    kafka: Mapping[str, Any]
+    """librdkafka's settings."""
+    options: Mapping[str, str]
+    """Options of Spark's Kafka source and sink."""
+    checkpoint: Checkpoint
+    offsets: Offsets | None
+    """The committed offsets of the group."""
+
+    def query(self) -> Query:
+        """Check and create topics, adapt the checkpoint, and return what makes the query.
+
+        Raises TopicsError, ProcessorError, and what `starting_offsets` raises.
+        """
+        with TopicManager(self.kafka, self.settings.topics) as topics:
+            return self._query(topics)
+
+    def _query(self, topics: TopicManager) -> Query:
+        graph, settings = self.engine.graph, self.settings
+        partitions = self._prepared(topics)
+        streams = streams_of(graph)
+        joins = [edge.topic for edge in graph.joint_tables]
+        logs = topics.logs([*streams, *joins, *([graph.table_topic] if graph.group_table else [])])
+
+        def positions(added: Collection[str]) -> dict[TopicPartition, int]:
+            return self._starts(topics, added, logs)
+
+        def restore() -> None:
+            table = graph.table_topic
+            number = partitions[table]
+            restore_table(self.spark, self.checkpoint.location, self.options, table, number)
+
+        start = Start(
+            graph,
+            streams,
+            logs,
+            settings.buckets,
+            positions,
+            restore,
+            loss_is_accepted=self.options.get("failOnDataLoss", "").lower() == "false",
+        )
+        layout = LayoutFiles(self.checkpoint).prepare(start)
+        # Spark takes them from its checkpoint if that has any.
+        starts: dict[str, dict[int, int]] = {}
+        begun = self.checkpoint.has_offsets()
+        for (topic, number), offset in ({} if begun else positions(streams)).items():
+            starts.setdefault(topic, {})[number] = offset
+        self.engine.limits = self._limits(topics)
+        roles = {topic: buckets.Source("join", topic) for topic in joins}
+        tables = layout.topics.get(TABLES, [])
+        plan = buckets.Plan(
+            engine=self.engine,
+            buckets=layout.buckets,
+            sources=[
+                *(roles.get(topic, buckets.Source("table", topic)) for topic in tables),
+                *(buckets.Source("stream", topic) for topic in streams),
+            ],
+            joins={topic: layout.join_name(topic) for topic in joins},
+            targets=self._targets(),
+            partitions=partitions,
+            lookup_kafka=self.kafka,
+            lookup_views=settings.lookup_views,
+            dead_letters=settings.dead_letters,
+            record_ids=settings.record_ids,
+            bucket_bytes=settings.bucket_bytes,
+            defer_timeout_s=settings.defer_timeout_s,
+        )
+        return Query(
+            self.spark,
+            layout,
+            plan,
+            self.options,
+            json.dumps(starts) if starts else "earliest",
+            settings.max_offsets_per_trigger,
+            settings.parallelism or self.spark.sparkContext.defaultParallelism,
+        )
+
+    def _targets(self) -> list[str]:
+        """Return the topics that the processor writes."""
+        graph = self.engine.graph
+        targets = [edge.topic for edge in graph.output_streams]
+        targets += [graph.table_topic] if graph.group_table else []
+        targets += [graph.loop_topic] if graph.loop_stream else []
+        targets += [self.settings.dead_letters] if self.settings.dead_letters else []
+        return targets
+
+    def _prepared(self, topics: TopicManager) -> dict[str, int]:
+        """Check and create topics; return the number of partitions of each."""
+        graph = self.engine.graph
+        counts = prepare_topics(topics, graph)
+        if graph.visitors and graph.loop_topic not in counts:
+            number = max(counts[edge.topic] for edge in graph.copartitioned)
+            counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, number)
+        missing = [topic for topic in self._targets() if topic not in counts]
+        found = topics.partitions(missing)
+        for topic in missing:
+            if topic not in found:
+                text = f"group {graph.group} cannot start: topic {topic} does not exist"
+                raise TopicsError(f"{text}: create it, as the partition of a key depends on it")
+            counts[topic] = len(found[topic])
+        return counts
+
+    def _limits(self, topics: TopicManager) -> dict[str, int]:
+        """Return the largest record of each topic that the processor writes, in bytes."""
+        request = int(self.options.get("kafka.max.request.size", MAX_BYTES))
+        limits = dict.fromkeys(self._targets(), request)
+        if self.options.get("kafka.compression.type", "none") == "none":
+            # Brokers measure compressed records.
+            for topic, most in topics.max_bytes(limits).items():
+                limits[topic] = min(request, most)
+        reserved = buckets.ID_BYTES if self.settings.record_ids else 0
+        return {topic: most - reserved for topic, most in limits.items()}
+
+    def _starts(
+        self, topics: TopicManager, streams: Collection[str], logs: Mapping[str, TopicLog]
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets to begin with: the group's, else those that the settings choose.
+
+        The loop is read from its beginning where the group has none.  The ends are those of now, so
+        that later messages are not missed.
+        """
+        missing, loop = self.settings.missing, self.engine.graph.loop_topic
+        inputs = [topic for topic in streams if topic != loop]
+        known: dict[TopicPartition, int] = {}
+        if self.offsets is not None:
+            loops = [topic for topic in streams if topic == loop]
+            known = self._committed(inputs, missing) | self._committed(loops, "earliest")
+        elif inputs and missing == "error":
+            fix = "give offsets=, from which the group begins, or 'earliest' or 'latest'"
+            raise InvalidValueError("missing", missing, "leaves no place to begin", fix)
+        elif inputs and isinstance(missing, datetime):
+            known = topics.offsets_at(inputs, missing)
+        starts: dict[TopicPartition, int] = {}
+        for topic in streams:
+            early = topic == loop or missing == "earliest"
+            for number, log in logs[topic].partitions.items():
+                end = log.last_stable_offset or 0
+                starts[TopicPartition(topic, number)] = log.log_start_offset if early else end
+        return starts | known
+
+    def _committed(self, topics: list[str], missing: Missing) -> dict[TopicPartition, int]:
+        """Return the committed offsets of topics, or those of the time ``missing``."""
+        if not topics or self.offsets is None:
+            return {}
+        text = starting_offsets(self.offsets, self.engine.graph.group, topics, missing)
+        return {
+            TopicPartition(topic, int(number)): offset
+            for topic, offsets in json.loads(text).items()
+            for number, offset in offsets.items()
+            if offset >= 0
+        }
