@@ -1,28 +1,41 @@
-"""Messages of a bucket: what fails is one message, whoever has written it."""
+"""Messages of a bucket: visits of any content, and deferred commits."""
 
 from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 
 from offsetmgr.retry_headers import ERROR
-from offsetmgr.streams import buckets, codecs, define_group, input, persist, visitor
+from offsetmgr.streams import (
+    ProcessingError,
+    buckets,
+    codecs,
+    define_group,
+    input,
+    persist,
+    visitor,
+)
 from offsetmgr.streams.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from offsetmgr.streams import Context
 
 DEEP = b"[" * 100_000
 
 
-@pytest.mark.parametrize("meta", [b"{", b"\xff", b'"\xff"', DEEP])
-@pytest.mark.parametrize("name", [b"\xff", b"unknown", b"v"])
-def test_a_visit_that_cannot_be_made_is_one_failed_message(name: bytes, meta: bytes) -> None:
-    """Anybody may write to the loop's topic: bad JSON, any depth, any name."""
-    graph = define_group(
-        "g",
-        input("in", codecs.String(), lambda ctx, value: ctx.set_value(value)),
-        persist(codecs.String()),
-        visitor("v", lambda ctx, value: ctx.set_value(value)),
-    )
-    plan = buckets.Plan(
+def keep(context: Context, value: str) -> None:
+    context.set_value(value)
+
+
+def plan(callback: Callable[[Context, str], object], **changed: Any) -> buckets.Plan:
+    text = codecs.String()
+    graph = define_group("g", input("in", text, callback), persist(text), visitor("v", keep))
+    made = buckets.Plan(
         engine=Engine(graph),
         buckets=1,
         sources=[buckets.Source("stream", "in"), buckets.Source("stream", "g-loop")],
@@ -34,12 +47,54 @@ def test_a_visit_that_cannot_be_made_is_one_failed_message(name: bytes, meta: by
         dead_letters="dead",
         record_ids=False,
         bucket_bytes=1_000,
-        defer_timeout_s=1.0,
+        defer_timeout_s=60.0,
     )
+    return made._replace(**changed)
+
+
+def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
+    """Return the records that the messages of one frame write."""
+    frame = pd.DataFrame(rows, columns=buckets.INPUT_COLUMNS)
+    frames = buckets.process_stateless(made, [frame])
+    return [record for written in frames for record in written.itertuples()]
+
+
+@pytest.mark.parametrize("meta", [b"{", b"\xff", b'"\xff"', DEEP])
+@pytest.mark.parametrize("name", [b"\xff", b"unknown", b"v"])
+def test_an_impossible_visit_is_one_failed_message(name: bytes, meta: bytes) -> None:
+    """Anybody may write to the loop's topic: bad JSON, any depth, any name."""
     visit = [{"key": buckets.VISIT_HEADER, "value": name}]
     rows = [(0, 0, 0, 1, b"k", b"row", None), (1, 0, 0, 1, b"0", meta, visit)]
-    (frame,) = buckets.process_stateless(plan, [pd.DataFrame(rows, columns=buckets.INPUT_COLUMNS)])
-    dead, row = frame.itertuples()
+    dead, row = processed(plan(keep), *rows)
     assert (dead.target, dead.value) == (1, meta)
     assert b"the visit cannot be made" in dict(dead.headers)[ERROR]
     assert (row.target, row.key, row.value) == (0, b"k", b"row")
+
+
+def defer(context: Context, value: str) -> None:
+    done = context.defer_commit()
+    error = ValueError("not stored") if value == "bad" else None
+    if value != "never":
+        threading.Thread(target=done, args=(error,)).start()
+    context.set_value(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("good", ""),
+        ("bad", "a deferred commit failed: ValueError: not stored"),
+        ("never", "not done within 0.1 s: on Spark a batch ends once its own are done, so call "),
+    ],
+)
+def test_a_batch_waits_for_its_deferred_commits(value: str, problem: str) -> None:
+    """One that fails or never comes stops the processor: its row is in the table already."""
+    made = plan(defer, defer_timeout_s=0.1 if value == "never" else 60.0)
+    message = (0, 0, 7, 1, b"k", value.encode(), None)
+    if not problem:
+        assert [row.value for row in processed(made, message)] == [b"good"]
+        return
+    with pytest.raises(ProcessingError) as failed:
+        processed(made, message)
+    assert problem in str(failed.value)
+    assert "in/0 at offset 7, key 'k'" in str(failed.value)
