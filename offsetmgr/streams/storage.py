@@ -89,7 +89,22 @@ class Storage(Protocol):
         """Called once a partition has recovered its rows."""
 
 
-class LmdbReader:
+class _Notes:
+    """Reads what a store keeps with its rows."""
+
+    def offset(self, partition: int) -> int | None:
+        offset = self._meta_value(_offset_name(partition))
+        return None if offset is None else int(offset)
+
+    def seen_s(self) -> float | None:
+        seen = self._meta_value(_SEEN)
+        return None if seen is None else float(seen)
+
+    def _meta_value(self, name: bytes) -> bytes | None:
+        raise NotImplementedError
+
+
+class LmdbReader(_Notes):
     """The rows of a view's lmdb store, while another process writes it or after that.
 
     A process opens a store once.  Raises ViewError where there is none at ``path``.
@@ -138,14 +153,6 @@ class LmdbReader:
                 if end is not None and key >= end:
                     return
                 yield key, value
-
-    def offset(self, partition: int) -> int | None:
-        found = self._meta_value(_offset_name(partition))
-        return None if found is None else int(found)
-
-    def seen_s(self) -> float | None:
-        found = self._meta_value(_SEEN)
-        return None if found is None else float(found)
 
     def _meta_value(self, name: bytes) -> bytes | None:
         with self._env.begin(self._meta) as txn:
@@ -294,7 +301,7 @@ class LmdbStorage(LmdbReader):
             txn.put(_EMPTY_KEY, value, db=self._meta)
 
 
-class RocksStorage:
+class RocksStorage(_Notes):
     """Rows in RocksDB, for tables larger than memory and keys of any length; the extra ``rocksdb``.
 
     Only its own process reads it.  ``fsync`` waits for the disk at each write.
@@ -341,10 +348,6 @@ class RocksStorage:
                 return
             yield name, value
 
-    def offset(self, partition: int) -> int | None:
-        found = self._meta_value(_offset_name(partition))
-        return None if found is None else int(found)
-
     def _meta_value(self, name: bytes) -> bytes | None:
         found: bytes | None = self._db.get(_META + name)
         return found
@@ -370,10 +373,6 @@ class RocksStorage:
         self._db.delete_range(b"", b"\xff")
         self._db[_META + _TOPIC] = topic
         self._db[_META + _TOPIC_ID] = topic_id.encode()
-
-    def seen_s(self) -> float | None:
-        found = self._meta_value(_SEEN)
-        return None if found is None else float(found)
 
     def note_seen(self, at_s: float) -> None:
         self._db[_META + _SEEN] = repr(at_s).encode()

@@ -10,22 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotAnsweredError
 from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from offsetmgr.answers import Failure
-from offsetmgr.codes import TIMED_OUT, error_info
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.errors import does_not_exist, request_error
 from offsetmgr.kafka.messages import headers_of
-from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.messages import Message as TableMessage
@@ -36,6 +32,7 @@ from offsetmgr.streams.partition_table import (
     beyond_log,
     missed_rows,
 )
+from offsetmgr.streams.topics import logs_of
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
@@ -65,11 +62,6 @@ _ROW_BYTES: Final = 200
 _IDLE_S: Final = 0.1
 _PAUSE_S: Final = 0.01
 _DAY_S: Final = 24 * 3600.0
-_ENDS: Final = {
-    "log_start_offset": EARLIEST,
-    "high_watermark": LATEST,
-    "last_stable_offset": LATEST,
-}
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 
@@ -492,13 +484,9 @@ class TableReader:
 
     def _ask(self, *, connecting: bool) -> _Answer:
         """Return the topic as it is now.  Raises KafkaRequestError."""
-        what, admin = f"description of topic {self._topic}", self._reader.admin
-        try:
-            found = topic_logs(admin, [self._topic], _ENDS, self._timeout_s, self._timeout_s)
-        except NotAnsweredError:
-            raise request_error(what, Failure(error_info(TIMED_OUT))) from None
-        topic = found[self._topic]
+        topic = logs_of(self._reader, [self._topic], self._timeout_s)[self._topic]
         if topic.failure is not None:
+            what = f"description of topic {self._topic}"
             raise request_error(what, topic.failure, topic=self._topic)
         return _Answer(topic, self._delete_retention_s() if connecting else _DAY_S)
 

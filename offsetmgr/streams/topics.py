@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -173,13 +173,7 @@ class TopicManager:
         names = sorted({*topics})
         deadline = Deadline(self._reader.timeout_s)
         while True:
-            try:
-                found = topic_logs(
-                    self._reader.admin, names, _ENDS, deadline.left_s, self._reader.timeout_s
-                )
-            except FutureTimeoutError:
-                failure = Failure(error_info(TIMED_OUT))
-                raise request_error(f"logs of {listed(names)}", failure) from None
+            found = logs_of(self._reader, names, deadline.left_s)
             failed = {
                 topic: failure
                 for topic, log in found.items()
@@ -260,6 +254,17 @@ class TopicManager:
             raise TopicsError(f"{text}, or set mismatch='warn'")
         if self.settings.mismatch == "warn":
             log.warning(text)
+
+
+def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str, TopicLog]:
+    """Return the ids, the ends and the last stable offsets of topics' logs, or their failures.
+
+    Raises KafkaRequestError without an answer within ``wait_s`` seconds.
+    """
+    try:
+        return topic_logs(reader.admin, topics, _ENDS, wait_s, reader.timeout_s)
+    except NotAnsweredError:
+        raise request_error(f"logs of {listed(topics)}", Failure(error_info(TIMED_OUT))) from None
 
 
 def _shown(config: Mapping[str, str]) -> str:
