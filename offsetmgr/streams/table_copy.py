@@ -5,6 +5,8 @@ from __future__ import annotations
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
+from confluent_kafka import OFFSET_BEGINNING
+
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.kafka.messages import headers_of
@@ -82,8 +84,8 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
             headers=headers, timestamp_ms=at_ms, wait=True,
         )  # fmt: skip
 
-    numbers = range(plan.source_partitions)
-    logs = [read_to_end(kafka, {TopicPartition(plan.source, n): 0}, timeout_s) for n in numbers]
+    parts = [TopicPartition(plan.source, number) for number in range(plan.source_partitions)]
+    logs = [read_to_end(kafka, {part: OFFSET_BEGINNING}, timeout_s) for part in parts]
     producer = MessageProducer({**kafka, "partitioner": PARTITIONER}, name="copy-table")
     copied = 0
     try:

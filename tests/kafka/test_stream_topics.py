@@ -7,7 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
@@ -83,9 +84,18 @@ def test_replication_is_compared(
 def test_a_table_is_copied_into_more_partitions(
     kafka: DevKafka, new_topic: TopicFactory, unique_name: str
 ) -> None:
-    """Tombstones and headers too; of a key in two partitions the younger message counts."""
+    """Tombstones and headers too; of a key in two partitions the younger message counts.
+
+    A partition may begin above 0.
+    """
     servers, source = kafka.bootstrap_servers, new_topic(2)
     producer = Producer({"bootstrap.servers": servers})
+    for number in range(9):
+        producer.produce(source, "gone", f"gone-{number}", 1)
+    assert producer.flush(60) == 0
+    admin = AdminClient({"bootstrap.servers": servers})
+    (cut,) = admin.delete_records([TopicPartition(source, 1, 9)]).values()
+    cut.result(60)
     headers: dict[str, str | bytes | None] = {"trace": b"1"}
     for number in range(200):
         key, value = f"k{number % 50}", None if number % 50 == 7 else str(number)
