@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.memory import MemoryStorage
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 RECOVERY_S: Final = 600.0
 """Longest wait of a lookup for the whole table."""
+
+_POLL_S: Final = 0.05
 
 GROUP: Final = "offsetmgr-lookup"
 """Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""
@@ -36,11 +40,11 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
     where the view is of another topic, or the topic cannot be read; OffsetTimeoutError where that
     takes longer than ``RECOVERY_S``.
     """
+    store = None if view is None else _live_store(view, topic)
+    if store is not None:
+        return store
     key = (repr(sorted(kafka.items())), topic)
     with _lock:
-        store = None if view is None else _live_store(view, topic)
-        if store is not None:
-            return store
         rows = _tables.get(key)
         if rows is None or rows.failed:
             rows = _tables[key] = TopicRows(kafka, topic)
@@ -49,16 +53,25 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
 
 
 def _live_store(path: str, topic: str) -> LmdbReader | None:
-    """Return the store of a view that runs; None where none does."""
-    if path not in _stores:
-        if not (Path(path) / "data.mdb").exists():
-            return None
-        _stores[path] = LmdbReader(path)
-    store = _stores[path]
+    """Return the store of a view that runs, once it has read its table; None where none runs."""
+    with _lock:
+        if path not in _stores:
+            if not (Path(path) / "data.mdb").exists():
+                return None
+            _stores[path] = LmdbReader(path)
+        store = _stores[path]
     if store.topic != topic:
         text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"
         raise TopicsError(f"{text}: correct lookup_views")
-    return store if store.live else None
+    deadline = Deadline(RECOVERY_S)
+    while store.live:
+        if store.complete:
+            return store
+        if deadline.over:
+            text = f"the view at {path} has not read the table {topic} within {RECOVERY_S:.0f} s"
+            raise OffsetTimeoutError(text)
+        time.sleep(_POLL_S)
+    return None
 
 
 class TopicRows:

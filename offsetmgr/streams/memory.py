@@ -47,7 +47,7 @@ class MemoryStorage:
     def seen_s(self) -> float | None:
         return None
 
-    def note_seen(self, at_s: float) -> None:
+    def note_seen(self, at_s: float, *, complete: bool) -> None:
         """Nothing is to be noted."""
 
     def flush(self) -> None:

@@ -146,6 +146,10 @@ class ViewReader(TableRows):
         """True if a view runs that writes the store."""
         return self._store.live
 
+    @property
+    def has_caught_up(self) -> bool:
+        return self._store.complete
+
     def close(self) -> None:
         """End; later reads raise."""
         self._store.close()

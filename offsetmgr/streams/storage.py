@@ -38,6 +38,7 @@ _META: Final = b"meta"
 _TOPIC: Final = b"topic"
 _TOPIC_ID: Final = b"topic-id"
 _SEEN: Final = b"seen"
+_COMPLETE: Final = b"complete"
 _EMPTY_KEY: Final = b"empty-key"
 """The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -82,8 +83,8 @@ class Storage(Protocol):
     def seen_s(self) -> float | None:
         """Return the time, since 1970, until which no deletion was missed; None of a new store."""
 
-    def note_seen(self, at_s: float) -> None:
-        """Keep a new such time."""
+    def note_seen(self, at_s: float, *, complete: bool) -> None:
+        """Keep a new such time; ``complete`` says that the table was read to its end."""
 
     def flush(self) -> None:
         """Called once a partition has recovered its rows."""
@@ -120,6 +121,11 @@ class LmdbReader(_Notes):
     def topic(self) -> str:
         """The table's topic."""
         return (self._meta_value(_TOPIC) or b"").decode()
+
+    @property
+    def complete(self) -> bool:
+        """True if the whole table was read: a row that is missing does not exist."""
+        return self._meta_value(_COMPLETE) is not None
 
     @property
     def live(self) -> bool:
@@ -253,9 +259,11 @@ class LmdbStorage(LmdbReader):
             txn.put(_TOPIC, self._topic.encode(), db=self._meta)
         self._empty = True
 
-    def note_seen(self, at_s: float) -> None:
+    def note_seen(self, at_s: float, *, complete: bool) -> None:
         with self._env.begin(self._meta, write=True) as txn:
             txn.put(_SEEN, repr(at_s).encode())
+            if complete:
+                txn.put(_COMPLETE, b"1")
 
     def flush(self) -> None:
         self._env.sync(self._fsync)
@@ -374,7 +382,7 @@ class RocksStorage(_Notes):
         self._db[_META + _TOPIC] = topic
         self._db[_META + _TOPIC_ID] = topic_id.encode()
 
-    def note_seen(self, at_s: float) -> None:
+    def note_seen(self, at_s: float, *, complete: bool) -> None:  # noqa: ARG002 -- only we read it
         self._db[_META + _SEEN] = repr(at_s).encode()
 
     def flush(self) -> None:

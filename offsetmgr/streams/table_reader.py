@@ -271,7 +271,7 @@ class TableReader:
             (parts[n].next_offset or 0) < (at or 0) for n, at in ends.offsets.items()
         ):
             return False
-        self._plan.storage.note_seen(ends.at_s)
+        self._plan.storage.note_seen(ends.at_s, complete=True)
         self._ends = None
         return True
 
@@ -325,7 +325,7 @@ class TableReader:
         elif missed:
             log.warning("table %s/%d: %s", self._topic, number, missed)
         if storage.seen_s() is None:
-            storage.note_seen(time.time())  # from its beginning on nothing is missed
+            storage.note_seen(time.time(), complete=False)  # nothing is missed from now on
         start = ends.log_start_offset if stored is None else max(stored + 1, ends.log_start_offset)
         stable = ends.last_stable_offset
         target = stable if self._plan.until_stable and stable else ends.high_watermark
@@ -345,7 +345,7 @@ class TableReader:
         self.caught_up.clear()
         self._close_consumer()
         self._gathered = _Gathered()
-        self._ends = None
+        self._ends, self._seen_s = None, 0.0
         self._plan.storage.clear(topic_id)
         for part in self.partitions.values():
             part.start_over(time.monotonic())

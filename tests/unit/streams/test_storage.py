@@ -72,7 +72,7 @@ def test_a_store_keeps_its_rows_and_its_topic(
     store.open("prices", "second")
     assert (store.get(b"k"), store.offset(3), store.seen_s()) == (None, None, None)
     store.apply({b"k": b"w", b"": b"unnamed"}, {3: 0})
-    store.note_seen(1.5)
+    store.note_seen(1.5, complete=True)
     assert store.seen_s() == 1.5
     store.clear("third")
     assert [*store.items(b"", None), store.offset(3), store.seen_s()] == [None, None]
@@ -114,30 +114,51 @@ def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
 
 READ = """
 import sys
-from offsetmgr.streams import codecs
+from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.streams import codecs, lookups
 from offsetmgr.streams.rows import ViewReader
 with ViewReader(sys.argv[1], codecs.String()) as reader:
-    print(reader.topic, reader.live, list(reader), reader.get("b"))
+    print(reader.topic, reader.live, list(reader), reader.get("b"), reader.has_caught_up)
+    live = reader.live
+lookups.RECOVERY_S = 0.1
+try:
+    print(live and lookups.rows_of({}, "prices", sys.argv[1]).get(b"b"))
+except OffsetTimeoutError as error:
+    print(error)
 """
 
 
 def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
-    """They see each write; one view alone may write."""
+    """They see each write; one view alone may write.
 
-    def read() -> str:
+    A lookup waits until the view has read its table, as a row that is missing may still come.
+    """
+
+    def read() -> list[str]:
         command = [sys.executable, "-c", READ, str(tmp_path)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()
+
+    late = f"the view at {tmp_path} has not read the table prices within 0 s"
 
     store = LmdbStorage(tmp_path)
     store.open("prices", "")
     store.apply({b"a": b"1"}, {0: 0})
-    assert read() == "prices True [('a', '1')] None"
+    assert read() == ["prices True [('a', '1')] None False", late]
+    store.note_seen(1.5, complete=False)
+    assert read()[1] == late
+    store.note_seen(1.5, complete=True)
+    assert read() == ["prices True [('a', '1')] None True", "None"]
     store.apply({b"b": b"2"}, {0: 1})
-    assert read() == "prices True [('a', '1'), ('b', '2')] 2"
+    assert read() == ["prices True [('a', '1'), ('b', '2')] 2 True", "b'2'"]
+    store.clear("")
+    assert read()[1] == late
+    store.note_seen(1.5, complete=True)
+    store.apply({b"a": b"1", b"b": b"2"}, {0: 1})
     with pytest.raises(ViewError, match=r"another view has the store at .* open"):
         LmdbStorage(tmp_path).open("prices", "")
     store.close()
-    assert read() == "prices False [('a', '1'), ('b', '2')] 2"
+    assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
         ViewReader(tmp_path / "elsewhere", codecs.String())
 
