@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
@@ -115,8 +116,8 @@ class Engine:
     def _call(self, callback: Callback, message: Message, value: Any, tables: Tables) -> Effects:
         context = Context(self.graph, message, tables, self._default_headers)
         try:
-            callback(context if self._wrapper is None else self._wrapper(context), value)
-            failure = context.failure or self._too_large(context.records)
+            result = callback(context if self._wrapper is None else self._wrapper(context), value)
+            failure = context.failure or _not_run(result) or self._too_large(context.records)
         except BaseException as error:  # noqa: BLE001 -- callbacks raise anything
             failure = context.failure or error
         finally:
@@ -140,6 +141,16 @@ class Engine:
                     "producer, max.message.bytes of the topic)"
                 )
         return None
+
+
+def _not_run(result: object) -> ContextError | None:
+    """Return an error if a callback returned its code instead of running it."""
+    if isinstance(result, (Coroutine, Generator, AsyncGenerator)):
+        if isinstance(result, Coroutine):
+            result.close()  # or Python warns that it was never awaited
+        kind = type(result).__name__
+        return ContextError(f"it returned a {kind}, which nobody runs: use def, without yield")
+    return None
 
 
 def _name(callback: Callback) -> str:

@@ -32,7 +32,7 @@ from offsetmgr.streams.engine import Effects, Engine
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 TEXT = codecs.String()
 MESSAGE = Message("in", b"bob", b"5", 3, 42, 1_000, [("a", b"1"), ("a", b"2"), ("b", None)])
@@ -321,6 +321,21 @@ def test_an_exception_of_any_kind_is_the_failure_of_its_message(
     with pytest.raises(ProcessingError, match=r"cannot decode the value .*: SystemExit"):
         Engine(graph).process(MESSAGE, Tables({}))
     assert "ValueError: \\ud800\\n2" in failure(lambda ctx, _: ctx.fail(ValueError("\ud800\n2")))
+
+
+def test_a_callback_that_does_not_run_is_a_failure() -> None:
+    """Neither a coroutine nor a generator is processed silently, also behind a lambda."""
+
+    async def waiting(ctx: Context, value: str) -> None:
+        ctx.set_value(value)
+
+    def yielding(ctx: Context, value: str) -> Iterator[str]:
+        ctx.set_value(value)
+        yield value
+
+    assert "returned a coroutine, which nobody runs: use def" in failure(waiting)
+    assert "returned a generator" in failure(yielding)
+    assert "returned a generator" in failure(lambda ctx, _value: yielding(ctx, "x"))
 
 
 def test_a_record_above_the_limit_is_a_failure() -> None:
