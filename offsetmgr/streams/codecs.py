@@ -12,6 +12,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 _INT64: Final = 2**63
+_PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of values that have no parts."""
 
 
 class Codec(Protocol):
@@ -75,7 +77,7 @@ class Json:
         self.type = type
 
     def encode(self, value: Any) -> bytes:
-        return msgspec.json.encode(value if self.type is Any else whole(value))
+        return msgspec.json.encode(whole(value))
 
     def decode(self, data: bytes) -> Any:
         value = msgspec.json.decode(data, type=self.type)
@@ -89,7 +91,7 @@ class MsgPack:
         self.type = type
 
     def encode(self, value: Any) -> bytes:
-        return msgspec.msgpack.encode(value if self.type is Any else whole(value))
+        return msgspec.msgpack.encode(whole(value))
 
     def decode(self, data: bytes) -> Any:
         value = msgspec.msgpack.decode(data, type=self.type)
@@ -102,15 +104,16 @@ def whole(value: Any) -> Any:
     msgspec writes what is in an instance alone, and of what it has made itself leaves a plain
     default with the class.
     """
-    if dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
-        for field in dataclasses.fields(value):
-            vars(value).setdefault(field.name, getattr(value, field.name))
-    for part in _parts(value):
-        whole(part)
+    for part in value.values() if type(value) is dict else _parts(value):
+        if type(part) not in _PLAIN:
+            whole(part)
     return value
 
 
 def _parts(value: Any) -> Iterable[Any]:
+    if dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
+        for field in dataclasses.fields(value):
+            vars(value).setdefault(field.name, getattr(value, field.name))
     if isinstance(value, (list, tuple, set, frozenset)):
         return value
     if isinstance(value, Mapping):

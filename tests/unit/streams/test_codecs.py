@@ -113,6 +113,8 @@ def test_defaults_of_a_dataclass_are_written_again(make_codec: Any) -> None:
     storage.apply({b"k": data}, {})
     converted = msgspec.convert({"name": "Bob"}, Person)
     assert "age" not in msgspec.to_builtins(converted)
+    (written,) = make_codec().decode(make_codec().encode([converted]))
+    assert written == {"name": "Bob", "age": 7, "homes": {}}
     rows = TableRows(storage, codec)
     assert rows.to_arrow().to_pylist() == [{"key": "k", "value": expected}]
     assert rows.get("k") == person
