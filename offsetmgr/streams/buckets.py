@@ -294,7 +294,7 @@ def _lookups(plan: Plan) -> dict[str, Rows]:
     tables = [edge.topic for edge in plan.engine.graph.lookup_tables]
     if not tables:
         return {}
-    from offsetmgr.streams.lookups import rows_of  # noqa: PLC0415 -- confluent-kafka
+    from offsetmgr.streams.lookups import rows_of  # noqa: PLC0415 -- lmdb
 
     return {
         table: rows_of(plan.lookup_kafka, table, plan.lookup_views.get(table)) for table in tables

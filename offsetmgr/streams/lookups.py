@@ -12,7 +12,6 @@ from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
-from offsetmgr.streams.table_reader import TablePlan, TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +82,11 @@ class TopicRows:
 
     def __init__(self, kafka: Mapping[str, Any], topic: str) -> None:
         """Raises TopicsError where the topic cannot be read."""
+        from offsetmgr.streams.table_reader import (  # noqa: PLC0415 -- confluent-kafka
+            TablePlan,
+            TableReader,
+        )
+
         self._topic = topic
         self._storage = MemoryStorage()
         plan = TablePlan(topic, self._storage, until_stable=True)

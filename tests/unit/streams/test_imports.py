@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Callable[[list[str], str], str]:
             f"import sys; sys.path.append({str(tmp_path)!r})",
         ]
         command[-1] += f"\n{script}"
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -115,6 +115,19 @@ plan = buckets.Plan(
 )
 for value in (b"drop", b"kept", b"\\xff"):
     print([frame["value"].tolist() for frame in buckets.process_stateless(plan, [frame(value)])])
+
+import fcntl
+from offsetmgr.streams import LmdbStorage
+from offsetmgr.streams.lookups import rows_of
+
+store = LmdbStorage("view")
+store.open("prices", "")
+store.apply({b"k": b"7"}, {0: 0})
+store.note_seen(1.0, complete=True)
+store.close()
+with open("view/view.lock") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as a view in another process
+    print(rows_of({}, "prices", "view").get(b"k"))
 assert "confluent_kafka" not in sys.modules
 """
 
@@ -129,8 +142,8 @@ def test_the_tester_and_a_views_store_need_the_extra_streams(
 def test_spark_workers_need_the_extras_streams_and_spark(
     run: Callable[[list[str], str], str],
 ) -> None:
-    """Also to write dead letters; lookups without a view need Kafka's client."""
-    expected = "[]\n[[b'kept']]\n[[b'\\xff']]\n"
+    """Dead letters and lookups in a view's store included; other lookups need Kafka's client."""
+    expected = "[]\n[[b'kept']]\n[[b'\\xff']]\nb'7'\n"
     assert run(["streams", "spark"], WORKER) == expected
 
 
