@@ -157,8 +157,8 @@ class LayoutFiles:
         texts = {self._next_name(): _text(layout)} if layout != known else {}
         newest = -1 if begun is None else begun.batch_id
         done = -1 if finished is None else finished.batch_id
-        texts |= self._moved(_Moves(known, layout, start), newest, done)
-        if done >= 0 and _moved(known, start):
+        texts |= self._edits(_Moves(known, layout, start), newest, done)
+        if done >= 0 and _table_moved(known, start):
             _log.warning("group %s: %s is written from its checkpoint", layout.group, layout.table)
             start.restore()
         if texts:
@@ -166,7 +166,7 @@ class LayoutFiles:
             self._write(texts)
         return layout
 
-    def _moved(self, moves: _Moves, newest: int, done: int) -> dict[str, str]:
+    def _edits(self, moves: _Moves, newest: int, done: int) -> dict[str, str]:
         """Return the files of Spark's that change, with their new texts.  Raises ProcessorError.
 
         Spark reads the positions at the end of its last two batches, ``newest`` and the one before;
@@ -366,7 +366,7 @@ def _table_problem(known: Layout, start: Start, new: str) -> str:
     if known.codec != start.codec:
         text = f"has rows of the codec {known.codec}, not of {start.codec}"
         return f"{text}; keep the codec, or give the group another name"
-    if _moved(known, start):
+    if _table_moved(known, start):
         text = f"has not written the rows in topic {table}, which was {known.table} or is recreated"
         fix = f"delete {table}, so that it is written from the checkpoint, or {new}"
         return f"{text}; {fix}" if rows else ""
@@ -379,7 +379,7 @@ def _table_problem(known: Layout, start: Start, new: str) -> str:
     return ""
 
 
-def _moved(known: Layout, start: Start) -> bool:
+def _table_moved(known: Layout, start: Start) -> bool:
     """Return True if the table's topic is another one than that which the checkpoint wrote."""
     table = start.table
     return bool(known.table and table) and (known.table != table or _recreated(known, start, table))
