@@ -310,6 +310,7 @@ def test_an_unreadable_lookup_table_fails_no_single_message(
     assert rows_of(user_login(kafka), unique_name).get(b"a") == b"1"
     unread = f"{unique_name}-unread"
     create_topic(kafka, unread, 1)
+    send(kafka, unread, {"a": "1"})
     binding = AclBinding(
         ResourceType.TOPIC, unread, ResourcePatternType.LITERAL, f"User:{USER}", "*",
         AclOperation.DESCRIBE, AclPermissionType.ALLOW,
