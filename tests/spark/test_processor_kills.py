@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from offsetmgr.local import LocalOffsets
-from offsetmgr.streams import Tester
+from offsetmgr.streams import Tester, TopicManager
 from tests.spark.processor_job import numbering
 from tests.spark.test_processor import messages, table
 from tests.spark.test_random_kills import GUARD_S, TICK_S, Driver
@@ -88,6 +88,7 @@ def test_table_and_outputs_end_as_in_the_tester(
     driver = ProcessorDriver(tmp_path, options)
     kills: Counter[str] = Counter()
     aborted = 0
+    topics = TopicManager(brokers)
     driver.start()
     try:
         while kills.total() < KILLS:
@@ -99,8 +100,8 @@ def test_table_and_outputs_end_as_in_the_tester(
                 continue
             for key in keys:
                 tester.consume(inputs, key, b"")
-            before = written(brokers, outputs)
-            until(driver, partial(has_more, brokers, outputs, before), "no batch is written")
+            before = written(topics, outputs)
+            until(driver, partial(has_more, topics, outputs, before), "no batch is written")
             if chance.random() < 0.5 and driver.kill_worker(chance):
                 kills["worker"] += 1
             elif driver.process.running():
@@ -112,9 +113,10 @@ def test_table_and_outputs_end_as_in_the_tester(
             def committed() -> int:
                 return sum(offset.offset for offset in offsets.committed(group).values())
 
-            until(driver, lambda: committed() >= written(brokers, inputs), "not all is read")
+            until(driver, lambda: committed() >= written(topics, inputs), "not all is read")
     finally:
         driver.close()
+        topics.close()
     topic = processor.graph.table_topic
     rows = {key: int(row) for key, row in table(brokers, topic).items()}
     assert rows == {key: processor.get(key) for key in tester.table_keys(topic)}
@@ -150,18 +152,10 @@ def transact(brokers: str, name: str, topic: str, keys: Iterable[str], *, commit
         producer.abort_transaction(GUARD_S)
 
 
-def written(brokers: str, topic: str) -> int:
-    """Return the number of messages in a topic."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "counts"})
-    try:
-        parts = consumer.list_topics(topic, timeout=GUARD_S).topics[topic].partitions
-        return sum(
-            consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=GUARD_S)[1]
-            for number in parts
-        )
-    finally:
-        consumer.close()
+def written(topics: TopicManager, topic: str) -> int:
+    """Return the end of a topic's log, summed over its partitions."""
+    return sum(log.high_watermark for log in topics.logs([topic])[topic].partitions.values())
 
 
-def has_more(brokers: str, topic: str, before: int) -> bool:
-    return written(brokers, topic) > before
+def has_more(topics: TopicManager, topic: str, before: int) -> bool:
+    return written(topics, topic) > before
