@@ -207,11 +207,14 @@ class OffsetService:
             keys = self._registry.stop(client, chosen, version)
             if keys:
                 self._stop_managers(client.name, client.identity, keys, asked.timeout_s)
-            leaving = [self._stopping[key] for key in chosen if key in self._stopping]
-            results: dict[ManagerKey, StopResult] = {}
-            for done in dict.fromkeys(each.done for each in leaving if each.client == client.name):
-                results |= await done
-            answer = flush_answer({key: results[key] for key in chosen if key in results})
+            # A stop may have ended a former manager of a key that another one is for.
+            leaving = {key: self._stopping[key] for key in chosen if key in self._stopping}
+            results = {
+                key: (await stop.done)[key]
+                for key, stop in leaving.items()
+                if stop.client == client.name
+            }
+            answer = flush_answer(results)
             left = len(answer.uncommitted)
             facts = {"group": asked.group, "managers": len(results), "uncommitted": left}
             self._audit.record(by, "stop", "done", **facts)

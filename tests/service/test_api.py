@@ -292,6 +292,14 @@ def test_stop_commits_and_gives_back(service: Running, etl: httpx.Client) -> Non
         assert submit(other, entry(0, 11), wait=True)["refused"] == []
 
 
+def test_a_stop_answers_for_the_newest_manager_of_a_partition(etl: httpx.Client) -> None:
+    """An earlier stop of its predecessor, and of others with it, says nothing of it."""
+    for last in (10, 20):
+        submit(etl, entry(0, last), *([entry(1, 5)] if last == 10 else []))
+        stopped = etl.post("/v1/stop", json={}).json()["committed"]
+        assert {e["partition"]: e["offset"] for e in stopped}[0] == last
+
+
 def test_a_successor_waits_for_the_stop_before_it(service: Running, etl: httpx.Client) -> None:
     """A partition on its way out is not refused: it is taken when it is free."""
     submit(etl, entry(0, 10), wait=True)
