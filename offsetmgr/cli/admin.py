@@ -317,7 +317,7 @@ def doctor(
 
 
 def spark_status(
-    checkpoint: Annotated[str, Option(help="The query's checkpointLocation.")],
+    checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
     group: Annotated[str | None, Option(help="Also compare it with this group.")] = None,
     *,
     kafka: KafkaOptions,
@@ -325,8 +325,9 @@ def spark_status(
 ) -> int:
     """Show the progress of a query, and whether a restart would lose or repeat anything.
 
-    The checkpoint must be on this machine. Exits with 1 if records would be lost or read again,
-    or if the group is not where the checkpoint is; with 2 if there is no such checkpoint.
+    A URL such as s3://bucket/path needs the extra follow. Exits with 1 if records would be lost or
+    read again, or if the group is not where the checkpoint is; with 2 if there is no such
+    checkpoint.
     """
     files = Checkpoint(checkpoint)
     partitions = positions(files)

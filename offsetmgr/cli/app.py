@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from offsetmgr.cli import admin, dlq, lag, streams
+from offsetmgr.cli import admin, dlq, lag, spark, streams
 from offsetmgr.cli.common import (
     DEFAULT_SERVICE,
     Exit,
@@ -20,11 +19,9 @@ from offsetmgr.cli.common import (
     failing_in_one_line,
     print_table,
 )
+from offsetmgr.cli.spark import Service, open_offsets
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service import version as installed_version
-
-if TYPE_CHECKING:
-    from offsetmgr.client.offsets import Offsets
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
@@ -109,15 +106,9 @@ def init_store(
 
 
 def reconcile(
-    checkpoint: Annotated[str, Option(help="The query's checkpointLocation.")],
+    checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
     group: Annotated[str, Option(help="The consumer group that mirrors it.")],
-    service: Annotated[
-        str,
-        Option(
-            envvar="OFFSETMGR_SERVICE",
-            help="Address of the service; kafka://host:port for a job without one.",
-        ),
-    ] = DEFAULT_SERVICE,
+    service: Service = DEFAULT_SERVICE,
     token_file: TokenFile = None,
     *,
     execute: Annotated[
@@ -139,19 +130,9 @@ def reconcile(
     - 1: the offsets could not be read or committed
     - 3: they differ, and --execute was not given; or --partial has left some
     """
-    from offsetmgr.client import OffsetClient
-    from offsetmgr.client.transport import Credentials
-    from offsetmgr.local import LocalOffsets
     from offsetmgr.spark import reconcile as compare
 
-    servers = service.removeprefix("kafka://")
-    made: Offsets
-    if servers == service:
-        credentials = Credentials.from_environment(os.environ, token_file)
-        made = OffsetClient(service, **credentials.files)
-    else:
-        made = LocalOffsets(servers)
-    with made as client:
+    with open_offsets(service, token_file) as client:
         found = compare(client, group, checkpoint)
         for problem in found.problems:
             print(problem)
@@ -251,7 +232,7 @@ def _commands(name: str, text: str) -> typer.Typer:
 
 
 config_app = _commands("config", "Look at the configuration.")
-spark_app = _commands("spark", "Compare the groups of Spark jobs with their checkpoints.")
+spark_app = _commands("spark", "Follow checkpoints of Spark jobs, and compare groups with them.")
 dlq_app = _commands("dlq", "Look at dead letters and replay them.")
 store_app = _commands("store", "Set up a database that keeps offsets.")
 view_app = _commands("view", "Keep a table's rows here and serve them.")
@@ -275,6 +256,8 @@ add_operators_command(app, admin.delete_offsets, timeout_s=30.0)
 add_operators_command(app, admin.delete_group, timeout_s=30.0)
 add_command(store_app, init_store, "init")
 add_command(spark_app, reconcile)
+add_command(spark_app, spark.follow)
+add_command(spark_app, spark.starting_offsets)
 add_operators_command(spark_app, admin.spark_status, "status")
 add_operators_command(dlq_app, dlq.list_letters, "list", timeout_s=30.0)
 add_operators_command(dlq_app, dlq.show, timeout_s=30.0)

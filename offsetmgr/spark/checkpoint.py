@@ -21,7 +21,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.files import Files, LocalFiles, check_location, open_files
+from offsetmgr.spark.files import Files, check_location, open_files
 from offsetmgr.spark.progress import read_offsets
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Checkpoint:
     """The checkpoint of a query."""
 
     def __init__(self, files: Files | str) -> None:
-        """``files`` may be a path or ``file:`` URL on this machine.  Raises InvalidValueError."""
-        self.files = LocalFiles(files) if isinstance(files, str) else files
+        """``files`` may be a path or a URL, as for ``open_files``.  Raises InvalidValueError."""
+        self.files = open_files(files, None) if isinstance(files, str) else files
         self.location = self.files.location
         self.names = self.files.names
         self.write, self.remove = self.files.write, self.files.remove
@@ -107,23 +107,39 @@ class Checkpoint:
 
         Raises InvalidValueError if this is not a checkpoint, or cannot be read.
         """
+        batch_id = self.newest_finished()
+        return None if batch_id is None else self.timed_batch(batch_id)[0]
+
+    def newest_finished(self) -> int | None:
+        """Return the number of the newest finished batch, from a list of all.  As above."""
         self._metadata()
         finished, planned = self._batches("commits"), set(self._batches("offsets"))
         for batch_id in sorted(planned.intersection(finished), reverse=True):
-            if self.read(f"commits/{batch_id}") and self.read(f"offsets/{batch_id}"):
-                return FinishedBatch(batch_id, self._ends(batch_id))
-        written = [batch_id for batch_id in finished if self.read(f"commits/{batch_id}")]
+            if self.is_finished(batch_id) and self.read(f"offsets/{batch_id}"):
+                return batch_id
+        written = [batch_id for batch_id in finished if self.is_finished(batch_id)]
         if written:
             self._lines(f"offsets/{max(written)}")  # raises what is wrong with it
         return None
+
+    def is_finished(self, batch_id: int) -> bool:
+        """Return True if Spark has written that the batch is over; asks for this file alone."""
+        return bool(self.read(f"commits/{batch_id}"))
+
+    def timed_batch(self, batch_id: int) -> tuple[FinishedBatch, float | None]:
+        """Return a finished batch, and when Spark planned it: seconds since 1970, if known.
+
+        Raises InvalidValueError if the checkpoint does not have it.
+        """
+        lines = self._lines(f"offsets/{batch_id}")
+        return FinishedBatch(batch_id, _lowest(_positions(lines))), _batch_time(lines[0:1])
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch that has its offsets; None if there is none."""
         for batch_id in sorted(self._batches("offsets"), reverse=True):
             text = self.read(f"offsets/{batch_id}")
             if text:
-                found = _BATCH_TIME.search(text)
-                return BegunBatch(batch_id, None if found is None else int(found[1]) / 1_000)
+                return BegunBatch(batch_id, _batch_time([text]))
         return None
 
     def problems(self) -> list[str]:
@@ -166,17 +182,9 @@ class Checkpoint:
         """Return the numbers of the batches in ``offsets`` or ``commits``."""
         return [int(name) for name in self.names(folder) if name.isdecimal()]
 
-    def _ends(self, batch_id: int) -> dict[TopicPartition, int]:
-        lowest: dict[TopicPartition, int] = {}
-        for position in self._positions(batch_id):
-            for partition, offset in position.items():
-                lowest[partition] = min(offset, lowest.get(partition, offset))
-        return lowest
-
     def _positions(self, batch_id: int) -> list[dict[TopicPartition, int]]:
         """Return each source's position at the end of a batch; empty for other than Kafka's."""
-        # The second line is about the batch: its watermark and settings.
-        return [_position(line) for line in self._lines(f"offsets/{batch_id}")[1:]]
+        return _positions(self._lines(f"offsets/{batch_id}"))
 
     def _positions_before(self, batch_id: int) -> list[dict[TopicPartition, int]]:
         """Return the sources' positions at the beginning of a batch; empty for the first."""
@@ -250,6 +258,24 @@ def batch_ranges(
         return run
 
     return decorate
+
+
+def _positions(lines: list[str]) -> list[dict[TopicPartition, int]]:
+    # The first line is about the batch: its watermark and settings.
+    return [_position(line) for line in lines[1:]]
+
+
+def _lowest(positions: list[dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    lowest: dict[TopicPartition, int] = {}
+    for position in positions:
+        for partition, offset in position.items():
+            lowest[partition] = min(offset, lowest.get(partition, offset))
+    return lowest
+
+
+def _batch_time(lines: list[str]) -> float | None:
+    found = _BATCH_TIME.search("".join(lines))
+    return None if found is None else int(found[1]) / 1_000
 
 
 def _position(line: str) -> dict[TopicPartition, int]:

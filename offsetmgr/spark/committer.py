@@ -109,6 +109,8 @@ class Subscription:
         self.warn_once = committer.warn_once
         self.unheard: dict[Run, Ask] = {}
         """Runs that have not reported anything yet."""
+        self.refusals: dict[str, OffsetManagerError] = {}
+        """Groups whose last offsets the client did not take, with the reason."""
         self.silent: dict[Run, Ask] = {}
         """Runs that never report anything."""
         self.look_around: Callable[[], None] = lambda: None
@@ -228,6 +230,12 @@ class Committer:
             self._lock.wait_for(lambda: done.done() and not self._left(groups), timeout)
             self._overdue |= groups
             self._report({key: self._unread[key] for key in self._left(groups)})
+
+    def drop(self, subscription: Subscription) -> None:
+        """Forget a subscription whose client stops the managers."""
+        with self._lock:
+            self._subscriptions.remove(subscription)
+        self.do(lambda: True)
 
     def do(self, task: _Task) -> Future[bool]:
         """Have it done by the thread, after all that it was given before."""
@@ -409,7 +417,7 @@ class Committer:
 
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
-        submitted = self._submit(group, decision.commits)
+        submitted = self._submit(by, group, decision.commits)
         if decision.unread:
             unread = [ManagerKey(group, *partition) for partition in decision.unread]
             self._unread.update(dict.fromkeys(unread))
@@ -422,7 +430,9 @@ class Committer:
         )
         self._log(group, decision, label)
 
-    def _submit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> int:
+    def _submit(
+        self, by: Subscription, group: str, commits: Mapping[TopicPartition, Commit]
+    ) -> int:
         """Hand the commits to the client; return how many it took."""
         batches: defaultdict[bool, dict[tuple[str, int], int | OffsetAndMetadata]]
         batches = defaultdict(dict)
@@ -432,11 +442,14 @@ class Committer:
             self._lost.discard(key)
             batches[commit.rewind][partition] = commit.offset
         taken = 0
+        if commits:
+            by.refusals.pop(group, None)
         # First those that go back: they may show that the topic was recreated.
         for rewind, offsets in sorted(batches.items(), reverse=True):
             try:
                 self._client.submit(group, offsets, rewind=rewind)
             except OffsetManagerError as error:
+                by.refusals[group] = error
                 self.warn_once(("submit", group, error.code), f"not committed: {error}")
             else:
                 taken += len(offsets)

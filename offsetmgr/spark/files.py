@@ -1,14 +1,18 @@
-"""The files of a checkpoint: on this machine, or wherever a session keeps them."""
+"""The files of a checkpoint: on this machine, in an object store, or where a session keeps them."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from offsetmgr.config import masked_url
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 
@@ -36,14 +40,8 @@ class LocalFiles:
 
     def __init__(self, location: str) -> None:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
-        parts = urlsplit(location)
-        if parts.scheme not in {"", "file"}:
-            hint = (
-                "give a path on this machine or, in a driver, spark= with the session that reads it"
-            )
-            raise InvalidValueError("checkpoint", location, f"lies on {parts.scheme}:", hint)
         self.location = location
-        self._root = Path(unquote(parts.path) if parts.scheme else location)
+        self._root = Path(unquote(urlsplit(location).path) if _scheme(location) else location)
 
     def read(self, name: str) -> str | None:
         try:
@@ -68,6 +66,64 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
+
+
+class UrlFiles:
+    """Files below a URL that fsspec reads: ``s3:``, ``gs:``, ``abfss:``, ``hdfs:`` and so on.
+
+    Logins, endpoints and proxies are taken from where the library of the file system takes them,
+    such as ``AWS_PROFILE`` and ``~/.aws`` for s3fs.  Any method but the constructor raises OSError.
+    """
+
+    def __init__(self, location: str) -> None:
+        """Raises InvalidValueError if a package is missing, or nothing reads such a URL."""
+        self.location = masked_url(location)
+        try:
+            import fsspec.core  # noqa: PLC0415 -- of an extra
+
+            self._system, root = fsspec.core.url_to_fs(location)
+        except ImportError as error:
+            hint = f"pip install 'offsetmgr[follow]' and the file system's package ({error})"
+            problem = "needs a package that is missing"
+            raise InvalidValueError("checkpoint", self.location, problem, hint) from None
+        except Exception as error:  # noqa: BLE001 -- of whichever library reads it
+            hint = "give a path, or a URL that fsspec reads, such as s3://bucket/path"
+            problem = f"cannot be opened ({type(error).__name__}: {error})"
+            raise InvalidValueError("checkpoint", self.location, problem, hint) from None
+        self._root = str(root).rstrip("/")
+
+    def read(self, name: str) -> str | None:
+        with self._failing(name):
+            try:
+                return bytes(self._system.cat_file(f"{self._root}/{name}")).decode()
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        with self._failing(folder):
+            self._system.invalidate_cache()
+            try:
+                paths = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+
+    def write(self, name: str, text: str) -> None:
+        with self._failing(name):
+            self._system.pipe_file(f"{self._root}/{name}", text.encode())
+
+    def remove(self, name: str) -> None:
+        with self._failing(name), suppress(FileNotFoundError):
+            self._system.rm_file(f"{self._root}/{name}")
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """Raise OSError for whatever the file system's library raises."""
+        try:
+            yield
+        except Exception as error:
+            text = f"{self.location}/{name} failed: {type(error).__name__}: {error}"
+            raise OSError(text) from error
 
 
 class SessionFiles:
@@ -117,15 +173,15 @@ class SessionFiles:
 
 
 def open_files(location: object, spark: SparkSession | None) -> Files:
-    """Return the files of a checkpoint, read by the session, or without one on this machine.
+    """Return the files of a checkpoint, read by the session if there is one.
 
     Sessions of Spark Connect read no files.  Raises InvalidValueError for a location that is not
-    text, or that only a session could read.
+    text, and as ``UrlFiles``.
     """
     path = check_location(location)
     jvm = getattr(spark, "_jvm", None)
     if spark is None or jvm is None:
-        return LocalFiles(path)
+        return LocalFiles(path) if _scheme(path) in {"", "file"} else UrlFiles(path)
     return SessionFiles(spark, jvm, path)
 
 
@@ -135,3 +191,7 @@ def check_location(location: object) -> str:
         hint = "give the query's checkpointLocation as text"
         raise InvalidValueError("checkpoint", location, "is not a path", hint)
     return location
+
+
+def _scheme(location: str) -> str:
+    return urlsplit(location).scheme if ":/" in location else ""

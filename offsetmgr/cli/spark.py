@@ -1,0 +1,200 @@
+"""The commands for Spark jobs that do not use this package themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager, suppress
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from offsetmgr.cli.common import DEFAULT_SERVICE, Exit, TokenFile, say
+from offsetmgr.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.spark.follow import FollowedQuery
+
+Service = Annotated[
+    str,
+    Option(
+        envvar="OFFSETMGR_SERVICE",
+        help="Address of the service; kafka://host:port to commit without one.",
+    ),
+]
+
+
+class Missing(str, Enum):
+    """The starts of a partition without a committed offset."""
+
+    earliest = "earliest"
+    latest = "latest"
+    error = "error"
+
+
+_FLUSH_S = 10.0
+_LOOK_S = 0.5
+"""Longest pause before a signal is noticed."""
+
+
+def open_offsets(service: str, token_file: str | None, name: str | None = None) -> Offsets:
+    """Return a client of the service, or of Kafka itself for ``kafka://host:port``."""
+    from offsetmgr.client import OffsetClient
+    from offsetmgr.client.transport import Credentials
+    from offsetmgr.local import LocalOffsets
+
+    servers = service.removeprefix("kafka://")
+    if servers != service:
+        return LocalOffsets(servers, name)
+    credentials = Credentials.from_environment(os.environ, token_file)
+    return OffsetClient(service, name, **credentials.files)
+
+
+def follow(
+    checkpoint: Annotated[
+        str,
+        Option(metavar="URL", help="A checkpointLocation: path or URL, with * for many."),
+    ],
+    group: Annotated[
+        str, Option(help="The consumer group; {name} stands for what the * matched.")
+    ] = "",
+    topic_group: Annotated[
+        list[str] | None,
+        Option(metavar="TOPIC=GROUP", help="Instead: the group of a topic; repeatable."),
+    ] = None,
+    service: Service = DEFAULT_SERVICE,
+    token_file: TokenFile = None,
+    interval: Annotated[float, Option(metavar="SECONDS", help="Between two looks.")] = 10.0,
+    keep_alive: Annotated[
+        float,
+        Option(metavar="SECONDS", help="A query without a batch for so long counts as stopped."),
+    ] = 3_600.0,
+    timeout: Annotated[float, Option(min=0.1, help="With --once: seconds for all of it.")] = 60.0,
+    *,
+    once: Annotated[bool, Option("--once", help="Commit what is finished now, and exit.")] = False,
+) -> int:
+    """Commit the offsets of Spark jobs that do not commit, by reading their checkpoints.
+
+    Any streaming query of Spark 3 or 4 can be followed, whatever its language; the job itself is
+    not changed. Finished batches alone are committed, one printed line each. It runs until SIGTERM
+    or Ctrl-C; the service does the same with [follow.NAME] in its configuration.
+
+    Exit status:
+
+    - 0: stopped; with --once, all was committed
+    - 1: with --once, a checkpoint could not be read, or its offsets were not committed
+    - 3: with --once, not all checkpoints were read in time
+    """
+    from offsetmgr.spark.follow import Follower
+    from offsetmgr.spark.follow_settings import Follow
+
+    wanted = Follow(checkpoint, group, _by_topic(topic_group), interval, keep_alive)
+    batches: SimpleQueue[FollowedQuery] = SimpleQueue()
+    with open_offsets(service, token_file, "offsetmgr spark follow") as client:
+        follower = Follower({"command": wanted}, client, on_batch=batches.put)
+        if once:
+            is_read = follower.once(timeout)
+            found = list(iter(lambda: None if batches.empty() else batches.get(), None))
+            are_committed = [_print_committed(client, batch) for batch in found]
+            are_well = [each.problem is None for each in follower.queries()]
+            if not is_read:
+                say(f"not all checkpoints were read within {timeout} s", error=True)
+            follower.close()
+            status = 0 if all([*are_committed, *are_well]) else Exit.TROUBLE
+            return status if is_read else Exit.INCOMPLETE
+        follower.start()
+        try:
+            with _until_signalled() as caught:
+                while not caught:
+                    with suppress(Empty):
+                        _print_committed(client, batches.get(timeout=_LOOK_S))
+        finally:
+            follower.close()
+    return 0
+
+
+def _print_committed(client: Offsets, batch: FollowedQuery) -> bool:
+    """Wait until a batch is committed, and print so; return False if it is not yet."""
+    are_committed = True
+    for group, offsets in batch.offsets.items():
+        flushed = client.flush(timeout=_FLUSH_S, group=group, partitions=offsets)
+        left = offsets.keys() - {key.topic_partition for key in flushed.committed}
+        records = "" if batch.records is None else f", {batch.records} records"
+        text = f"{group}  {batch.name}  batch {batch.batch_id}"
+        if left:
+            error = next((each.error for each in flushed.uncommitted.values()), None)
+            why = error or "the log says why"
+            say(f"{text}  {len(left)} partitions are not committed: {why}", error=True)
+        else:
+            say(f"{text}  {len(offsets)} partitions{records}")
+        are_committed &= not left
+    return are_committed
+
+
+def starting_offsets(
+    group: Annotated[str, Option(help="The consumer group to resume from.")],
+    topic: Annotated[list[str] | None, Option(metavar="NAME", help="Repeatable.")] = None,
+    pattern: Annotated[
+        str | None,
+        Option(metavar="REGEX", help="Instead: the source's subscribePattern."),
+    ] = None,
+    missing: Annotated[
+        Missing, Option(help="Where partitions without an offset start.")
+    ] = Missing.earliest,
+    checkpoint: Annotated[
+        str | None, Option(metavar="URL", help="Print earliest if this checkpoint has offsets.")
+    ] = None,
+    service: Service = DEFAULT_SERVICE,
+    token_file: TokenFile = None,
+    timeout: Annotated[float, Option(min=0.1, help="Seconds to wait for an answer.")] = 10.0,
+) -> None:
+    """Print a group's offsets as the JSON that the option startingOffsets of Spark takes.
+
+    A job in Scala, Java or SQL resumes from its group with it, if it has no checkpoint yet:
+
+    `.option("startingOffsets", "$(offsetmgr spark starting-offsets --group g --topic orders)")`
+    """
+    from offsetmgr.spark import starting_offsets as find
+
+    with open_offsets(service, token_file) as client:
+        print(
+            find(
+                client,
+                group,
+                topic,
+                missing.value,
+                pattern=pattern,
+                checkpoint=checkpoint,
+                timeout=timeout,
+            )
+        )
+
+
+def _by_topic(pairs: list[str] | None) -> dict[str, str]:
+    found = {}
+    for pair in pairs or ():
+        topic, equals, group = pair.partition("=")
+        if not equals:
+            raise InvalidValueError("--topic-group", pair, "has no '='", "write TOPIC=GROUP")
+        found[topic] = group
+    return found
+
+
+@contextmanager
+def _until_signalled() -> Iterator[list[int]]:
+    """Yield a list that has the number of the signal once SIGTERM or SIGINT has come."""
+    caught: list[int] = []
+    before = {
+        each: signal.signal(each, lambda number, _: caught.append(number))
+        for each in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,457 @@
+"""Follows the checkpoints of queries that do not commit: reads them, and commits what they finish.
+
+``follow_state`` decides when a checkpoint is read, ``group_state`` what its group commits, by the
+committer of ``commit_offsets``.  Here are the threads: one that keeps the times, and a few readers
+for each Follow, so that a bucket that does not answer delays no other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import Counter
+from datetime import datetime, timezone
+from queue import SimpleQueue
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from offsetmgr.config import masked_url
+from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import listed
+from offsetmgr.logs import SafeLogger
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.committer import Committer, Subscription
+from offsetmgr.spark.files import open_files
+from offsetmgr.spark.follow_settings import expand
+from offsetmgr.spark.follow_state import FollowedCheckpoint, look
+from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.spark.progress import Run, Snapshot
+from offsetmgr.workers import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.spark.checkpoint import FinishedBatch
+    from offsetmgr.spark.files import Files
+    from offsetmgr.spark.follow_settings import Follow
+    from offsetmgr.spark.follow_state import Seen
+    from offsetmgr.spark.group_state import Groups
+    from offsetmgr.types import TopicPartition
+
+_log = SafeLogger("offsetmgr.follow")
+
+READERS: Final = 8
+"""Threads that read the checkpoints of one Follow at once."""
+
+LOGS_S: Final = 5.0
+"""Longest wait for the logs of a query's topics, once for each start of it."""
+
+UNANSWERED_S: Final = 30.0
+"""A look that takes longer is a problem of its checkpoint."""
+
+
+class FollowedQuery(NamedTuple):
+    """A followed checkpoint as of its last look; or a Follow, if nothing matches it."""
+
+    follow: str
+    """The name of the Follow."""
+    name: str
+    """The text for ``{name}``; empty for a Follow itself."""
+    location: str
+    groups: tuple[str, ...] = ()
+    query_id: str | None = None
+    batch_id: int | None = None
+    batch_at_s: float | None = None
+    """When Spark planned the batch, in seconds since 1970."""
+    records: int | None = None
+    """Read since the batch that was seen before; None after the first."""
+    offsets: Mapping[str, Mapping[TopicPartition, int]] = {}
+    """The next offsets to read after the last batch, by group."""
+    looked_at_s: float | None = None
+    """The last look, in seconds since 1970."""
+    is_running: bool = False
+    """A batch was finished within ``keep_alive_s``."""
+    problem: str | None = None
+
+
+class Follower:
+    """Follows checkpoints from ``start`` to ``close``; any thread may call its methods."""
+
+    def __init__(
+        self,
+        follows: Mapping[str, Follow],
+        client: Offsets,
+        *,
+        on_batch: Callable[[FollowedQuery], object] | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``on_batch`` is called with each batch that was handed to ``client``."""
+        self.client = client
+        self.committer = Committer.of(client)
+        self.on_batch = on_batch
+        self.now, self.wall = now, wall
+        self.rng = Random()  # noqa: S311 -- jitter
+        self.requests: Counter[str] = Counter(read=0, list=0)
+        """Requests to file systems: for a file, and for the names in a folder."""
+        self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
+        """Looks that failed, by name of the Follow."""
+        self._searches = [_Search(self, name, each) for name, each in follows.items()]
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, _Task]] = []
+        self._numbers = itertools.count()
+        self._in_work = 0
+        self._readers: dict[str, _Readers] = {}
+        self._runs = self._closed = False
+        self._worker = Worker("offsetmgr-follow", self._run)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._runs = True
+        for search in self._searches:
+            self.schedule(search)
+        self._worker.ensure()
+
+    def close(self) -> None:
+        """Follow no more; a look that is under way commits nothing.
+
+        The managers are left to whoever closes the client.
+        """
+        with self._changed:
+            was_closed, self._closed = self._closed, True
+            self._changed.notify_all()
+            for readers in self._readers.values():
+                readers.close()
+        for each in [] if was_closed else self._followed():
+            each.drop()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def once(self, timeout: float) -> bool:
+        """Look at each checkpoint once; False if some have not answered in ``timeout`` seconds."""
+        deadline = Deadline(timeout)
+        for tasks in (lambda: self._searches, self._followed):
+            for task in tasks():
+                self._begin(task)
+            with self._changed:
+                if not self._changed.wait_for(lambda: not self._in_work, deadline.left_s):
+                    return False
+        self.committer.do(lambda: True).result(deadline.left_s)
+        return True
+
+    def queries(self) -> list[FollowedQuery]:
+        """Return what is known of each checkpoint, and of each Follow with a problem."""
+        searches = [each.view() for each in self._searches if each.problem]
+        return searches + [each.view() for each in self._followed()]
+
+    def _followed(self) -> list[_Followed]:
+        return [each for search in self._searches for each in list(search.found.values())]
+
+    # The thread that keeps the times.
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._changed:
+                pause_s = self._due[0][0] - self.now() if self._due else None
+                if pause_s is None or pause_s > 0:
+                    self._changed.wait(pause_s)
+                    continue
+                task = heapq.heappop(self._due)[2]
+            self._begin(task)
+
+    def schedule(self, task: _Task) -> None:
+        """Have a task done at its ``due_s``, and then again and again."""
+        if self._runs:
+            with self._changed:
+                heapq.heappush(self._due, (task.due_s, next(self._numbers), task))
+                self._changed.notify_all()
+
+    def _begin(self, task: _Task) -> None:
+        with self._changed:
+            self._in_work += 1
+            task.begun_s, name = self.now(), task.follow_name
+            readers = self._readers.setdefault(name, _Readers(name, self._do))
+        readers.put(task)
+
+    # The readers.
+
+    def _do(self, task: _Task) -> None:
+        try:
+            if not self._closed:
+                task.look()
+        except Exception as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
+            text = str(error) or type(error).__name__
+            task.failed(text if task.location in text else f"failed: {text}")
+        finally:
+            task.begun_s = None
+            with self._changed:
+                self._in_work -= 1
+                self._changed.notify_all()
+            if not task.is_gone:
+                self.schedule(task)
+
+    def count(self, files: Files) -> Files:
+        """Return files whose requests are counted."""
+        return _Counted(files, self.requests)
+
+
+class _Readers:
+    """Up to ``READERS`` threads for the tasks of one Follow."""
+
+    def __init__(self, name: str, do: Callable[[_Task], None]) -> None:
+        self._do = do
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._free = 0
+        self._workers: list[Worker] = []
+        self._name = name
+
+    def put(self, task: _Task) -> None:
+        with self._lock:
+            if self._free <= self._tasks.qsize() and len(self._workers) < READERS:
+                worker = Worker(f"offsetmgr-follow {self._name}", self._run)
+                if worker.ensure():
+                    self._workers.append(worker)
+        self._tasks.put(task)
+
+    def close(self) -> None:
+        for _ in self._workers:
+            self._tasks.put(None)
+
+    def _run(self) -> None:
+        while True:
+            self._free += 1
+            task = self._tasks.get()
+            self._free -= 1
+            if task is None:
+                return
+            self._do(task)
+
+
+class _Task:
+    """Something that is looked at again and again."""
+
+    def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
+        self.follower = follower
+        self.follow_name = follow_name
+        self.location = masked_url(location) if "://" in location else location
+        self.due_s = follower.now()
+        self.begun_s: float | None = None
+        """When the look began that is under way."""
+        self.problem: str | None = None
+        self.is_gone = False
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+    def failed(self, problem: str) -> None:
+        self.follower.failures[self.follow_name] += 1
+        self.report(problem)
+
+    def report(self, problem: str | None) -> None:
+        """Note the state, and log it if its cause is another than before."""
+        before, self.problem = self.problem, problem
+        if problem is not None and problem != before:
+            name = self.follow_name
+            _log.warning("checkpoint %s of follow %s: %s", self.location, name, problem)
+        elif problem is None and before is not None:
+            _log.info("checkpoint %s of follow %s is well again", self.location, self.follow_name)
+
+    def trouble(self) -> str | None:
+        """Return the problem, or that the look under way is not answered."""
+        begun_s = self.begun_s
+        late_s = 0.0 if begun_s is None else self.follower.now() - begun_s
+        return f"no answer for {late_s:.0f} s" if late_s > UNANSWERED_S else self.problem
+
+
+class _Search(_Task):
+    """The search for the checkpoints of one Follow."""
+
+    def __init__(self, follower: Follower, name: str, follow: Follow) -> None:
+        super().__init__(follower, name, follow.checkpoint)
+        self.follow = follow
+        self.found: dict[str, _Followed] = {}
+
+    def look(self) -> None:
+        now_s, follow = self.follower.now(), self.follow
+        self.due_s = now_s + follow.interval_s
+        locations = dict(expand(follow.checkpoint, self.follower.count))
+        self.report(None if locations else "nothing matches it")
+        for location, name in locations.items():
+            known = self.found.get(location)
+            if known is None:
+                known = self.found[location] = _Followed(self, location, name)
+                self.follower.schedule(known)
+            known.listed_s = now_s
+        for location, known in list(self.found.items()):
+            # A removed checkpoint counts in the minimum of its group as long as any other.
+            if location not in locations and now_s - known.listed_s > follow.keep_alive_s:
+                del self.found[location]
+                known.forget()
+
+    def failed(self, problem: str) -> None:
+        super().failed(problem)
+        self.due_s = self.follower.now() + self.follow.interval_s
+
+    def view(self) -> FollowedQuery:
+        return FollowedQuery(self.follow_name, "", self.location, problem=self.trouble())
+
+
+class _Followed(_Task):
+    """A followed checkpoint; one thread at a time looks at it."""
+
+    def __init__(self, search: _Search, location: str, name: str) -> None:
+        follower, follow = search.follower, search.follow
+        super().__init__(follower, search.follow_name, location)
+        self.name = name
+        self.listed_s = self.due_s
+        self.state = FollowedCheckpoint(
+            follow.interval_s, follow.keep_alive_s, self.due_s, follower.rng
+        )
+        self._search, self._url = search, location
+        self._checkpoint: Checkpoint | None = None
+        self._subscription: Subscription | None = None
+        self._run: Run | None = None
+        self._foreign: dict[TopicPartition, str] = {}
+        self._view = FollowedQuery(search.follow_name, name, self.location)
+
+    def look(self) -> None:
+        state, follower = self.state, self.follower
+        subscription, checkpoint = self._opened()
+        lists = state.lists(follower.now())
+        seen = look(checkpoint, state.seen, lists=lists, is_gapped=state.is_gapped)
+        before, run = state.seen, state.run
+        is_news = state.saw(seen, follower.now())
+        self.due_s = state.due_s
+        if subscription.refusals and not is_news and seen.batch is not None:
+            is_news, state.run = True, state.run + 1
+        if is_news and seen.batch is not None:
+            try:
+                if state.run != run or self._foreign:
+                    self._foreign = self._of_other_logs(seen.batch, subscription.groups)
+                self._commit(seen.query_id, seen.batch, subscription)
+            except BaseException:
+                state.seen = before  # to commit it at the next look
+                raise
+            self._show(seen, before, subscription.groups)
+        elif state.ends(follower.now()) and self._run is not None:
+            subscription.end(self._run)
+        self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
+        self.report(self._refusal(subscription))
+
+    def failed(self, problem: str) -> None:
+        super().failed(problem)
+        self.state.failed(self.follower.now())
+        self.due_s = self.state.due_s
+        self._view = self._view._replace(looked_at_s=self.follower.wall())
+        if self.state.ends(self.follower.now()):
+            self._end()
+
+    def forget(self) -> None:
+        """Let the group go on without a checkpoint that was removed."""
+        self.is_gone = True
+        self._end()
+        if self._subscription is not None and self._run is not None:
+            self._subscription.release(self._run.query_id)
+        self.drop()
+
+    def drop(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            self.follower.committer.drop(subscription)
+
+    def view(self) -> FollowedQuery:
+        return self._view._replace(is_running=self.state.is_running, problem=self.trouble())
+
+    def _opened(self) -> tuple[Subscription, Checkpoint]:
+        if self._subscription is None or self._checkpoint is None:
+            follower = self.follower
+            groups = self._search.follow.groups_of(self.name)
+            self._checkpoint = Checkpoint(follower.count(open_files(self._url, None)))
+            self._subscription = Subscription(follower.committer, groups, follower)
+            self._view = self._view._replace(groups=tuple(sorted(groups.names())))
+        return self._subscription, self._checkpoint
+
+    def _end(self) -> None:
+        if self._subscription is not None and self._run is not None:
+            self._subscription.end(self._run)
+
+    def _of_other_logs(self, batch: FinishedBatch, groups: Groups) -> dict[TopicPartition, str]:
+        """Return the partitions whose offset is of another log than the topic's, with reasons."""
+        offsets = {
+            partition: offset
+            for partition, offset in batch.offsets.items()
+            if groups.group_of(partition.topic) is not None
+        }
+        topics = {partition.topic for partition in offsets}
+        if not topics:
+            return {}
+        return foreign(offsets, read_logs(self.follower.client, topics, Deadline(LOGS_S)))
+
+    def _commit(self, query_id: str, batch: FinishedBatch, subscription: Subscription) -> None:
+        now = datetime.fromtimestamp(self.follower.wall(), timezone.utc)
+        own = {each: at for each, at in batch.offsets.items() if each not in self._foreign}
+        self._run = Run(query_id, str(self.state.run))
+        snapshot = Snapshot(
+            run=self._run,
+            name=self.location,
+            timestamp=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            batch_id=batch.batch_id,
+            sources=(own,),
+            problems={},
+        )
+        if not self.follower.closed:
+            subscription.put(snapshot)
+
+    def _show(self, seen: Seen, before: Seen | None, groups: Groups) -> None:
+        batch = seen.batch
+        if batch is None:
+            return
+        offsets: dict[str, dict[TopicPartition, int]] = {}
+        for partition, offset in batch.offsets.items():
+            group = groups.group_of(partition.topic)
+            if group is not None and partition not in self._foreign:
+                offsets.setdefault(group, {})[partition] = offset
+        records = None
+        if before is not None and before.batch is not None and before.query_id == seen.query_id:
+            known = before.batch.offsets
+            records = sum(at - known.get(each, 0) for each, at in batch.offsets.items())
+        self._view = self._view._replace(
+            query_id=seen.query_id,
+            batch_id=batch.batch_id,
+            batch_at_s=seen.at_s,
+            records=records,
+            offsets=offsets,
+        )
+        on_batch, view = self.follower.on_batch, self._view
+        if on_batch is not None:
+            self.follower.committer.do(lambda: on_batch(view))
+
+    def _refusal(self, subscription: Subscription) -> str | None:
+        """Return why offsets of the last batch are not committed."""
+        if self._foreign:
+            texts = [f"{partition}: {reason}" for partition, reason in self._foreign.items()]
+            return f"not committed: {listed(texts)}"
+        return next((f"not committed: {each}" for each in subscription.refusals.values()), None)
+
+
+class _Counted:
+    """Files whose requests are counted."""
+
+    def __init__(self, files: Files, counts: Counter[str]) -> None:
+        self.location = files.location
+        self.write, self.remove = files.write, files.remove
+        self._files, self._counts = files, counts
+
+    def read(self, name: str) -> str | None:
+        self._counts["read"] += 1
+        return self._files.read(name)
+
+    def names(self, folder: str) -> list[str]:
+        self._counts["list"] += 1
+        return self._files.names(folder)

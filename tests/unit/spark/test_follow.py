@@ -1,0 +1,244 @@
+"""Followed checkpoints and their groups, over files of the tests and a coordinator in memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from actors import ActorSystem
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark.files import open_files
+from offsetmgr.spark.follow import Follower
+from offsetmgr.spark.follow_settings import Follow, expand
+from offsetmgr.types import TopicPartition
+from tests.service.support import local_over
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
+from tests.waiting import eventually, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from offsetmgr.coordinator.memory import BrokerState
+
+WAIT_S = 60.0
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def coordinator() -> Iterator[MemoryCoordinator]:
+    with ActorSystem(name="test") as system:
+        made = MemoryCoordinator(call_after=system.timers.call_after)
+        for topic in ("orders", "clicks"):
+            made.broker.create_topic(topic, 2)
+            made.broker.set_log(TopicPartition(topic, 0), 0, 1_000)
+        yield made
+
+
+@contextmanager
+def following(coordinator: MemoryCoordinator, *follows: Follow) -> Iterator[Follower]:
+    """A follower that goes on until the end of the block."""
+    with local_over(coordinator) as client:
+        follower = Follower({str(at): each for at, each in enumerate(follows)}, client)
+        follower.start()
+        try:
+            yield follower
+        finally:
+            follower.close()
+
+
+def committed(broker: BrokerState, group: str) -> int | None:
+    found = broker.committed(group).get(PLACE)
+    return None if found is None else found.offset
+
+
+def follow(path: Path, group: str = "etl", **settings: float) -> Follow:
+    return Follow(str(path), group, interval_s=0.1, **settings)
+
+
+def test_many_checkpoints_are_named_by_the_star(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Also one that appears later; a folder that is no checkpoint is one bad row."""
+    WrittenCheckpoint(tmp_path / "a-v1").batch(3, orders(30))
+    (tmp_path / "notes-v1").mkdir()
+    with following(coordinator, follow(tmp_path / "*-v1", "etl-{name}")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl-a"), 30)
+        WrittenCheckpoint(tmp_path / "b-v1").batch(0, orders(5))
+        eventually(lambda: committed(coordinator.broker, "etl-b"), 5)
+        rows = {each.name: each for each in follower.queries()}
+    assert (rows["a"].batch_id, rows["a"].problem, rows["a"].groups) == (3, None, ("etl-a",))
+    assert "no file named metadata" in str(rows["notes"].problem)
+
+
+def test_a_new_checkpoint_takes_the_group_back(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """The kind: every lower offset of another query id is meant."""
+    root = tmp_path / "checkpoint"
+    WrittenCheckpoint(root).batch(9, orders(900))
+    with following(coordinator, follow(root)):
+        eventually(lambda: committed(coordinator.broker, "etl"), 900)
+        shutil.rmtree(root)
+        again = WrittenCheckpoint(root)
+        again.write("metadata", '{"id":"another"}')
+        again.batch(0, orders(7))
+        eventually(lambda: committed(coordinator.broker, "etl"), 7)
+
+
+def test_queries_that_share_a_group_commit_their_minimum(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    first = WrittenCheckpoint(tmp_path / "a")
+    first.batch(0, orders(50))
+    second = WrittenCheckpoint(tmp_path / "b")
+    second.write("metadata", '{"id":"second"}')
+    second.batch(0, orders(20))
+    with following(coordinator, follow(tmp_path / "*")):
+        eventually(lambda: committed(coordinator.broker, "etl"), 20)
+        second.batch(1, orders(60))
+        eventually(lambda: committed(coordinator.broker, "etl"), 50)
+
+
+def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
+    """Topics without a group are not committed."""
+    clicks = TopicPartition("clicks", 0)
+    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5), {"clicks": {"0": 6}})
+    wanted = Follow(str(tmp_path / "c"), groups={"clicks": "clicks-{name}"}, interval_s=0.1)
+    with following(coordinator, wanted):
+        until(lambda: coordinator.broker.committed("clicks-c"))
+        assert set(coordinator.broker.committed("clicks-c")) == {clicks}
+
+
+@pytest.mark.parametrize("version", ["v2", "v10", "", "\x00\xff"])
+def test_a_bad_checkpoint_is_one_bad_row(
+    coordinator: MemoryCoordinator, tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the row and once in the log, and the others are committed."""
+    bad = WrittenCheckpoint(tmp_path / "bad")
+    bad.batch(0, orders(5))
+    (tmp_path / "bad" / "offsets" / "0").write_bytes(f"{version}\n{{}}\nx".encode("latin-1"))
+    WrittenCheckpoint(tmp_path / "good").batch(0, orders(5))
+    with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl-good"), 5)
+        until(lambda: follower.failures["0"] > 2)
+        problems = {each.name: each.problem for each in follower.queries()}
+    assert problems["good"] is None
+    assert problems["bad"]
+    lines = [each for each in caplog.messages if str(tmp_path / "bad") in each]
+    assert len(lines) == 1
+
+
+def test_a_group_that_is_no_name_is_one_bad_row(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    WrittenCheckpoint(tmp_path / ("x" * 255)).batch(0, orders(5))
+    WrittenCheckpoint(tmp_path / "good").batch(0, orders(5))
+    with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl-good"), 5)
+        until(lambda: [each for each in follower.queries() if "group" in str(each.problem)])
+
+
+def test_a_place_without_an_answer_delays_no_other(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Twenty checkpoints whose reads do not return, as of a dead bucket or mount."""
+    dead = [tmp_path / "dead" / str(number) / "metadata" for number in range(20)]
+    for path in dead:
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+    good = WrittenCheckpoint(tmp_path / "good")
+    good.batch(0, orders(5))
+    follows = follow(tmp_path / "dead" / "*", "dead"), follow(tmp_path / "good")
+    with following(coordinator, *follows) as follower:
+        until(lambda: len(follower.queries()) > len(dead))
+        eventually(lambda: committed(coordinator.broker, "etl"), 5)
+        good.batch(1, orders(6))
+        eventually(lambda: committed(coordinator.broker, "etl"), 6)
+        follower.close()
+        for path in dead:  # let the readers go
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_an_offset_beyond_the_log_is_not_committed(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """The kind: offsets of a former log, of a topic that was recreated before the first look."""
+    coordinator.broker.set_log(TopicPartition("orders", 1), 0, 10)
+    WrittenCheckpoint(tmp_path / "c").batch(4, orders(30, 20))
+    with following(coordinator, follow(tmp_path / "c")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl"), 30)
+        problem = str(until(lambda: follower.queries()[0].problem))
+    assert set(coordinator.broker.committed("etl")) == {PLACE}
+    assert "orders-1" in problem
+    assert "recreated" in problem
+
+
+def test_a_quiet_query_gives_its_managers_back(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Its offsets are not renewed any more; the next batch is committed all the same."""
+    written = WrittenCheckpoint(tmp_path / "c")
+    written.batch(0, orders(5))
+    with local_over(coordinator) as client:
+        wanted = Follow(str(tmp_path / "c"), "etl", interval_s=0.1, keep_alive_s=1)
+        follower = Follower({"f": wanted}, client)
+        follower.start()
+        eventually(lambda: committed(coordinator.broker, "etl"), 5)
+        eventually(client._factory.managers, [])
+        assert not follower.queries()[0].is_running
+        written.batch(1, orders(6))
+        eventually(lambda: committed(coordinator.broker, "etl"), 6)
+        follower.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"checkpoint": ""}, "checkpoint"),
+        ({"checkpoint": "/a/**"}, "checkpoint"),
+        ({"group": ""}, "group"),
+        ({"groups": {"orders": "x"}}, "group"),
+        ({"group": "x" * 300}, "group"),
+        ({"interval_s": 0}, "interval_s"),
+        ({"keep_alive_s": float("nan")}, "keep_alive_s"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], field: str) -> None:
+    values: dict[str, object] = {"checkpoint": "/a/*", "group": "etl-{name}", **settings}
+    with pytest.raises(InvalidValueError) as caught:
+        Follow(**values)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_stars_in_several_levels_are_joined(tmp_path: Path) -> None:
+    for name in ("eu/orders/ckpt", "us/clicks/ckpt", "us/.hidden/ckpt", "us/_logs/ckpt"):
+        (tmp_path / name).mkdir(parents=True)
+    found = {
+        location.removeprefix(f"{tmp_path}/"): name
+        for location, name in expand(f"{tmp_path}/*/*/ckpt", lambda files: files)
+    }
+    assert found == {"eu/orders/ckpt": "eu-orders", "us/clicks/ckpt": "us-clicks"}
+    assert list(expand("/a/orders/", lambda files: files)) == [("/a/orders", "orders")]
+
+
+def test_a_url_without_its_package_names_the_extra() -> None:
+    """The kind: whatever fsspec does not read is an error that says how to mend it."""
+    with pytest.raises(InvalidValueError, match="nowhere"):
+        open_files("nowhere://bucket/path", None)
+
+
+def test_files_of_a_url_are_those_that_were_written() -> None:
+    """By fsspec's own file system in memory."""
+    files = open_files("memory://lake/checkpoint", None)
+    assert (files.read("metadata"), files.names("offsets")) == (None, [])
+    files.write("offsets/3", "v1")
+    assert (files.read("offsets/3"), files.names("offsets")) == ("v1", ["3"])
+    files.remove("offsets/3")
+    files.remove("offsets/3")
+    assert files.read("offsets/3") is None

@@ -1,0 +1,178 @@
+"""The looks at a followed checkpoint: the files that are asked for, and the times."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.follow_state import FollowedCheckpoint, look, newest_by_name
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTERVAL_S = 10.0
+KEEP_ALIVE_S = 3_600.0
+
+
+class Watched:
+    """A checkpoint that is looked at on a clock of the test's, with all requests noted."""
+
+    def __init__(self, root: Path) -> None:
+        self.written = WrittenCheckpoint(root)
+        self.checkpoint = Checkpoint(str(root))
+        self.requests: list[str] = []
+        self.now_s = 0.0
+        self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
+        files = self.checkpoint.files
+        self.checkpoint.read = lambda name: (self.requests.append(name), files.read(name))[1]
+        self.checkpoint.names = lambda name: (self.requests.append(f"{name}/*"), files.names(name))[
+            1
+        ]
+
+    def look(self) -> int | None:
+        """Look once it is due; return the batch if there is a new one."""
+        self.requests.clear()
+        self.now_s = max(self.now_s, self.state.due_s)
+        lists, is_gapped = self.state.lists(self.now_s), self.state.is_gapped
+        seen = look(self.checkpoint, self.state.seen, lists=lists, is_gapped=is_gapped)
+        is_news = self.state.saw(seen, self.now_s)
+        return seen.batch.batch_id if is_news and seen.batch is not None else None
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("newest", range(20))
+def test_the_newest_batch_is_found_by_name(newest: int) -> None:
+    """It takes about twice the logarithm of the distance in questions."""
+    asked: list[int] = []
+
+    def is_finished(batch: int) -> bool:
+        asked.append(batch)
+        return batch <= newest
+
+    assert newest_by_name(is_finished, 0) == newest
+    assert len(asked) <= 2 * (newest + 1).bit_length()
+
+
+def test_a_missing_number_never_puts_the_result_ahead() -> None:
+    """Only a batch that is finished is returned, whatever numbers are missing."""
+    rng = random.Random(7)  # noqa: S311
+    for _ in range(500):
+        finished = {0, *rng.sample(range(1, 40), 15)}
+        assert newest_by_name(finished.__contains__, 0) in finished
+
+
+def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:
+    """After the first looks only the query's id and the next batch are asked for."""
+    watched.written.batch(7, orders(1))
+    assert watched.look() == 7
+    assert watched.look() is None  # with a list, to find out about gaps
+    assert watched.look() is None
+    assert watched.requests == ["metadata", "commits/8"]
+    watched.written.batch(8, orders(2))
+    watched.written.batch(9, orders(3))
+    assert watched.look() == 9
+    assert not [name for name in watched.requests if name.endswith("*")]
+
+
+def test_lists_become_rare(watched: Watched) -> None:
+    """An idle hour has at most ten lists of a folder, and a query that goes on has none more."""
+    watched.written.batch(0, orders(1))
+    lists = 0
+    while watched.now_s < 3_500:
+        watched.look()
+        lists += "commits/*" in watched.requests
+    assert lists <= 10
+
+
+def test_skipped_numbers_are_found_by_a_list(watched: Watched) -> None:
+    """The kind: names that never come, of asynchronous progress or of removed old batches."""
+    watched.written.batch(0, orders(1))
+    assert watched.look() == 0
+    watched.written.batch(5, orders(6))
+    assert watched.look() == 5
+    watched.written.batch(210, orders(211))
+    assert watched.look() == 210, "once a gap was found, each look lists"
+    assert watched.look() is None
+
+
+def test_a_long_pause_is_no_gap(watched: Watched) -> None:
+    """After a pause the next numbers may be removed; afterwards names are enough again."""
+    watched.written.batch(0, orders(1))
+    watched.look()
+    watched.look()
+    watched.now_s += 1_000
+    watched.written.batch(500, orders(501))
+    assert watched.look() == 500
+    assert not watched.state.is_gapped
+
+
+def test_an_unfinished_batch_is_not_seen(watched: Watched) -> None:
+    watched.written.batch(3, orders(4))
+    watched.look()
+    watched.written.batch(4, orders(9), finished=False)
+    assert watched.look() is None
+    watched.written.write("commits/4", "")
+    assert watched.look() is None, "an empty file is left by a crash"
+
+
+def test_a_new_query_id_begins_a_run(watched: Watched) -> None:
+    """A checkpoint that was replaced may go back, even if its numbers are lower."""
+    watched.written.batch(9, orders(100))
+    watched.look()
+    run = watched.state.run
+    for name in ("commits/9", "offsets/9"):
+        watched.checkpoint.remove(name)
+    watched.written.write("metadata", '{"id":"another"}')
+    assert watched.look() is None
+    watched.written.batch(0, orders(3))
+    assert watched.look() == 0
+    assert watched.state.run == run + 1
+
+
+def test_a_checkpoint_set_back_by_hand_begins_a_run(watched: Watched) -> None:
+    """An operator removes the newest batches, so that Spark runs them again."""
+    watched.written.batch(8, orders(80))
+    watched.written.batch(9, orders(90))
+    watched.look()
+    run = watched.state.run
+    watched.checkpoint.remove("commits/9")
+    assert watched.look() == 8
+    assert watched.state.run == run + 1
+
+
+def test_a_quiet_query_ends_once(watched: Watched) -> None:
+    """Afterwards it is looked at less often, and the next batch begins another run."""
+    watched.written.batch(0, orders(1))
+    watched.look()
+    watched.now_s = KEEP_ALIVE_S - 1
+    assert not watched.state.ends(watched.now_s)
+    watched.now_s = KEEP_ALIVE_S
+    assert watched.state.ends(watched.now_s)
+    assert not watched.state.ends(watched.now_s)
+    watched.look()
+    assert watched.state.due_s - watched.now_s > 5 * INTERVAL_S
+    watched.written.batch(1, orders(2))
+    assert watched.look() == 1
+    assert (watched.state.run, watched.state.is_running) == (2, True)
+
+
+def test_failures_back_off(watched: Watched) -> None:
+    """Up to a minute, and at once back to the interval."""
+    pauses = []
+    for _ in range(8):
+        watched.now_s = watched.state.due_s
+        watched.state.failed(watched.now_s)
+        pauses.append(watched.state.due_s - watched.now_s)
+    assert pauses[0] <= INTERVAL_S
+    assert max(pauses) <= 60
+    watched.written.batch(0, orders(1))
+    assert watched.look() == 0
+    assert watched.state.due_s - watched.now_s <= INTERVAL_S
