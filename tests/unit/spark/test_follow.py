@@ -57,8 +57,8 @@ def committed(broker: BrokerState, group: str) -> int | None:
     return None if found is None else found.offset
 
 
-def follow(path: Path, group: str = "etl", **settings: float) -> Follow:
-    return Follow(str(path), group, interval_s=0.1, **settings)
+def follow(path: Path, group: str = "etl") -> Follow:
+    return Follow(str(path), group, interval_s=0.1)
 
 
 def test_many_checkpoints_are_named_by_the_star(

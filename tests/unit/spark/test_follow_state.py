@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.files import LocalFiles
 from offsetmgr.spark.follow_state import FollowedCheckpoint, look, newest_by_name
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
@@ -18,20 +19,31 @@ INTERVAL_S = 10.0
 KEEP_ALIVE_S = 3_600.0
 
 
+class NotedFiles(LocalFiles):
+    """Files on this machine whose requests are noted."""
+
+    def __init__(self, location: str, requests: list[str]) -> None:
+        super().__init__(location)
+        self._requests = requests
+
+    def read(self, name: str) -> str | None:
+        self._requests.append(name)
+        return super().read(name)
+
+    def names(self, folder: str) -> list[str]:
+        self._requests.append(f"{folder}/*")
+        return super().names(folder)
+
+
 class Watched:
     """A checkpoint that is looked at on a clock of the test's, with all requests noted."""
 
     def __init__(self, root: Path) -> None:
         self.written = WrittenCheckpoint(root)
-        self.checkpoint = Checkpoint(str(root))
         self.requests: list[str] = []
+        self.checkpoint = Checkpoint(NotedFiles(str(root), self.requests))
         self.now_s = 0.0
         self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
-        files = self.checkpoint.files
-        self.checkpoint.read = lambda name: (self.requests.append(name), files.read(name))[1]
-        self.checkpoint.names = lambda name: (self.requests.append(f"{name}/*"), files.names(name))[
-            1
-        ]
 
     def look(self) -> int | None:
         """Look once it is due; return the batch if there is a new one."""
