@@ -33,7 +33,7 @@ MINUTES ?= 10
 TRIES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test $(PARTS) sim sim-long first-hour compat bench soak chaos deploy-check
+.PHONY: help setup demo test $(PARTS) sim sim-long first-hour compat compat-kafka bench soak chaos deploy-check
 .PHONY: docs release lint format clean
 
 help: ## List the targets
@@ -91,6 +91,9 @@ first-hour: $(JAVA) ## A newcomer's first hour in an empty home, as a transcript
 
 compat: setup ## Try the Spark bridge on each pyspark release that is supported; ends with a table
 	$(BIN)/python -m tests.compat.run
+
+compat-kafka: setup ## Try each room on the Kafka releases that managed services run; ends with a table
+	$(BIN)/python -m tests.compat.kafka_releases
 
 bench: setup ## Run the benchmarks; fails where a floor of docs/benchmarks.md is missed
 	$(BIN)/python -m benchmarks

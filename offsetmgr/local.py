@@ -21,6 +21,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
 )
+from offsetmgr.extras import naming_extra
 from offsetmgr.types import (
     FlushResult,
     ManagerKey,
@@ -65,7 +66,7 @@ class LocalOffsets(Offsets):
 
     It cannot be pickled: make one in each process, or use OffsetClient and the service.
 
-    Raises ImportError if a package of `offsetmgr[server]` is missing, and InvalidValueError for a
+    Raises ImportError if a package of `offsetmgr[kafka]` is missing, and InvalidValueError for a
     bad name or a setting that librdkafka does not take.
     """
 
@@ -78,12 +79,11 @@ class LocalOffsets(Offsets):
         store: str | Mapping[str, object] | OffsetStore | None = None,
     ) -> None:
         owner = "this process" if name is None else check_group(name, "name")
-        try:
+        with naming_extra("LocalOffsets"):
+            import pykka  # noqa: F401, PLC0415 -- the managers are its actors
+
             from offsetmgr.coordinator.kafka import KafkaCoordinator  # noqa: PLC0415
             from offsetmgr.stores.coordinator import StoreCoordinator  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            text = f"LocalOffsets needs the package {error.name}: pip install 'offsetmgr[server]'"
-            raise ImportError(text) from error
         in_kafka = KafkaCoordinator(kafka, clients=CLIENTS)
         coordinator: Coordinator = in_kafka
         if store is not None:

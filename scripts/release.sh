@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what is released into dist: the wheel, the source archive, and offsetmgr.cdx.json, a CycloneDX
-# list of what `pip install 'offsetmgr[server]'` brings in the tested versions.
+# list of what the image has: deploy/requirements.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,9 +11,10 @@ build/release/tools/bin/python -m build --outdir dist .
 build/release/tools/bin/twine check --strict dist/*
 
 python3 -m venv --without-pip build/release/installed
-wheel=$(echo dist/*.whl)
-build/release/tools/bin/pip --python build/release/installed/bin/python install --quiet \
-  --disable-pip-version-check --constraint constraints.txt "${wheel}[server]"
+install=(build/release/tools/bin/pip --python build/release/installed/bin/python
+  --disable-pip-version-check install --quiet)
+"${install[@]}" --require-hashes -r deploy/requirements.txt
+"${install[@]}" --no-deps dist/*.whl
 build/release/tools/bin/cyclonedx-py environment --pyproject pyproject.toml \
   --output-reproducible --output-file dist/offsetmgr.cdx.json build/release/installed/bin/python
 ls -l dist

@@ -1,18 +1,16 @@
-"""A Kafka with a second listener: TLS, a password for one user, and Kafka's own ACLs."""
+"""A Kafka with Kafka's own ACLs and two more listeners: passwords or tokens, and certificates."""
 
 from __future__ import annotations
 
-import ssl
-import subprocess
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from offsetmgr.devkafka import DevKafka
+from offsetmgr.devkafka import KAFKA_VERSION, DevKafka
 from offsetmgr.devkafka.cluster import HOST, free_ports
-from offsetmgr.devkafka.jars import find_java
+from tests.certificates import Authority
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+VERSION = os.environ.get("TEST_KAFKA_VERSION", KAFKA_VERSION)
+"""The release of the shared ``kafka``, which `make compat-kafka` chooses."""
 
 USER = "etl"
 """Knows the password of the shared ``kafka``'s other listener, and may do nothing there."""
@@ -20,36 +18,42 @@ USER = "etl"
 TOKEN_USER = "token-etl"  # noqa: S105 -- a name
 """Logs in by a token, and may do everything."""
 
-_PASSWORD = "tell-nobody"  # noqa: S105 -- of a Kafka that ends with the tests
-_STORE_PASSWORD = "on-this-machine"  # noqa: S105 -- the same
+PASSWORDS = {
+    USER: "tell-nobody",
+    "offsetmgr": "tell-anybody",
+    # As Azure Event Hubs and Confluent Cloud call their users.
+    "$ConnectionString": (
+        "Endpoint=sb://orders.servicebus.windows.net/;"
+        "SharedAccessKeyName=offsetmgr;SharedAccessKey=bm9ib2R5Cg=="
+    ),
+    "ABCDEFGH23456789": "cflt+tell/nobody",
+}
+"""By user, of a Kafka that ends with the tests."""
+
 _MODULES = "org.apache.kafka.common.security"
 
 
 class SecuredKafka(DevKafka):
-    """One broker; ``folder`` holds its key and certificate."""
+    """One broker; ``folder`` holds keys and certificates."""
 
     def __init__(self, folder: Path) -> None:
-        port, self._secured, controller = free_ports(3)
-        self._certificate, store = folder / "broker.pem", folder / "broker.p12"
-        keytool = str(Path(find_java()).resolve().with_name("keytool"))
-        subprocess.run(
-            [
-                *(keytool, "-genkeypair", "-alias", "broker", "-keystore", str(store)),
-                *("-storepass", _STORE_PASSWORD, "-storetype", "PKCS12", "-validity", "3650"),
-                *("-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=offsetmgr-tests"),
-                *("-ext", "san=ip:127.0.0.1,dns:localhost"),
-            ],
-            check=True,
-            capture_output=True,
+        self._authority = Authority(folder)
+        broker = self._authority.sign("localhost")
+        store = folder / "broker.pem"
+        store.write_text(Path(broker.key).read_text() + Path(broker.certificate).read_text())
+        port, self._secured, self._mutual, controller = free_ports(4)
+        addresses = (
+            f"PLAINTEXT://{HOST}:{port},SASL_SSL://{HOST}:{self._secured},"
+            f"SSL://{HOST}:{self._mutual}"
         )
-        addresses = f"PLAINTEXT://{HOST}:{port},SASL_SSL://{HOST}:{self._secured}"
         listener = "listener.name.sasl_ssl"
+        users = "".join(f' user_{name}="{word}"' for name, word in PASSWORDS.items())
         properties = {
             "listeners": f"{addresses},CONTROLLER://{HOST}:{controller}",
             "advertised.listeners": addresses,
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "listener.security.protocol.map": (
-                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL"
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL"
             ),
             f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
             # An admin client adds its users and passwords, which Kafka keeps.
@@ -57,25 +61,22 @@ class SecuredKafka(DevKafka):
                 f"{_MODULES}.scram.ScramLoginModule required;"
             ),
             f"{listener}.plain.sasl.jaas.config": (
-                f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{_PASSWORD}";'
+                f"{_MODULES}.plain.PlainLoginModule required{users};"
             ),
             # It takes unsigned tokens, so that a test can write them.
             f"{listener}.oauthbearer.sasl.jaas.config": (
                 f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required;"
             ),
-            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(store),
-            "ssl.keystore.password": _STORE_PASSWORD,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authority.file),
+            "listener.name.ssl.ssl.client.auth": "required",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             # Clients of the plain listener have no name, and may do everything.
             "super.users": f"User:ANONYMOUS;User:{TOKEN_USER}",
         }
-        super().__init__(ports=[port], properties=properties)
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._certificate.write_text(ssl.get_server_certificate((HOST, self._secured)))
-        return self
+        super().__init__(ports=[port], properties=properties, version=VERSION)
 
     def login(self) -> dict[str, str]:
         return {
@@ -83,8 +84,19 @@ class SecuredKafka(DevKafka):
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "PLAIN",
             "sasl.username": USER,
-            "sasl.password": _PASSWORD,
-            "ssl.ca.location": str(self._certificate),
+            "sasl.password": PASSWORDS[USER],
+            "ssl.ca.location": str(self._authority.file),
+        }
+
+    def certificate_login(self) -> dict[str, str]:
+        """Return librdkafka's settings for a user that has a certificate."""
+        files = self._authority.sign(USER)
+        return {
+            "bootstrap.servers": f"{HOST}:{self._mutual}",
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self._authority.file),
+            "ssl.certificate.location": files.certificate,
+            "ssl.key.location": files.key,
         }
 
     def token_login(self) -> dict[str, object]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 
-_OURS = frozenset({"actors", "offsetmgr"})
+from offsetmgr.extras import OURS, naming_extra, package_of
 
 
 def main() -> None:
-    """Run a command; says in one line what to install where an extra is missing."""
+    """Run a command; a missing extra is named in one line."""
     try:
-        from offsetmgr.cli.app import app  # it needs the server extra
+        with naming_extra("this command"):
+            from offsetmgr.cli.app import app
 
-        app(prog_name="offsetmgr")
+            app(prog_name="offsetmgr")
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in _OURS:
+        if package_of(error.name) in OURS:
             raise
-        sys.exit(f"offsetmgr: {missing} is not installed; run: pip install 'offsetmgr[server]'")
+        sys.exit(f"offsetmgr: {error}")

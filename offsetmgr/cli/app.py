@@ -176,11 +176,20 @@ def dev_kafka(
         int,
         Option(min=0, metavar="COUNT", help="Number of sample orders to write into each topic."),
     ] = 0,
+    kafka_version: Annotated[
+        str | None, Option(metavar="RELEASE", help="Another Kafka, from 3.3.1 on: 3.9.1.")
+    ] = None,
 ) -> int:
     """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
-    from offsetmgr.devkafka import run_dev_kafka
+    from offsetmgr.devkafka import KAFKA_VERSION, run_dev_kafka
 
-    return run_dev_kafka(brokers=brokers, port=port, topics=topic or (), produce=produce)
+    return run_dev_kafka(
+        brokers=brokers,
+        port=port,
+        topics=topic or (),
+        produce=produce,
+        version=kafka_version or KAFKA_VERSION,
+    )
 
 
 def kafka_consumer_groups(

@@ -1,16 +1,19 @@
 """Consumers that commit what the program has marked or acknowledged."""
 
-from offsetmgr.consumer.ack_work import AckSettings
-from offsetmgr.consumer.acks import AckConsumer
-from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
-from offsetmgr.consumer.group import (
-    GroupConsumer,
-    PartitionedConsumer,
-    PartitionStream,
-)
-from offsetmgr.consumer.marks import OffsetStash
-from offsetmgr.consumer.retry import RetryPolicy
-from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, Notification
+from offsetmgr.extras import naming_extra
+
+with naming_extra(__name__):
+    from offsetmgr.consumer.ack_work import AckSettings
+    from offsetmgr.consumer.acks import AckConsumer
+    from offsetmgr.consumer.deliveries import AckMessage, PartitionProgress
+    from offsetmgr.consumer.group import (
+        GroupConsumer,
+        PartitionedConsumer,
+        PartitionStream,
+    )
+    from offsetmgr.consumer.marks import OffsetStash
+    from offsetmgr.consumer.retry import RetryPolicy
+    from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, Notification
 
 __all__ = [
     "AckConsumer",

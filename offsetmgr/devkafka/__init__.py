@@ -7,10 +7,13 @@ takes them down again, also when its owner is killed.  It needs Java 17 or newer
 
 from __future__ import annotations
 
-from offsetmgr.devkafka.cluster import Broker, DevKafka
-from offsetmgr.devkafka.command import run_dev_kafka
-from offsetmgr.devkafka.jars import KAFKA_VERSION, consumer_groups, kafka_jars, spark_kafka_jars
-from offsetmgr.devkafka.process import DevKafkaError
+from offsetmgr.extras import naming_extra
+
+with naming_extra(__name__):
+    from offsetmgr.devkafka.cluster import Broker, DevKafka
+    from offsetmgr.devkafka.command import run_dev_kafka
+    from offsetmgr.devkafka.jars import KAFKA_VERSION, consumer_groups, kafka_jars, spark_kafka_jars
+    from offsetmgr.devkafka.process import DevKafkaError
 
 __all__ = [
     "KAFKA_VERSION",

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.devkafka.jars import consumer_groups, java_command
+from offsetmgr.devkafka.jars import KAFKA_VERSION, consumer_groups, java_command
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
 from offsetmgr.errors import InvalidValueError
 
@@ -161,13 +161,15 @@ class DevKafka:
         ports: Sequence[int] | None = None,
         properties: Mapping[str, str] | None = None,
         log: Callable[[str], None] | None = None,
+        version: str = KAFKA_VERSION,
     ) -> None:
         """Describe a Kafka; ``start`` or ``with`` starts it.
 
         ``brokers`` is 1 or 3; each of three is also a controller.  Logs and data are kept in
         ``data_dir``, a new folder; without it they are in a temporary one.  ``ports`` are the
         brokers', free ones by default.  ``properties`` are added to every broker's
-        server.properties, and ``log`` is told of what takes long.  Raises InvalidValueError.
+        server.properties, and ``log`` is told of what takes long.  ``version`` is a release of
+        Kafka, 3.3.1 or newer.  Raises InvalidValueError.
         """
         if brokers not in {1, 3}:
             problem = "is not a size of a local Kafka"
@@ -177,6 +179,7 @@ class DevKafka:
         self._ports = ports
         self._properties = properties or {}
         self._log = log
+        self._version = version
         self._brokers: list[Broker] = []
         self._cleanup = contextlib.ExitStack()
 
@@ -190,7 +193,7 @@ class DevKafka:
         """
         if self._brokers:
             raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
-        command = java_command(f"-Xmx{_HEAP_MB}m", log=self._log)
+        command = java_command(f"-Xmx{_HEAP_MB}m", log=self._log, version=self._version)
         deadline = Deadline(timeout_s, "timeout_s")
         ports = tuple(self._ports or free_ports(self._size))
         for port in ports:

@@ -35,7 +35,12 @@ _PRODUCTS: Final = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre
 
 
 def run_dev_kafka(
-    *, brokers: int = 1, port: int = 9092, topics: Sequence[str] = (), produce: int = 0
+    *,
+    brokers: int = 1,
+    port: int = 9092,
+    topics: Sequence[str] = (),
+    produce: int = 0,
+    version: str = KAFKA_VERSION,
 ) -> int:
     """Run a local Kafka until SIGINT or SIGTERM; return the exit status.
 
@@ -48,7 +53,8 @@ def run_dev_kafka(
     if produce and not wanted:
         fix = "give --topic NAME:PARTITIONS, too"
         raise InvalidValueError("produce", produce, "names no topic to fill", fix)
-    kafka = DevKafka(brokers=brokers, ports=range(port, port + brokers), log=_say)
+    ports = range(port, port + brokers)
+    kafka = DevKafka(brokers=brokers, ports=ports, log=_say, version=version)
     # SIGINT too: a shell lets what it starts in the background ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -57,7 +63,7 @@ def run_dev_kafka(
             for name, partitions in wanted.items():
                 create_topic(kafka.bootstrap_servers, name, partitions)
                 produce_orders(kafka.bootstrap_servers, name, partitions, produce)
-            _say(f"Kafka {KAFKA_VERSION} is ready: {kafka.bootstrap_servers}")
+            _say(f"Kafka {version} is ready: {kafka.bootstrap_servers}")
             for name, partitions in wanted.items():
                 _say(f"Topic {name}: {partitions} partitions, {produce:,} orders")
             _say("Ctrl-C stops it. Its data goes with it.")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.devkafka.process import DevKafkaError, run_tool
+from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     Log = Callable[[str], None] | None
 
 KAFKA_VERSION: Final = "4.1.1"
-"""The Kafka that DevKafka runs."""
+"""The Kafka that DevKafka runs by default."""
 
+_RELEASE: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
+_OLDEST_KAFKA: Final = (3, 3, 1)  # the first whose KRaft is for production
 _OLDEST_JAVA: Final = 17
 _JAVA_ADVICE: Final = (
     f"install Java {_OLDEST_JAVA} or newer (on Debian and Ubuntu: "
@@ -44,10 +47,10 @@ _ADVICE: Final = (
 )
 
 # The tools pull in Kafka Connect, a third of all jars, which nothing here runs.
-_KAFKA: Final = f"""
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{KAFKA_VERSION}"
+_KAFKA: Final = """
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}"
       conf="default->default"/>
-    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}"
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}"
       conf="default->default"/>
     <dependency org="org.slf4j" name="slf4j-simple" rev="1.7.36" conf="default->default"/>
     <exclude org="org.apache.kafka" module="connect-.*" matcher="regexp"/>
@@ -90,10 +93,10 @@ def find_java() -> str:
     return java
 
 
-def java_command(*flags: str, log: Log = None) -> list[str]:
+def java_command(*flags: str, log: Log = None, version: str = KAFKA_VERSION) -> list[str]:
     """Return the command line that runs a main class of Kafka's, without the class.
 
-    Raises DevKafkaError as ``kafka_jars``.
+    Raises as ``kafka_jars``.
     """
     return [
         find_java(),
@@ -105,7 +108,7 @@ def java_command(*flags: str, log: Log = None) -> list[str]:
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
         *flags,
         "-cp",
-        f"{kafka_jars(log)[0].parent}/*",
+        f"{kafka_jars(log, version)[0].parent}/*",
     ]
 
 
@@ -126,13 +129,19 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     return done.stdout
 
 
-def kafka_jars(log: Log = None) -> list[Path]:
+def kafka_jars(log: Log = None, version: str = KAFKA_VERSION) -> list[Path]:
     """Return the jars that run Kafka and its tools; the first call on a machine fetches them.
 
-    ``log`` is told of a download.  Raises DevKafkaError if that fails, or if Java or pyspark is
-    missing.
+    ``log`` is called before a download.  Raises DevKafkaError if that fails, or if Java or pyspark
+    is missing, and InvalidValueError if ``version`` is not the number of a release.
     """
-    return _cached(f"kafka-{KAFKA_VERSION}", _KAFKA, log)
+    if not _RELEASE.fullmatch(version):
+        hint = f"give the number of a release, such as {KAFKA_VERSION}"
+        raise InvalidValueError("version", version, "is not a release of Kafka", hint)
+    if tuple(map(int, version.split("."))) < _OLDEST_KAFKA:
+        oldest = ".".join(map(str, _OLDEST_KAFKA))
+        raise InvalidValueError("version", version, "is too old", f"give {oldest} or newer")
+    return _cached(f"kafka-{version}", _KAFKA.format(version=version), log)
 
 
 def spark_kafka_jars(log: Log = None) -> list[Path]:

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.extras import install_hint, package_of
 from offsetmgr.text import visible
 
 if TYPE_CHECKING:
@@ -71,9 +72,8 @@ def _msk_signer(servers: str) -> Callable[[str | None], tuple[str, float]]:
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
-        problem = f"needs the package {error.name}"
-        fix = "pip install 'offsetmgr[msk]'"
-        raise InvalidValueError("oauth", AWS_MSK_IAM, problem, fix) from None
+        problem = f"needs the package {package_of(error.name)}"
+        raise InvalidValueError("oauth", AWS_MSK_IAM, problem, install_hint(error.name)) from None
     broker = _MSK_BROKER.search(servers)
     region = broker[1] if broker else os.environ.get("AWS_REGION", "")
     region = region or os.environ.get("AWS_DEFAULT_REGION", "")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from offsetmgr.client.offsets import Offsets
 from offsetmgr.config import MASK
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.extras import install_hint, package_of
 from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
 from offsetmgr.stores.managers import ManagerStore
 
@@ -52,6 +53,5 @@ def open_store(
 
         return SqlOffsetStore(store, patience_s=patience_s)
     except ModuleNotFoundError as error:
-        hint = "pip install 'offsetmgr[server,sql]' installs SQLAlchemy and PostgreSQL's driver"
-        problem = f"needs the package {error.name}"
-        raise InvalidValueError("store", scheme, problem, hint) from error
+        problem = f"needs the package {package_of(error.name)}"
+        raise InvalidValueError("store", scheme, problem, install_hint(error.name)) from error

@@ -11,11 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import sqlalchemy as sa
-from sqlalchemy import exc
-from sqlalchemy.orm import Session
-from sqlalchemy.schema import CreateTable
-
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED
 from offsetmgr.config import masked_url
@@ -29,10 +24,10 @@ from offsetmgr.errors import (
     error_info,
     listed,
 )
+from offsetmgr.extras import naming_extra
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores.base import OffsetStore, raise_for
-from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
@@ -45,6 +40,14 @@ from offsetmgr.types import (
     check_timeout,
     check_topic_partitions,
 )
+
+with naming_extra(__name__):
+    import sqlalchemy as sa
+    from sqlalchemy import exc
+    from sqlalchemy.orm import Session
+    from sqlalchemy.schema import CreateTable
+
+    from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

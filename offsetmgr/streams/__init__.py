@@ -2,7 +2,7 @@
 
 Importing this package needs msgspec alone, and so do the graph, its codecs and the tester.  The
 names of ``_LAZY``, which ``import *`` leaves out, are imported when they are used, with what they
-need: ``ViewReader`` lmdb, those that talk to Kafka the extra ``server``, the processor ``spark``.
+need: ``ViewReader`` lmdb, those that talk to Kafka the extra ``kafka``, the processor ``spark``.
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.streams import codecs
-from offsetmgr.streams.codecs import Codec
-from offsetmgr.streams.context import Context
-from offsetmgr.streams.emitter import Emitter, EmitterClosedError
-from offsetmgr.streams.errors import (
-    ContextError,
-    GraphError,
-    ProcessingError,
-    ProcessorError,
-    TopicsError,
-    ViewError,
-)
-from offsetmgr.streams.graph import (
-    Edge,
-    GroupGraph,
-    define_group,
-    group_table,
-    input,
-    inputs,
-    join,
-    lookup,
-    loop,
-    loop_topic,
-    output,
-    persist,
-    visitor,
-)
-from offsetmgr.streams.messages import NO_TIME, Headers
-from offsetmgr.streams.tester import QueueTracker, Tester
+from offsetmgr.extras import naming_extra
+
+with naming_extra(__name__):
+    from offsetmgr.streams import codecs
+    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.context import Context
+    from offsetmgr.streams.emitter import Emitter, EmitterClosedError
+    from offsetmgr.streams.errors import (
+        ContextError,
+        GraphError,
+        ProcessingError,
+        ProcessorError,
+        TopicsError,
+        ViewError,
+    )
+    from offsetmgr.streams.graph import (
+        Edge,
+        GroupGraph,
+        define_group,
+        group_table,
+        input,
+        inputs,
+        join,
+        lookup,
+        loop,
+        loop_topic,
+        output,
+        persist,
+        visitor,
+    )
+    from offsetmgr.streams.messages import NO_TIME, Headers
+    from offsetmgr.streams.tester import QueueTracker, Tester
 
 if TYPE_CHECKING:
     from offsetmgr.streams.kafka import kafka_emitter as kafka_emitter
@@ -109,7 +112,8 @@ _LAZY: Final = {
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    with naming_extra(name):
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 
 
 def __dir__() -> list[str]:

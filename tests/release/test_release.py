@@ -22,7 +22,50 @@ client.submit("orders-etl", {("orders", 0): 5})
 for each in client.close(timeout=0.1).uncommitted.values():
     print(each.offset.offset)
 """
-"""No service answers: what is left uncommitted is told."""
+"""No service answers: offsets that are left uncommitted are reported."""
+
+IN_PROCESS = """
+from offsetmgr import LocalOffsets
+from offsetmgr.clusters import MultiClusterReader, MultiClusterWriter
+from offsetmgr.consumer import AckConsumer, GroupConsumer
+from offsetmgr.manager import Factory
+from offsetmgr.stores import open_store
+offsets = LocalOffsets("127.0.0.1:9")
+offsets.submit("orders-etl", {("orders", 0): 5})
+print(offsets.close(timeout=0.1).uncommitted["orders-etl", "orders", 0].offset.offset)
+GroupConsumer("127.0.0.1:9", "orders-mail", ["orders"]).close()
+AckConsumer("127.0.0.1:9", "orders-labels", ["orders"]).close()
+MultiClusterWriter({"west": "127.0.0.1:9"}).close()
+open_store("kafka://127.0.0.1:9").close()
+"""
+
+DATABASE = """
+from offsetmgr import OffsetAndMetadata, TopicPartition
+from offsetmgr.stores import open_store
+with open_store("sqlite://") as store:
+    store.create_tables()
+    store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(5)})
+    print(store.fetch_offset("g", "t", 0).offset)
+"""
+
+STREAM = """
+from offsetmgr.streams import Tester, codecs, define_group, input, persist
+tester = Tester()
+table = persist(codecs.Int64())
+graph = define_group("g", input("t", codecs.String(), lambda ctx, text: ctx.set_value(5)), table)
+counter = tester.add_processor(graph)
+tester.consume("t", "bob", "/cart")
+print(counter.get("bob"))
+"""
+
+MSK = """
+from offsetmgr.kafka.oauth import token_function
+token_function("aws-msk-iam", (), {"bootstrap.servers": "b-1.x.kafka.eu-west-1.amazonaws.com"})
+print(5)
+"""
+
+EXTRAS = {"kafka": IN_PROCESS, "sql": DATABASE, "streams": STREAM, "msk": MSK}
+"""A program for each, which prints 5."""
 
 
 def _run(*command: str | Path) -> str:
@@ -77,20 +120,47 @@ def test_the_changelog_has_the_version_as_its_newest() -> None:
     assert newest[1] == VERSION
 
 
-def test_the_wheel_works_in_an_empty_environment(archives: Path, tmp_path: Path) -> None:
-    """The client without any dependency, then the service with its own."""
+def test_each_extra_alone_does_its_work_or_names_the_missing_one(
+    archives: Path, tmp_path: Path
+) -> None:
+    """The client without any dependency, then each extra in its own folder, the service last."""
     environment = tmp_path / "environment"
     _run(sys.executable, "-m", "venv", "--without-pip", environment)
     python, command = (str(environment / "bin" / name) for name in ("python", "offsetmgr"))
     wheel = next(archives.glob("*.whl"))
     # The pip of the tests: one of the environment's own takes longer than all that it installs.
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-    install = [*pip, "install", "--quiet", "--no-compile"]
+    install: list[str | Path] = [
+        *pip,
+        "install",
+        "--quiet",
+        "--no-compile",
+        "-c",
+        ROOT / "constraints.txt",
+    ]
     _run(*install, wheel)
     assert _run(python, "-c", OFFLINE).strip() == "5"
-    _run(*install, "-c", ROOT / "constraints.txt", f"{wheel}[server]")
+    for extra, program in EXTRAS.items():
+        missing = subprocess.run(
+            [python, "-c", program], capture_output=True, text=True, check=False
+        )
+        assert "pip install 'offsetmgr[" in missing.stderr, missing.stderr
+        _run(*install, "--target", tmp_path / extra, f"{wheel}[{extra}]")
+        found = f"import sys; sys.path.insert(0, {str(tmp_path / extra)!r})\n"
+        assert _run(python, "-c", found + program).strip() == "5"
+    _run(*install, f"{wheel}[server]")
     assert VERSION in _run(command, "--version")
     assert "kafka:9092" in _run(command, "config", "check", "--bootstrap-servers", "kafka:9092")
+
+
+def test_the_hashed_requirements_are_the_constraints() -> None:
+    """``scripts/lock.sh`` writes them; it has to be run after a change of the constraints."""
+    pins = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").splitlines()
+    text = (ROOT / "deploy" / "requirements.txt").read_text()
+    locked = re.findall(r"^(\S+==\S+)(.*)(?: \\)$", text, re.MULTILINE)
+    assert locked
+    assert [pin for pin, marker in locked if "win32" not in marker and pin not in pins] == []
+    assert text.count("--hash=sha256:") > len(locked)
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:

@@ -215,7 +215,9 @@ def test_a_missing_extra_is_one_line() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert ran.stderr == "offsetmgr: typer is not installed; run: pip install 'offsetmgr[server]'\n"
+    assert ran.stderr == (
+        "offsetmgr: this command needs the package typer: pip install 'offsetmgr[server]'\n"
+    )
 
 
 def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:

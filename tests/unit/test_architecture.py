@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 VALUES = {"types", "errors", "codes", "config", "answers"}
-VALUES |= {"text", "repeats", "backoff", "deadlines", "mailboxes", "logs", "workers"}
+VALUES |= {"text", "repeats", "backoff", "deadlines", "extras", "mailboxes", "logs", "workers"}
 """They need the standard library alone; every package may import them."""
 
 ARROWS: dict[str, set[str]] = {
@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "repeats": set(),
     "backoff": set(),
     "deadlines": {"types"},
+    "extras": set(),
     "mailboxes": {"types", "errors"},
     "logs": set(),
     "workers": {"errors", "backoff", "logs"},

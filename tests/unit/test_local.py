@@ -48,7 +48,7 @@ def test_a_missing_package_is_named_by_the_constructor(package: str) -> None:
     command = [sys.executable, "-c", _WITHOUT.format(package=package)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     assert done.stdout.strip() == (
-        f"LocalOffsets needs the package {package}: pip install 'offsetmgr[server]'"
+        f"LocalOffsets needs the package {package}: pip install 'offsetmgr[kafka]'"
     )
 
 
