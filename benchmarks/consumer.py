@@ -213,7 +213,7 @@ def acks(brokers: str, topic: str, watch: Watch) -> None:
 def _cluster_reader(brokers: str, topic: str, watch: Watch) -> None:
     with MultiClusterReader({"here": brokers}, topic) as reader:
         while True:
-            found = reader.read_message(timeout=1.0)
+            found = reader.read_message(timeout=60.0)
             if found is not None and found.message.value() and watch.see():
                 break
         watch.stop()

@@ -40,7 +40,11 @@ PAUSE_S: Final = 1.0
 _QUIET: Final[Mapping[str, object]] = {"log_level": 0, "reconnect.backoff.max.ms": 2_000}
 """librdkafka would log each attempt to connect; the link reports a failure once."""
 
-_UNREACHABLE: Final = (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._SSL)
+TIMEOUTS: Final = frozenset({7, -185, -192})
+"""Kafka's REQUEST_TIMED_OUT, librdkafka's _TIMED_OUT and _MSG_TIMED_OUT."""
+
+_UNREACHABLE: Final = frozenset({-169, -181, -187})
+"""librdkafka's _AUTHENTICATION, _SSL and _ALL_BROKERS_DOWN."""
 
 log = SafeLogger("offsetmgr.clusters")
 
@@ -50,11 +54,19 @@ def check_clusters(clusters: object) -> dict[str, dict[str, object]]:
     fix = 'give settings by name, such as {"west": "west:9092", "east": "east:9092"}'
     if not isinstance(clusters, Mapping) or not clusters:
         kind = type(clusters).__name__
-        raise InvalidValueError("clusters", kind, "is no mapping with a cluster", fix)
+        raise InvalidValueError("clusters", kind, "is not a mapping with a cluster", fix)
     for name in clusters:
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise InvalidValueError("clusters", name, "is no name of a cluster", fix)
-    return {name: checked_config(kafka) for name, kafka in clusters.items()}
+            raise InvalidValueError("clusters", name, "is not a name of a cluster", fix)
+    checked = {name: checked_config(kafka) for name, kafka in clusters.items()}
+    for kafka in checked.values():
+        _refuse(kafka, ["error_cb"])
+    return checked
+
+
+def _refuse(kafka: Mapping[str, object], ours: Iterable[str]) -> None:
+    for name in sorted(kafka.keys() & set(ours)):
+        raise InvalidValueError(name, kafka[name], "is set by offsetmgr itself", "leave it out")
 
 
 class Link:
@@ -82,6 +94,10 @@ class Link:
         self.errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
         self.failures = 0
         """Failures since the link was made; those until the cluster answers again are one."""
+        self.timeouts = 0
+        """Those of them in which the cluster did not answer in time."""
+        self.retries = 0
+        """Questions whether the cluster is back."""
         self._kafka = {**_QUIET, **kafka}
         self._topic = topic
         self._settle_s = settle_s
@@ -100,9 +116,7 @@ class Link:
 
         Raises InvalidValueError where one of ``ours`` was given.
         """
-        for name in sorted(ours.keys() & self._kafka.keys()):
-            fix = "leave it out"
-            raise InvalidValueError(name, self._kafka[name], "is set by offsetmgr itself", fix)
+        _refuse(self._kafka, ours)
         return {**self._kafka, **ours, "error_cb": self.heard}
 
     # Questions; each waits up to ``timeout_s`` and raises KafkaRequestError
@@ -148,7 +162,7 @@ class Link:
     # What was found
 
     def heard(self, error: KafkaError) -> None:
-        """Take in an error that a client reports beside its answers."""
+        """Take in an error that a client reports next to its answers."""
         if error.code() in _UNREACHABLE or error.fatal():
             self.failed(self.failure(error))
 
@@ -167,9 +181,17 @@ class Link:
                 return
             self._probe_at_s = time.monotonic() + PAUSE_S
             self.failures += 1
+            info = getattr(error, "info", None)
+            self.timeouts += info is not None and info.code in TIMEOUTS
         self.errors.append(error)
         text = "cluster %s does not answer, and is tried again; the others go on: %s"
         log.warning(text, self.name, error)
+
+    def refused(self, error: OffsetManagerError) -> None:
+        """Take in that no client of the cluster can be made or go on, now or later."""
+        self.answering_since_s = None
+        self.errors.append(error)
+        log.error("cluster %s is given up; the others go on: %s", self.name, error)
 
     def take_errors(self) -> list[OffsetManagerError]:
         """Return the errors since the last call."""
@@ -192,6 +214,7 @@ class Link:
         since_s, now_s = self.answering_since_s, time.monotonic()
         if now_s < self._probe_at_s or (since_s is not None and now_s - since_s >= self._settle_s):
             return
+        self.retries += 1
         try:
             self.partitions(PROBE_S)
         except OffsetManagerError as error:

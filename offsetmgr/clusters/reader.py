@@ -24,7 +24,8 @@ from offsetmgr.consumer.acks import AckConsumer
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer
-from offsetmgr.consumer.settings import ConsumerSettings
+from offsetmgr.consumer.pool import check_pool
+from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -36,7 +37,6 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import (
     TopicPartition,
-    check_group,
     check_list,
     check_moment,
     check_offset,
@@ -83,7 +83,9 @@ class _Feed(Generic[_T, _C]):
         """``make`` returns the consumer, or raises OffsetManagerError where none can be had yet."""
         self.link: Final = link
         self.consumer: _C | None = None
-        self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(FILL_S)
+        self.failure: OffsetManagerError | None = None
+        """The reason why no more messages come of this cluster, now or later."""
+        self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(FILL_S)  # noqa: SLF001 -- a part of this one
         self._make = make
         self._commits: SimpleQueue[Future[None]] = SimpleQueue()
         self._news = threading.Event()
@@ -92,7 +94,7 @@ class _Feed(Generic[_T, _C]):
 
     def next(self) -> _T | None:
         """Return a message that is there already."""
-        return None if self.consumer is None else self.consumer._next()
+        return None if self.consumer is None else self.consumer._next()  # noqa: SLF001 -- a part of this one
 
     def start(self, news: threading.Event) -> None:
         """Begin; ``news`` is set where there may be messages."""
@@ -102,7 +104,10 @@ class _Feed(Generic[_T, _C]):
     def commit(self) -> Future[None]:
         """Have the thread commit between fetches."""
         done: Future[None] = Future()
-        self._commits.put(done)
+        if self.failure is not None:
+            done.set_exception(self.failure)
+        else:
+            self._commits.put(done)
         return done
 
     def end(self) -> None:
@@ -118,7 +123,7 @@ class _Feed(Generic[_T, _C]):
             self.consumer.close()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        while not self._ended.is_set() and self.failure is None:
             try:
                 if self.consumer is None and self.link.up:  # else it is probed
                     self.consumer = self._make()
@@ -129,7 +134,13 @@ class _Feed(Generic[_T, _C]):
                 self._answer_commits()
                 self.link.probe_if_due()
             except OffsetManagerError as error:
-                self.link.failed(error)
+                if self.consumer is not None and self.consumer.closed:
+                    self.failure = error  # the consumer has reported it
+                elif isinstance(error, InvalidValueError):
+                    self.failure = error
+                    self.link.refused(error)
+                else:
+                    self.link.failed(error)
             except Exception:
                 log.exception("cluster %s: reading failed, and goes on", self.link.name)
                 self._ended.wait(LONG_S)
@@ -162,7 +173,10 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
             feed.start(self._news)
 
     def _next(self, timeout: float | None) -> _T | None:
-        """Return the next message; None where none came within ``timeout`` s, or once closed."""
+        """Return the next message; None where none came within ``timeout`` s, or once closed.
+
+        Raises OffsetManagerError once no cluster can ever answer again.
+        """
         deadline = time.monotonic() + check_timeout(timeout, forever=True)
         while not self._closed:
             for _ in self._feeds:
@@ -170,12 +184,19 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
                 message: _T | None = self._turns[0].next()
                 if message is not None:
                     return message
+            self._check()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
             self._news.wait(min(left_s, LONG_S))
             self._news.clear()
         return None
+
+    def _check(self) -> None:
+        """Raise the failure of the first cluster once all have failed for good."""
+        failures = [feed.failure for feed in self._feeds.values()]
+        if not self._closed and failures[0] is not None and all(failures):
+            raise failures[0]
 
     @property
     def closed(self) -> bool:
@@ -216,6 +237,16 @@ class ReaderStats(NamedTuple):
     """Messages that were returned to the application."""
     lag: int | None
     """As of ``MultiClusterReader.lag``."""
+    bytes: int = 0
+    """Size of the values of these messages."""
+    errors: int = 0
+    """Failures of the cluster and errors of its consumer."""
+    timeouts: int = 0
+    """Failures in which the cluster did not answer in time."""
+    rebalances: int = 0
+    """Rebalances in which partitions were claimed, released or lost."""
+    retries: int = 0
+    """Tries to reach the cluster after a failure."""
 
 
 class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
@@ -246,11 +277,16 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         if group is not None and numbers is not None:
             fix = "leave them out: the members of a group share the partitions"
             raise InvalidValueError("partitions", numbers, "cannot be chosen with a group", fix)
-        settings = settings or ConsumerSettings()
+        if numbers == []:
+            raise InvalidValueError("partitions", [], "is empty", "give some, or None for all")
+        checked = check_clusters(clusters)
+        settings = ConsumerSettings() if settings is None else settings
+        for kafka in checked.values():
+            _ReaderConsumer._checked(kafka, OWN_GROUP if group is None else group, settings)  # noqa: SLF001 -- a part of this one
         super().__init__(
             {
                 name: _ReaderFeed(Link(name, kafka, topic), topic, group, numbers, settings)
-                for name, kafka in check_clusters(clusters).items()
+                for name, kafka in checked.items()
             }
         )
         self._returned: ClusterMessage | None = None  # by `read_message`, to be marked
@@ -259,14 +295,15 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     # Messages
 
     def read_message(self, *, timeout: float | None = None) -> ClusterMessage | None:
-        """Return the next message; None where none came within ``timeout`` s, or once closed.
+        """Return as ``fetch_message``, and mark as processed what was returned before.
 
-        With a group, the message returned before is marked as processed, and committed within
-        ``commit_interval_s``.  That of the last call is not: after ``close`` it comes again.
+        With a group, that is committed within ``commit_interval_s``.  The message of the last call
+        is not: after ``close`` it comes again.
         """
         if self._returned is not None:
             self._feeds[self._returned.cluster].mark([self._returned.message])
-        found = self._next(timeout)
+            self._returned = None
+        found = self.fetch_message(timeout=timeout)
         if self._group is not None:
             self._returned = found
         return found
@@ -277,8 +314,15 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
             yield message
 
     def fetch_message(self, *, timeout: float | None = None) -> ClusterMessage | None:
-        """Return as ``read_message``, but mark nothing: see ``commit_messages``."""
-        return self._next(timeout)
+        """Return the next message, which is not marked: see ``commit_messages``.
+
+        None once the reader is closed.  Raises OffsetTimeoutError where none came within
+        ``timeout`` s, and OffsetManagerError once no cluster can ever answer again.
+        """
+        found = self._next(timeout)
+        if found is None and not self._closed:
+            raise OffsetTimeoutError(f"no message of topic {self._topic} within {timeout:g} s")
+        return found
 
     def commit_messages(self, messages: Iterable[ClusterMessage], *, timeout: float = 10.0) -> None:
         """Mark ``messages``, and those before them in their partitions, as processed.
@@ -374,10 +418,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
 
     def stats(self) -> dict[str, ReaderStats]:
         """Return figures of each cluster."""
-        return {
-            name: ReaderStats(feed.link.up, feed.read, self.lag(name))
-            for name, feed in self._feeds.items()
-        }
+        return {name: feed.stats(self.lag(name)) for name, feed in self._feeds.items()}
 
     def _feed(self, cluster: str) -> _ReaderFeed:
         if self._closed:
@@ -407,7 +448,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         settings: ConsumerSettings,
     ) -> None:
         super().__init__(link, self._open)
-        self.read = 0
+        self._read = self._bytes = 0
         self._topic = topic
         self._group = group
         self.numbers = numbers
@@ -419,12 +460,21 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
 
     def next(self) -> ClusterMessage | None:
         with self._lock:
-            message = None if self.consumer is None else self.consumer._next()
+            message = None if self.consumer is None else self.consumer._next()  # noqa: SLF001 -- a part of this one
             if message is None:
                 return None
             self._positions[message.partition() or 0] = (message.offset() or 0) + 1
-        self.read += 1
+        self._read += 1
+        self._bytes += len(message)
         return ClusterMessage(self.link.name, message)
+
+    def stats(self, lag: int | None) -> ReaderStats:
+        link, figures = self.link, ConsumerStats()
+        if self.consumer is not None:
+            figures = self.consumer.stats()
+        errors, rebalances = link.failures + figures.errors, figures.rebalances
+        counts = (self._bytes, errors, link.timeouts, rebalances, link.retries)
+        return ReaderStats(link.up, self._read, lag, *counts)
 
     def mark(self, messages: Iterable[Message]) -> None:
         if self.consumer is not None:
@@ -528,22 +578,25 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         *,
         settings: AckSettings | None = None,
     ) -> None:
-        self._settings = settings or AckSettings()
         names = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
         if not names:
             raise InvalidValueError("topics", names, "is empty", 'give some, such as ["orders"]')
-        check_group(group)
+        checked = check_clusters(clusters)
+        self._settings = AckSettings() if settings is None else settings
+        for kafka in checked.values():
+            AckConsumer._checked(kafka, group, self._settings)  # noqa: SLF001 -- a part of this one
         feeds: dict[str, _Feed[AckMessage, AckConsumer]] = {}
-        for name, kafka in check_clusters(clusters).items():
+        for name, kafka in checked.items():
             link = Link(name, kafka, names[0])
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
         super().__init__(feeds, self._settings.dwell_s + CLOSE_S)
         self._reading = False
 
-    def poll(self, *, timeout: float | None = 1.0) -> AckMessage | None:
+    def poll(self, timeout: float | None = 1.0) -> AckMessage | None:
         """Return the next message, or None where none came within ``timeout`` s (None: no limit).
 
-        None as well once the consumer is closed.
+        None as well once the consumer is closed.  Raises OffsetManagerError once no cluster can
+        ever answer again.
         """
         if not self._reading:
             self._reading = True
@@ -566,10 +619,12 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
 
         As AckConsumer.run, with ``workers`` threads for each cluster.
         """
+        check_pool(handler, workers, ordered_by)
         for feed in self._feeds.values():
             feed.fill = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
         self._start()
         while not self._closed:
+            self._check()
             self._news.wait(LONG_S)
 
     def commit_up_to(self, message: AckMessage) -> None:
@@ -585,5 +640,5 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
 
     def _open(self, link: Link, group: str, topics: list[str]) -> AckConsumer:
         consumer = AckConsumer(link.settings({}), group, topics, settings=self._settings)
-        consumer._work.cluster = link.name
+        consumer._work.cluster = link.name  # noqa: SLF001 -- a part of this one
         return consumer

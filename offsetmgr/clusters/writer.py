@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from confluent_kafka import KafkaError
 
-from offsetmgr.clusters.link import ClusterClient, Link, check_clusters, close_all
-from offsetmgr.codes import NO_SUCH_PARTITION
+from offsetmgr.clusters.link import TIMEOUTS, ClusterClient, Link, check_clusters, close_all
+from offsetmgr.codes import NO_SUCH_PARTITION, TIMED_OUT
 from offsetmgr.config import is_number
 from offsetmgr.errors import (
     InvalidValueError,
@@ -63,16 +63,12 @@ _OF_THE_MESSAGE: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         *NO_SUCH_PARTITION,
-        KafkaError._INVALID_ARG,
+        -186,  # librdkafka's _INVALID_ARG
     }
 )
 """Errors that say nothing against the cluster; no other one is tried."""
 
 _BY_KEY: Final = -1
-
-_TIMED_OUT: Final = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
-)
 
 log = SafeLogger("offsetmgr.clusters")
 
@@ -407,7 +403,7 @@ class _Target:
         """
         reports = {number: self._produce(record) for number, record in wanted}
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
-        late = self.link.failure(KafkaError(KafkaError._TIMED_OUT))
+        late = self.link.failure(KafkaError(TIMED_OUT))
         failures = {}
         for number, report in reports.items():
             answer = report.result() if report in heard else late
@@ -418,7 +414,7 @@ class _Target:
             self.link.failed(outage)
         elif len(failures) < len(wanted):
             self.link.answered()
-        late_count = sum(error.info.code in _TIMED_OUT for error in failures.values())
+        late_count = sum(error.info.code in TIMEOUTS for error in failures.values())
         written = sum(record.size for number, record in wanted if number not in failures)
         with self._lock:
             self.stats = self.stats._replace(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.consumer.deliveries import PartitionProgress
     from offsetmgr.consumer.member import Work
+    from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.types import TopicPartition
 
@@ -38,6 +39,16 @@ class AckConsumer(MessageReader[AckMessage]):
 
     _SETTINGS = AckSettings
     _work: AckWork
+
+    @classmethod
+    def _checked(
+        cls, kafka: Mapping[str, Any], group: str, settings: ConsumerSettings | None
+    ) -> ConsumerSettings:
+        checked = super()._checked(kafka, group, settings)
+        if isinstance(checked, AckSettings) and checked.retry is not None:
+            checked.retry.retry_topics(group)
+            checked.retry.dead_letter_topic(group)
+        return checked
 
     def _begin(
         self, kafka: Mapping[str, Any], group: str, topics: Subscription, settings: AckSettings

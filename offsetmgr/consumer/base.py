@@ -12,7 +12,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from offsetmgr.consumer.member import Member, Work, by_topic, drain
-from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, Notification
+from offsetmgr.consumer.settings import (
+    ConsumerSettings,
+    ConsumerStats,
+    Notification,
+    kafka_settings,
+)
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.stores import OffsetStore, open_store
@@ -66,7 +71,8 @@ class BaseConsumer(ABC):
 
     _SETTINGS: type[ConsumerSettings] = ConsumerSettings
     _starts: Mapping[TopicPartition, int] = MappingProxyType({})
-    """Where to begin if nothing is committed, also librdkafka's negative offsets; else `start`."""
+    """Offsets to begin at if nothing is committed, librdkafka's negative ones among them; else as
+    ``start`` says."""
 
     def __init__(
         self,
@@ -89,11 +95,7 @@ class BaseConsumer(ABC):
         given = None if store is None else open_store(store)
         _check_assignment(subscription, chosen, given)
         self._opened = None if given is store else given  # to be closed here
-        settings = settings or self._SETTINGS()
-        if not isinstance(settings, self._SETTINGS):
-            hint = f"give {self._SETTINGS.__name__}(...)"
-            raise InvalidValueError("settings", settings, "are those of another consumer", hint)
-        check_group(group)
+        settings = self._checked(config, group, settings)
         self._topics = names
         work, subscription = self._begin(config, group, subscription, settings)
         own_url = f"kafka://{config.get('bootstrap.servers')}"
@@ -101,6 +103,18 @@ class BaseConsumer(ABC):
             given = None
         options: dict[str, Any] = {"partitions": chosen, "store": given, "starts": self._starts}
         self._member = Member(config, group, work, settings, subscription, **options)
+
+    @classmethod
+    def _checked(
+        cls, kafka: Mapping[str, Any], group: str, settings: ConsumerSettings | None
+    ) -> ConsumerSettings:
+        """Return the settings, after all checks that need no Kafka.  Raises InvalidValueError."""
+        settings = cls._SETTINGS() if settings is None else settings
+        if not isinstance(settings, cls._SETTINGS):
+            hint = f"give {cls._SETTINGS.__name__}(...)"
+            raise InvalidValueError("settings", settings, "are those of another consumer", hint)
+        kafka_settings(kafka, check_group(group), settings)
+        return settings
 
     @abstractmethod
     def _begin(

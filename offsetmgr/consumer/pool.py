@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.settings import log
+from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.text import error_text
 from offsetmgr.types import check_callable, check_choice, check_count
 
@@ -40,6 +41,13 @@ class _Line:
     behind: deque[AckMessage] = field(default_factory=deque)
 
 
+def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
+    """Raise InvalidValueError for what no pool can be made of."""
+    check_callable(handler, "handler")
+    check_count(workers, "workers")
+    check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
+
+
 class Pool:
     """Threads that handle what a consumer reads."""
 
@@ -53,9 +61,7 @@ class Pool:
         ordered_by: OrderedBy | None,
     ) -> None:
         """``take`` waits so many seconds for a message.  Raises InvalidValueError."""
-        check_callable(handler, "handler")
-        check_count(workers, "workers")
-        check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
+        check_pool(handler, workers, ordered_by)
         self._name = name
         self._ack_work = work
         self._take = take
@@ -92,6 +98,9 @@ class Pool:
                     if now_s - reported_s >= PROGRESS_S:
                         self._report("", (self._handled - reported) / (now_s - reported_s))
                         reported_s, reported = now_s, self._handled
+            if not self._ack_work.closing:
+                with suppress(ManagerStoppedError):
+                    self._ack_work.member.check()
         finally:
             self._stop()
             took_s = max(0.001, time.monotonic() - began_s)

@@ -30,7 +30,13 @@ from offsetmgr.clusters import (
 )
 from offsetmgr.consumer import AckSettings, ConsumerSettings
 from offsetmgr.devkafka.cluster import Broker
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+)
 from tests.conftest import create_topic
 from tests.kafka.messages import WAIT_S, wait_until
 
@@ -81,6 +87,11 @@ def fetched(reader: MultiClusterReader, count: int) -> list[ClusterMessage]:
         assert message is not None, f"{len(found)} of {count}"
         found.append(message)
     return found
+
+
+def assert_nothing_comes(reader: MultiClusterReader) -> None:
+    with pytest.raises(OffsetTimeoutError):
+        reader.read_message(timeout=0.5)
 
 
 class Traffic:
@@ -283,11 +294,42 @@ def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
         (error,) = reader.errors()
         assert "cluster dead" in str(error)
         reader.set_offset("dead", "first")
-        assert reader.fetch_message(timeout=0.5) is None
+        with pytest.raises(OffsetTimeoutError, match=r"within 0\.5 s"):
+            reader.fetch_message(timeout=0.5)
         assert reader.errors() == []
+        stats = reader.stats()
+        assert (stats["dead"].errors, stats["dead"].bytes, stats["east"].errors) == (1, 0, 0)
+        assert stats["east"].bytes == sum(len(each.message) for each in found)
     assert reader.read_message() is None
     with pytest.raises(ManagerStoppedError):
         reader.offset("east")
+
+
+def test_a_reader_raises_once_no_cluster_can_answer_again(
+    kafka: DevKafka, unique_name: str
+) -> None:
+    """A fenced member is reported once, and ends no other cluster; the last one ends the read."""
+    create_topic(kafka, unique_name, 1)
+    member = {"bootstrap.servers": kafka.bootstrap_servers, "group.instance.id": "one"}
+    clusters = {"west": member, "same": {**member, "group.instance.id": "two"}}
+    first = MultiClusterReader(clusters, unique_name, group=unique_name)
+    errors: list[OffsetManagerError] = []
+    with first:
+        wait_until(lambda: all(each.rebalances for each in first.stats().values()))
+        with MultiClusterReader({"west": member}, unique_name, group=unique_name):
+
+            def fenced() -> bool:
+                errors.extend(first.errors())
+                return bool(errors)
+
+            wait_until(fenced)
+        assert_nothing_comes(first)
+        assert len(errors) == 1
+        with (
+            MultiClusterReader({"same": clusters["same"]}, unique_name, group=unique_name),
+            pytest.raises(KafkaRequestError, match="FENCED_INSTANCE_ID"),
+        ):
+            first.read_message(timeout=WAIT_S)
 
 
 def test_a_reader_is_put_anywhere_and_says_where_it_is(
@@ -314,9 +356,9 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
         reader.set_offset_at("west", datetime.fromtimestamp(hour_ago_s + 30, tz=timezone.utc))
         assert number(*fetched(reader, 1)) == 30
         reader.set_offset_at("west", datetime.now(timezone.utc), 1)
-        assert reader.fetch_message(timeout=0.5) is None
+        assert_nothing_comes(reader)
         reader.set_offset("west", "last")
-        assert reader.fetch_message(timeout=0.5) is None
+        assert_nothing_comes(reader)
         written(clusters, "east", unique_name, range(0))
         for wrong in (-1, 1.5, "middle"):
             with pytest.raises(InvalidValueError):
@@ -327,7 +369,7 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
             reader.set_offset("west", 0, 2)
 
 
-def test_after_a_move_nothing_comes_of_what_was_fetched_before(
+def test_prefetched_messages_are_dropped_by_a_move(
     clusters: dict[str, str], unique_name: str
 ) -> None:
     """In the middle of a long log, again and again; the other partition goes on where it was."""
@@ -370,9 +412,9 @@ def test_a_group_goes_on_in_each_cluster_where_it_was(
     with MultiClusterReader(clusters, unique_name, group=group, settings=settings) as reader:
         again = [reader.read_message(timeout=WAIT_S) for _ in range(40)]
         assert sorted(number(each) for each in again if each) == sorted(map(number, rest))
-        assert reader.read_message(timeout=0.5) is None
+        assert_nothing_comes(reader)
     with MultiClusterReader(clusters, unique_name, group=group) as reader:
-        assert reader.read_message(timeout=1) is None
+        assert_nothing_comes(reader)
 
 
 def test_acks_come_from_all_clusters_and_go_back_to_their_own(

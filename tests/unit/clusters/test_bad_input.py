@@ -13,6 +13,7 @@ from offsetmgr.clusters import (
     ProducerRecord,
     WriterSettings,
 )
+from offsetmgr.consumer import AckSettings, ConsumerSettings, RetryPolicy
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 DEAD = {"west": "127.0.0.1:9"}
 
 WRONG: dict[str, Callable[[], object]] = {
-    "clusters 'dict' is no mapping with a cluster": lambda: MultiClusterReader({}, "orders"),
-    "clusters 'str' is no mapping": lambda: MultiClusterWriter("west:9092"),  # type: ignore[arg-type]
-    "clusters 'a\\\\nb' is no name": lambda: MultiClusterWriter({"a\nb": "west:9092"}),
+    "clusters 'dict' is not a mapping with a cluster": lambda: MultiClusterReader({}, "orders"),
+    "clusters 'str' is not a mapping": lambda: MultiClusterWriter("west:9092"),  # type: ignore[arg-type]
+    "clusters 'a\\\\nb' is not a name": lambda: MultiClusterWriter({"a\nb": "west:9092"}),
     "bootstrap.servers None is missing": lambda: MultiClusterWriter({"west": {}}),
     "no.such.setting": lambda: MultiClusterReader(
         {"west": {"bootstrap.servers": "west:1", "no.such.setting": "1"}}, "orders"
@@ -37,6 +38,35 @@ WRONG: dict[str, Callable[[], object]] = {
     ),
     "group '' is empty": lambda: MultiClusterAckConsumer(DEAD, "", ["orders"]),
     "topics .* is empty": lambda: MultiClusterAckConsumer(DEAD, "etl", []),
+    "group 'x+'… .300 characters. has": lambda: MultiClusterReader(DEAD, "orders", group="x" * 300),
+    "kafka 'auto.offset.reset' is set by the consumer itself": lambda: MultiClusterReader(
+        {"west": {"bootstrap.servers": "west:1", "auto.offset.reset": "latest"}}, "orders"
+    ),
+    "kafka 'enable.auto.commit' is set by the consumer itself": lambda: MultiClusterAckConsumer(
+        {"west": {"bootstrap.servers": "west:1", "enable.auto.commit": True}}, "etl", ["orders"]
+    ),
+    "error_cb .* is set by offsetmgr itself": lambda: MultiClusterReader(
+        {"west": {"bootstrap.servers": "west:1", "error_cb": print}}, "orders"
+    ),
+    "partitions .* is empty": lambda: MultiClusterReader(DEAD, "orders", partitions=[]),
+    "settings 5 are those of another consumer": lambda: MultiClusterReader(
+        DEAD,
+        "orders",
+        settings=5,  # type: ignore[arg-type]
+    ),
+    "settings .* are those of another consumer": lambda: MultiClusterAckConsumer(
+        DEAD,
+        "etl",
+        ["orders"],
+        settings=ConsumerSettings(),  # type: ignore[arg-type]
+    ),
+    "RetryPolicy.name 'a b.retry.1' is not a legal": lambda: MultiClusterAckConsumer(
+        DEAD, "etl", ["orders"], settings=AckSettings(retry=RetryPolicy(name="a b"))
+    ),
+    "RetryPolicy.name .* is not a legal": lambda: MultiClusterAckConsumer(
+        DEAD, "etl", ["orders"], settings=AckSettings(retry=RetryPolicy((), "x" * 249))
+    ),
+    "handler 3 cannot be called": lambda: MultiClusterAckConsumer(DEAD, "etl", ["orders"]).run(3),  # type: ignore[arg-type]
     "mode 'both' is unknown": lambda: WriterSettings(mode="both"),  # type: ignore[arg-type]
     "fail_over_s 2 is not possible; give seconds from 3": lambda: WriterSettings(fail_over_s=2),
     "fail_back_s -1 is not possible": lambda: WriterSettings(fail_back_s=-1),

@@ -27,7 +27,7 @@ def test_a_cluster_that_does_not_answer_is_left_at_once() -> None:
 
 
 def test_writes_go_back_only_to_a_primary_that_has_answered_for_long_enough() -> None:
-    """Else a primary that fails again and again would take the writes with it each time."""
+    """A primary that fails again and again must not take the writes with it each time."""
     assert ranked(100, ALWAYS, ALWAYS, "east", 159.9)[0] == "east"
     assert ranked(100, ALWAYS, ALWAYS, "east", 160)[0] == "west"
 
