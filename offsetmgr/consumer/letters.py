@@ -94,6 +94,9 @@ class Refused(NamedTuple):
 def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
     """Return the letters of ``topic``, oldest first.
 
+    A consumer that is killed may have written a letter twice: such copies are one letter, replayed
+    if one of them is.
+
     Raises KafkaRequestError; OffsetTimeoutError where it was not read to its end in time.
     """
     with ClusterReader(kafka, timeout_s=timeout_s) as reader:
@@ -107,11 +110,15 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
             marks.add((message.partition() or 0, number(dict(headers), REPLAYED, -1)))
         else:
             letters.append(_letter(message, headers))
-    letters = [
-        each._replace(replayed=(each.place.partition, each.place.offset) in marks)
-        for each in letters
-    ]
-    return sorted(letters, key=lambda each: (each.failed_at_s, each.place))
+    once: dict[object, Letter] = {}
+    for letter in sorted(letters, key=lambda each: (each.failed_at_s, each.place)):
+        replayed = (letter.place.partition, letter.place.offset) in marks
+        # The same origin with other content is of a former log of a recreated topic.
+        content = letter.key, letter.value, letter.timestamp_ms
+        same = letter.origin, letter.replays, content
+        before = once.get(same, letter)
+        once[same] = before._replace(replayed=before.replayed or replayed)
+    return list(once.values())
 
 
 def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter:

@@ -91,17 +91,18 @@ _MOVING_S: Final = 1.0
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it succeeds."""
 
-_END: Final = KafkaError._PARTITION_EOF
-_OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
-_REFUSING: Final = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._AUTHENTICATION,
-        KafkaError._RESOLVE,
-        KafkaError._SSL,
-    }
-)
-"""Errors of connections that are reported; others are followed by one of these, or by none."""
+_END: Final = -191
+"""librdkafka's _PARTITION_EOF."""
+
+_FATAL: Final = -150
+"""The same of a client that can do no more."""
+
+_OUT_OF_RANGE: Final = frozenset({-140, -139})
+"""librdkafka's _AUTO_OFFSET_RESET and _LOG_TRUNCATION."""
+
+_REFUSING: Final = frozenset({-169, -181, -187, -193})
+"""librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
+are reported.  Others are followed by one of these, or by none."""
 
 _error_of = Message.error
 _T = TypeVar("_T")
@@ -116,7 +117,7 @@ class Start(NamedTuple):
 
 
 class Work(Protocol):
-    """What a consumer does with its messages; called by the thread that polls."""
+    """The part of a consumer that handles its messages; called by the thread that polls."""
 
     member: Member
     """Set before any call."""
@@ -208,6 +209,8 @@ class Member:
         self._consumer = open_consumer(config, {"error_cb": self._connection_failed})
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
+        if self._store.topic_ids is None:
+            self._store.topic_ids = self._topic_ids
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -321,6 +324,8 @@ class Member:
                 self._let_go(self._partitions)
             self._consumer.close()
             self._claims.close(self.settings.dwell_s)
+            if self._store.topic_ids == self._topic_ids:
+                self._store.topic_ids = None
             self._reader.close()
 
     # Polling
@@ -378,7 +383,7 @@ class Member:
             partition=partition if topic else None,
             offset=offset,
         )
-        if error.fatal() or code == KafkaError._FATAL:
+        if error.fatal() or code == _FATAL:
             self.end(failure)
         else:
             self.report(failure, "Kafka reports")
@@ -445,6 +450,10 @@ class Member:
         self._look_at_s = time.monotonic() + SLICE_S
 
     # Logs
+
+    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Return the ids of topics that exist, for the store."""
+        return self._reader.existing_ids(topics)
 
     def _look_at_logs(self, wait_s: float = 0.0) -> bool:
         """Look the topics' ids up, unless they are fresh; False if there is no answer yet."""

@@ -18,6 +18,7 @@ from offsetmgr.consumer.letters import Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
+from tests.kafka.test_acks import all_of
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
@@ -110,17 +111,22 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
 
 
 def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> None:
-    """Kafka refuses the first one from when the second has begun."""
+    """Kafka refuses the first one from when the second has begun; copies are one letter."""
     create_topic(kafka, group, 1)
     produce(kafka, group, "one")
     dead(kafka, group, group, 1)
     settings: dict[str, object] = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = f"{group}.dlq"
+    (letter,) = all_of(kafka, topic, 1)
+    producer = Producer(settings)
+    producer.produce(topic, letter.value(), letter.key(), headers=letter.headers())
+    assert producer.flush(WAIT_S) == 0
     letters = read_letters(settings, topic, WAIT_S)
     first, second = (Replayer(settings, topic, WAIT_S) for _ in range(2))
     with pytest.raises(KafkaRequestError):
         first.replay(letters)
     assert second.replay(letters) == (letters, [])
+    assert len(letters) == 1
     assert Replayer(settings, topic, WAIT_S).replay(letters) == ([], [])
     assert len(read(kafka, f"{group}-reader", group, 2)) == 2
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.consumer import GroupConsumer
 from offsetmgr.errors import OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.kafka.messages import WAIT_S, produce
 from tests.kafka.test_recreated_topics import delete, recreate
 from tests.stores.test_stores import url_of
 from tests.stores.test_transactions import FakeMessage
@@ -76,7 +78,7 @@ def test_messages_of_a_recreated_topic_are_new(
         assert place.new(restarted, range(count)) == []
 
 
-def test_a_topic_recreated_while_its_consumer_is_stopped_begins_anew(place: Place) -> None:
+def test_a_topic_recreated_while_its_consumer_is_stopped_starts_at_0(place: Place) -> None:
     """The claim says 0, the start of the new log, and the database too; also without messages."""
     for _ in range(2):
         with place.open() as store:
@@ -88,7 +90,7 @@ def test_a_topic_recreated_while_its_consumer_is_stopped_begins_anew(place: Plac
 
 
 def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Place) -> None:
-    """What was read of the former log is stored, too; its offsets are not committed."""
+    """Messages of the former log are stored, too; their offsets are not committed."""
     with place.open() as store:
         store.claim("etl", [place.where])
         assert place.new(store, range(40)) == list(range(40))
@@ -119,6 +121,27 @@ def test_a_batch_of_spark_begins_with_the_new_log(place: Place) -> None:
         assert not place.is_new(store, 3, 30)
         assert place.is_new(store, 30, 45)
         assert place.stored(store) == 45
+
+
+def test_a_consumer_gives_its_store_the_ids_of_topics(
+    kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A longer log that replaced the topic meanwhile is read from its start; one store for all."""
+    topic, seen = new_topic(), []
+    with SqlOffsetStore(f"sqlite:///{tmp_path}/offsets.db") as store:
+        store.create_tables()
+        for count in (20, 30):
+            produce(kafka, topic, range(count), partitions=1)
+            with GroupConsumer(kafka.bootstrap_servers, topic, [topic], store=store) as consumer:
+                for _ in range(count):
+                    message = consumer.poll(WAIT_S)
+                    assert message is not None
+                    seen.append(message.offset())
+                    consumer.mark_offset(message)
+            assert store.topic_ids is None
+            delete(kafka, topic)
+            recreate(kafka, topic, 0)
+    assert seen == [*range(20), *range(30)]
 
 
 def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
