@@ -67,9 +67,7 @@ def number_of(message: AckMessage) -> int:
     return int((message.value() or b"").decode())
 
 
-def test_a_restart_repeats_what_was_not_acknowledged_and_no_more(
-    kafka: DevKafka, group: str
-) -> None:
+def test_a_restart_repeats_only_unacknowledged_messages(kafka: DevKafka, group: str) -> None:
     """Acks come from four threads, in random order; every tenth message gets none."""
     count = 2_000
     filled(kafka, group, count)
@@ -132,7 +130,7 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
 
 
 def test_pending_acks_of_a_live_group_are_described(kafka: DevKafka, group: str) -> None:
-    """By the command, for any group; in its own process the consumer tells the same."""
+    """The command describes any group; the consumer reports the same in its own process."""
     filled(kafka, group, 40)
     asked = ["--bootstrap-servers", kafka.bootstrap_servers]
     settings = AckSettings(dwell_s=0)
@@ -182,7 +180,7 @@ def test_an_event_loop_acknowledges_as_its_tasks_end(kafka: DevKafka, group: str
 
 
 def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) -> None:
-    """And a message without an ack comes back when its time is over."""
+    """A message without an ack comes back after its time-out."""
     filled(kafka, group, 100)
     settings = AckSettings(max_pending=10, ack_timeout_s=1.0, nack_delay_s=0, dwell_s=0)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
@@ -271,7 +269,7 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
 
 @pytest.mark.parametrize("ordered_by", ["key", "partition"])
 def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: str) -> None:
-    """Of 64 workers, no two have the same key (or partition) at once."""
+    """No two of 64 workers have the same key (or partition) at once."""
     count, keys = 4_000, 100
     filled(kafka, group, count, keys=keys)
     seen: dict[object, list[int]] = {}
@@ -305,9 +303,7 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
     assert sum(offsets(kafka, group)) == count
 
 
-def test_a_pool_that_is_closed_finishes_what_has_begun_and_no_more(
-    kafka: DevKafka, group: str
-) -> None:
+def test_closing_a_pool_finishes_only_running_handlers(kafka: DevKafka, group: str) -> None:
     """A member that joins later handles the rest: each message is handled once."""
     count = 2_000
     filled(kafka, group, count)

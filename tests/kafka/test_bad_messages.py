@@ -84,7 +84,7 @@ KINDS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-def test_whatever_a_handler_raises_fails_its_message_alone(kafka: DevKafka, group: str) -> None:
+def test_any_exception_of_a_handler_fails_its_message_alone(kafka: DevKafka, group: str) -> None:
     """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest."""
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -350,7 +350,7 @@ def test_headers_of_others_in_a_retry_topic_are_ignored(kafka: DevKafka, group: 
 
 
 def test_a_due_time_of_others_is_bounded() -> None:
-    """A due time in the year 318857 delays the partition by an hour, not for ever."""
+    """A due time in the year 318857 delays the partition by an hour, not forever."""
     from confluent_kafka import Message  # noqa: PLC0415
 
     from offsetmgr.consumer.retry import read_retried  # noqa: PLC0415
@@ -403,7 +403,7 @@ def test_a_hanging_handler_does_not_keep_a_signal_from_ending_the_process(
 
 
 def test_pending_messages_are_bounded_in_bytes(kafka: DevKafka, group: str) -> None:
-    """Of messages of 100 kB about ten fit 1 MiB; a message above the limit comes alone."""
+    """About ten messages of 100 kB fit 1 MiB; a message above the limit comes alone."""
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for _ in range(60):

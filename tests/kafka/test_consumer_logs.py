@@ -197,7 +197,7 @@ def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
 def test_records_that_retention_deleted_before_they_were_read_are_counted(
     kafka: DevKafka, group: str, kind: Kind
 ) -> None:
-    """Of a log that was trimmed while the consumer was away, and while it was slow."""
+    """The log is trimmed while the consumer is away, and while it is slow."""
     filled(kafka, group, 40, partitions=1)
     commit(kafka, group, 5)
     trim(kafka, group, 10)

@@ -80,7 +80,7 @@ def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) ->
 
 @pytest.mark.parametrize("managed", [True, False])
 def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, managed: bool) -> None:  # noqa: FBT001
-    """Of managers, or committed by the consumer itself to a group without members."""
+    """Managers commit them, or the consumer itself to a group without members."""
     partitions = two_partitions(kafka, group)[:1]
     with LocalOffsets(kafka.bootstrap_servers) as local:
         offsets = local if managed else None
@@ -144,10 +144,10 @@ class UnprintableError(Exception):
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_member_reads_only_what_its_store_has_claimed(
+def test_a_member_reads_only_claimed_partitions(
     kafka: DevKafka, group: str, strategy: Strategy
 ) -> None:
-    """Whatever a claim raises is reported and retried; no message is delivered before.
+    """Any failure of a claim is reported and retried; no message is delivered before.
 
     Kafka itself has none of the offsets.
     """
@@ -228,7 +228,7 @@ def test_every_store_keeps_the_offsets_of_a_consumer(
         assert store.fetch_offset(group, group, 1) == OffsetAndMetadata(40)
 
 
-def test_what_does_not_go_together_is_refused(kafka: DevKafka, group: str) -> None:
+def test_conflicting_arguments_are_refused(kafka: DevKafka, group: str) -> None:
     brokers = kafka.bootstrap_servers
     with LocalOffsets(brokers) as offsets:
         with pytest.raises(InvalidValueError, match=r"store .* only to groups without members"):

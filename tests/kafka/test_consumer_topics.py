@@ -164,7 +164,7 @@ def reported(consumer: Any, heard: Heard, code: str) -> KafkaRequestError:
 
 
 def test_a_misspelt_topic_is_reported_once(kafka: DevKafka, group: str) -> None:
-    """By name; the others are read, and it is read as soon as it exists."""
+    """Its error names it; the others are read, and it is read as soon as it exists."""
     filled(kafka, group, 4)
     config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
     with Heard() as heard, GroupConsumer(config, group, [group, f"{group}-no"]) as consumer:

@@ -110,7 +110,7 @@ def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) 
 
 
 def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> None:
-    """What it is about to commit is processed, and comes to no other member."""
+    """Messages about to be committed are processed, and come to no other member."""
     filled(kafka, group, 40)
     brokers = {"bootstrap.servers": kafka.bootstrap_servers}
     producer = Producer({**brokers, "transactional.id": group})
@@ -139,7 +139,7 @@ def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: st
         assert number_of(message) >= 40
 
 
-def test_what_is_not_marked_is_not_committed(kafka: DevKafka, group: str) -> None:
+def test_unmarked_messages_are_not_committed(kafka: DevKafka, group: str) -> None:
     """Stashed marks are none yet; a reset goes back; metadata travels with a mark."""
     filled(kafka, group, 40)
     stash = OffsetStash()
@@ -368,7 +368,7 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
 
 
-def test_a_closed_stream_comes_anew_where_it_is_claimed_again(kafka: DevKafka, group: str) -> None:
+def test_a_closed_stream_returns_with_its_next_claim(kafka: DevKafka, group: str) -> None:
     """A partition stays paused inside librdkafka while it belongs to another member."""
     filled(kafka, group, 40)
     settings = ConsumerSettings(strategy="range")
@@ -385,7 +385,9 @@ def test_a_closed_stream_comes_anew_where_it_is_claimed_again(kafka: DevKafka, g
             read.update(stream.partition for _ in itertools.islice(stream, 1))
 
 
-def test_the_example_marks_what_is_on_disk(kafka: DevKafka, group: str, tmp_path: Path) -> None:
+def test_the_example_marks_only_written_messages(
+    kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
     """Stopped and started again, it goes on where it was; no message is missing or there twice."""
     filled(kafka, group, 40)
     example = Path(__file__).parents[2] / "examples" / "batch_writer.py"

@@ -124,7 +124,7 @@ def by_partition(answer: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: str) -> None:
-    """By the times of the records; the plan changes nothing; what it counts is read again."""
+    """The records' times decide; the plan changes nothing; the counted records are read again."""
     offsets = {(mirrored.topic, n): at for n, at in ((0, 152), (1, 200), (2, 250), (3, 0))}
     committed(mirrored.west, group, offsets)
     plan = mirrored.copy(group, status=3)
@@ -208,7 +208,7 @@ def delete_records(kafka: DevKafka, topic: str, ends: dict[int, int]) -> None:
         deleted.result(WAIT_S)
 
 
-def test_what_has_no_mirror_is_left_alone(mirrored: Mirrored, group: str) -> None:
+def test_topics_without_a_mirror_are_left_alone(mirrored: Mirrored, group: str) -> None:
     """A topic of the same name with other records is none, and one that does not exist."""
     other = f"other-{mirrored.topic}"
     alone = f"alone-{mirrored.topic}"

@@ -103,7 +103,7 @@ def survive(members: Members, messages: int, kills: int) -> None:
 
 
 def test_killed_members_store_each_message_once(kafka: DevKafka, group: str, database: str) -> None:
-    """Whatever is killed when, rows and offsets agree at every moment, and each row is there."""
+    """Rows and offsets agree at every moment of random kills, and each row is there."""
     with ExitStack() as stack:
         survive(Members(kafka, group, database, stack), 2_000, 3)
 

@@ -169,7 +169,7 @@ def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
 
 
 def test_sqlite_is_locked_before_offsets_are_compared(tmp_path: Path) -> None:
-    """Else two processes could both find a batch new."""
+    """Without the lock two processes could both find a batch new."""
     url = f"sqlite:///{tmp_path}/locked.db?timeout=0.1"
     with SqlOffsetStore(url) as first, SqlOffsetStore(url, patience_s=0) as second:
         first.create_tables()
@@ -181,7 +181,7 @@ def test_sqlite_is_locked_before_offsets_are_compared(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_spark_is_stored_once(store: SqlOffsetStore) -> None:
-    """By its ranges; one that does not begin where the store ends is refused, with the reason."""
+    """Its ranges decide; one that does not begin at the store's end is refused, with the reason."""
     assert write_range(store, 10, 20)
     assert write_range(store, 20, 30)
     assert not write_range(store, 20, 30)
@@ -195,7 +195,7 @@ def test_a_batch_of_spark_is_stored_once(store: SqlOffsetStore) -> None:
 
 
 def test_a_batch_with_state_is_stored_once(store: SqlOffsetStore) -> None:
-    """By its number, of each checkpoint for itself; a rollback forgets it."""
+    """Its number decides, for each checkpoint by itself; a rollback forgets it."""
 
     def is_new(checkpoint: str, batch_id: int) -> bool:
         return store.run(lambda _, offsets: offsets.is_new_batch("etl", checkpoint, batch_id))

@@ -65,7 +65,7 @@ def offsets(messages: Iterable[AckMessage]) -> list[int]:
     return [each.offset() for each in messages]
 
 
-def test_what_is_committed_is_not_committed_again() -> None:
+def test_committed_offsets_are_not_committed_again() -> None:
     consumer = Consumer(OffsetAndMetadata(5))
     assert consumer.deliveries.positions() == {}
     consumer.read([5, 6])
@@ -172,7 +172,7 @@ def test_acks_of_a_former_claim_are_ignored() -> None:
     assert consumer.position in {None, OffsetAndMetadata(0)}
 
 
-def test_a_release_waits_for_what_is_in_work_alone() -> None:
+def test_a_release_waits_only_for_messages_in_work() -> None:
     consumer = Consumer()
     consumer.read([0, 1, 2, 3])
     in_work = [consumer.deliveries.next(0), consumer.deliveries.next(0)]
@@ -203,7 +203,7 @@ def test_a_queued_message_has_no_time_out_and_holds_up_no_release() -> None:
     assert consumer.deliveries.in_work() == []
 
 
-def test_commit_up_to_acknowledges_all_before_also_what_was_not_handed_out() -> None:
+def test_commit_up_to_includes_messages_not_handed_out() -> None:
     consumer = Consumer()
     consumer.read(range(10))
     messages = [consumer.deliveries.next(0) for _ in range(4)]

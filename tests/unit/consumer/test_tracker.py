@@ -29,7 +29,7 @@ def delivered(base: int, count: int, limit_chars: int = 4096) -> AckTracker[None
 
 
 @given(BASES, st.lists(st.integers(0, 120), max_size=200))
-def test_any_order_of_acks_is_what_a_set_says(base: int, order: list[int]) -> None:
+def test_any_order_of_acks_equals_a_set(base: int, order: list[int]) -> None:
     """Offset, ranges and what a restart delivers again agree with a set of offsets."""
     tracker = delivered(base, 121)
     acked: set[int] = set()
@@ -67,10 +67,10 @@ def test_offsets_that_do_not_exist_count_as_acknowledged(
     st.lists(st.sampled_from([1, 1, 1, 1, 2, 40, 2**35]), max_size=600),
     st.randoms(use_true_random=False),
 )
-def test_what_is_acknowledged_always_fits(
+def test_acknowledged_ranges_always_fit(
     limit_chars: int, steps: list[int], rng: random.Random
 ) -> None:
-    """Whatever is acked in whatever order, and whatever is missing, it stays within its limit."""
+    """The metadata stays within its limit for any order of acks and any missing offsets."""
     tracker = AckTracker[None](0, limit_chars=limit_chars)
     pending: list[int] = []
     offset = 0
