@@ -24,6 +24,11 @@ class OffsetManagerError(Exception):
     code: str = "error"
     """Stable name of the error, as the service's JSON carries it."""
 
+    topic: str | None = None
+    """Topic, partition and offset that the error is about; None where it is about no single one."""
+    partition: int | None = None
+    offset: int | None = None
+
     def __reduce__(self) -> tuple[object, ...]:
         # The arguments of the subclasses are not the message, which pickle would pass to them.
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
@@ -116,9 +121,7 @@ class MessageError(OffsetManagerError):
 
     def __init__(self, message: str, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
+        self.topic, self.partition, self.offset = topic, partition, offset
 
 
 class OffsetsUncommittedError(OffsetManagerError):
@@ -182,6 +185,8 @@ class CoordinatorError(_CodedError):
     ``code`` is Kafka's name of the error, such as UNKNOWN_MEMBER_ID.
     """
 
+    topic: str
+    partition: int
     verb = "request"
     outcome = " failed"
 
@@ -243,10 +248,7 @@ class _RequestError(_CodedError):
         text = f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})"
         super().__init__(text, info, detail)
         self.what = what
-        self.topic = topic
-        """The place that the error is about; None where it is about no single one."""
-        self.partition = partition
-        self.offset = offset
+        self.topic, self.partition, self.offset = topic, partition, offset
 
 
 class KafkaRequestError(_RequestError):

@@ -19,7 +19,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     MessageError,
 )
-from offsetmgr.text import listed
+from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
@@ -142,7 +142,12 @@ class AckWork:
             else:
                 self.acknowledge(message)
 
-        self.retries.send(message, delay, error, done)
+        try:
+            self.retries.send(message, delay, error, done)
+        except Exception as failure:  # noqa: BLE001 -- such as of an ``error`` of any type
+            text = f"{message!r} could not be retried: {visible(error_text(failure))}"
+            self.member.report(MessageError(text, *message.place), "could not retry a message")
+            self._redeliver(message, self.settings.nack_delay_s)
 
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
         given_up = message.tries >= self.settings.max_tries

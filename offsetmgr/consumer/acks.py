@@ -75,10 +75,10 @@ class AckConsumer(MessageReader[AckMessage]):
     ) -> None:
         """Call ``handler`` for each message in ``workers`` threads, until the consumer is closed.
 
-        A message is acknowledged when its handler returns, and rejected when it raises, whatever
-        it raises.  With ``ordered_by`` the messages of one partition or one key are handled one
-        after the other.  A rejected one is handled again before the next, unless there are retry
-        topics: there it comes later.
+        A message is acknowledged when its handler returns without a ``nack``, and rejected when it
+        raises, whatever it raises. With ``ordered_by`` the messages of one partition or one key are
+        handled one after the other. A rejected one is handled again before the next, unless there
+        are retry topics: there it comes later.
 
         When the consumer is closed, or a signal's handler raises, running handlers have
         ``dwell_s`` to finish, and no others begin.  Messages that are not done by then are named

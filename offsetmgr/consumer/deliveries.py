@@ -151,7 +151,7 @@ class AckMessage:
     one for a partition that was released.
     """
 
-    __slots__ = ("at", "claim", "first", "raw", "tries")
+    __slots__ = ("at", "claim", "first", "nacked", "raw", "tries")
 
     def __init__(
         self, message: Message, claim: Claim, tries: int = 1, first: FirstRead | None = None
@@ -164,6 +164,8 @@ class AckMessage:
         self.tries: Final = tries
         """The number of known deliveries of the message, with this one."""
         self.first: Final = first
+        self.nacked = False
+        """True once this delivery is rejected by ``nack``."""
 
     def topic(self) -> str:
         """Return the topic from which it was read, which may be a retry topic."""
@@ -245,6 +247,7 @@ class AckMessage:
         ``error`` says why; it goes into the headers of retry topics and dead letters.
         """
         self.claim.consumer.reject(self, delay, error)
+        self.nacked = True
 
     def __repr__(self) -> str:
         return f"AckMessage({self.claim.topic_partition}@{self.at}, tries={self.tries})"

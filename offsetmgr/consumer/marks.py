@@ -74,7 +74,7 @@ class Markable:
     ) -> None:
         """Mark the message at ``offset`` and all before it as processed."""
         place = check_topic(topic), check_partition(partition)
-        self._mark(place, check_offset(offset) + 1, _check_metadata(metadata), reset=False)
+        self._mark(place, _offset_after(offset), _check_metadata(metadata), reset=False)
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
@@ -91,7 +91,7 @@ class Markable:
     ) -> None:
         """Let the group go back to after the message at ``offset``."""
         place = check_topic(topic), check_partition(partition)
-        self._mark(place, check_offset(offset) + 1, _check_metadata(metadata), reset=True)
+        self._mark(place, _offset_after(offset), _check_metadata(metadata), reset=True)
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds, and empty it."""
@@ -233,6 +233,10 @@ def _place(message: Message) -> tuple[Place, int]:
     if topic is None or partition is None or offset is None:
         raise ValueError("the message was not read from Kafka")
     return (topic, partition), offset
+
+
+def _offset_after(offset: int) -> int:
+    return check_offset(check_offset(offset) + 1)
 
 
 def _check_metadata(metadata: str) -> str:

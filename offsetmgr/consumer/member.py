@@ -50,6 +50,7 @@ from offsetmgr.errors import (
     KafkaRequestError,
     ManagerStoppedError,
     OffsetManagerError,
+    OffsetsUncommittedError,
 )
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
@@ -90,6 +91,8 @@ _MOVING_S: Final = 1.0
 
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it succeeds."""
+
+_NO_COMMIT: Final = "could not commit"
 
 _END: Final = -191
 """librdkafka's _PARTITION_EOF."""
@@ -297,13 +300,15 @@ class Member:
 
     def report(self, error: OffsetManagerError, what: str) -> None:
         """Log an error and keep it for the application; each cause once in 30 s."""
-        place = (getattr(error, name, None) for name in ("topic", "partition", "offset"))
-        cause = (what, *place, cause_of(str(error)))
-        suppressed = self._repeats.suppressed(cause, time.monotonic())
-        if suppressed is not None:
-            self.errors.append(error)
-            self.stats.errors += 1
-            log.warning("group %s: %s: %s (%d more)", self.group, what, error, suppressed)
+        for each in causes_of(error):
+            # An offset that cannot be committed rises with each try.
+            offset = None if what == _NO_COMMIT else each.offset
+            cause = what, each.topic, each.partition, offset, cause_of(str(each))
+            suppressed = self._repeats.suppressed(cause, time.monotonic())
+            if suppressed is not None:
+                self.errors.append(each)
+                self.stats.errors += 1
+                log.warning("group %s: %s: %s (%d more)", self.group, what, each, suppressed)
 
     def end(self, error: OffsetManagerError) -> None:
         """End the consumer, whose next read raises ``error``."""
@@ -544,7 +549,7 @@ class Member:
             self._commit()
         except OffsetManagerError as error:
             if not _is_rebalancing(error):
-                self.report(error, "could not commit")
+                self.report(error, _NO_COMMIT)
         return True
 
     def _last_commit(self, pause: Callable[[float], object], moving_s: float) -> None:
@@ -571,7 +576,7 @@ class Member:
         if moving and not self._closed:
             self._leftovers = dict(self.work.to_commit())
         elif error is not None:
-            self.report(error, "could not commit")
+            self.report(error, _NO_COMMIT)
 
     def _serve(self, timeout_s: float) -> None:
         """Poll for rebalances alone: without it, a member gets no valid generation again."""
@@ -645,12 +650,12 @@ class Member:
             if lost:
                 what = f"commit of group {self.group}"
                 text = f"the group rebalanced meanwhile; {listed(sorted(lost))} are read again"
-                self.report(KafkaRequestError(what, error_info(27), text), "could not commit")
+                self.report(KafkaRequestError(what, error_info(27), text), _NO_COMMIT)
             if offsets:
                 self._store.commit(self.group, offsets)
         except Exception as error:  # noqa: BLE001 -- of a user's store, too
             failure = as_store_error(f"commit for group {self.group}", error)
-            self.report(failure, "could not commit")
+            self.report(failure, _NO_COMMIT)
 
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Begin to read at once: librdkafka does not have to look up where.
@@ -751,11 +756,14 @@ def drain(unread: deque[_T]) -> list[_T]:
 
 def _is_rebalancing(error: OffsetManagerError) -> bool:
     """Return True if a commit was refused as the group is between two generations."""
-    errors = getattr(error, "errors", {"": error}).values()
-    return any(each.code in _REBALANCING for each in errors)
+    return any(each.code in _REBALANCING for each in causes_of(error))
 
 
 def _passes(error: OffsetManagerError) -> bool:
     """Return True if the same commit can succeed later."""
-    errors = getattr(error, "errors", {"": error}).values()
-    return any(getattr(each, "retriable", False) for each in errors)
+    return any(getattr(each, "retriable", False) for each in causes_of(error))
+
+
+def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:
+    """Return the errors of the single partitions of a commit; ``error`` itself if it is one."""
+    return error.errors.values() if isinstance(error, OffsetsUncommittedError) else [error]

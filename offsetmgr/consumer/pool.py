@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.settings import log
 from offsetmgr.errors import ManagerStoppedError
-from offsetmgr.text import error_text
+from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable, check_choice, check_count
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.deliveries import AckMessage
 
 OrderedBy = Literal["partition", "key"]
+
+_ERROR_CHARS: Final = 500
+"""Longest text of a failure in the log."""
 
 PROGRESS_S: Final = 30.0
 """Interval of the pool's progress in the log."""
@@ -159,11 +162,12 @@ class Pool:
         try:
             self._handler(message)
         except BaseException as error:  # noqa: BLE001 -- whatever it is, the message failed
-            log.warning("%r failed: %s", message, error_text(error))
+            log.warning("%r failed: %s", message, visible(error_text(error), _ERROR_CHARS))
             message.nack(error=error)
-            return False
-        message.ack()
-        return True
+        else:
+            if not message.nacked:
+                message.ack()
+        return not message.nacked
 
     def _next_of(self, key: Hashable, *, waits: bool) -> None:
         """Go on with the messages of a key; ``waits`` for the one that has just failed."""

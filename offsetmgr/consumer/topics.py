@@ -47,13 +47,14 @@ class Subscription:
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError for a bad pattern."""
-        for field, pattern in (("include", self.include), ("exclude", self.exclude)):
+        given: dict[str, object] = {"include": self.include, "exclude": self.exclude}
+        for field, pattern in given.items():
             if pattern is None:
                 continue
             problem = "is not a regular expression"
             try:
-                good = bool(pattern) and bool(re.compile(pattern))
-            except (re.error, RecursionError, OverflowError, TypeError) as error:
+                good = isinstance(pattern, str) and bool(pattern) and bool(re.compile(pattern))
+            except (re.error, RecursionError, OverflowError) as error:
                 good, problem = False, f"{problem}: {error}"
             if not good:
                 raise InvalidValueError(field, pattern, problem, 'give one, such as "^orders"')

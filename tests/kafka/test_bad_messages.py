@@ -84,7 +84,9 @@ KINDS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-def test_any_exception_of_a_handler_fails_its_message_alone(kafka: DevKafka, group: str) -> None:
+def test_any_exception_of_a_handler_fails_its_message_alone(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest."""
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -112,6 +114,7 @@ def test_any_exception_of_a_handler_fails_its_message_alone(kafka: DevKafka, gro
     with running(consumer, handle, workers=1):
         wait_until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
     assert handled == {b"good": count, b"header": 1, **{k.encode(): 1 for k in KINDS}}
+    assert all(message.isprintable() and len(message) < 1_000 for message in caplog.messages)
     assert seen[-1] == [("\ufffd", b"1"), ("good", b"2"), ("\ufffd", b"")]
     found = {each.value: each for each in letters_of(kafka, group)}
     assert set(found) == {b"header", *(kind.encode() for kind in KINDS)}
@@ -427,6 +430,26 @@ def test_pending_messages_are_bounded_in_bytes(kafka: DevKafka, group: str) -> N
                     for each in held:
                         each.ack()
                     held.clear()
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_nack_in_a_handler_counts(kafka: DevKafka, group: str, *, retries: bool) -> None:
+    """The handler returns after it; an ``error`` of any type does not lose the message."""
+    filled(kafka, group, 2, partitions=1)
+    seen: list[tuple[bytes | None, int]] = []
+
+    def handle(message: AckMessage) -> None:
+        seen.append((message.value(), message.tries))
+        if message.tries == 1:
+            message.nack(0.1, error=5 if message.value() == b"0" else None)  # type: ignore[arg-type]
+
+    retry = RetryPolicy(delays_s=(0.1, 0.1), partitions=1) if retries else None
+    settings = AckSettings(retry=retry, nack_delay_s=0.1)
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, handle):
+        wait_until(lambda: len(seen) == 4 and consumer.pending == 0)
+    assert sorted(seen) == [(value, tries) for value in (b"0", b"1") for tries in (1, 2)]
+    assert committed(kafka, group, group, 1) == {0: (2, "")}
 
 
 def test_a_message_is_not_delivered_endlessly(kafka: DevKafka, group: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import LocalOffsets, ManagerExistsError, OffsetAndMetadata
+from offsetmgr.codes import GROUP_REFUSED
 from offsetmgr.consumer import (
     AckConsumer,
     AckSettings,
@@ -16,9 +17,15 @@ from offsetmgr.consumer import (
     PartitionedConsumer,
     RetryPolicy,
 )
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import (
+    InvalidValueError,
+    OffsetCommitError,
+    OffsetTimeoutError,
+    error_info,
+)
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.stores import MemoryOffsetStore, open_store
+from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.kafka.messages import WAIT_S, filled
@@ -197,6 +204,35 @@ def test_a_poll_returns_while_a_claim_hangs(kafka: DevKafka, group: str) -> None
             threading.Timer(1, store.answers.set).start()
         assert len(store.claimed) == 1
     assert store.claimed == set()
+
+
+class RefusingStore(MemoryOffsetStore):
+    """A store that refuses all commits, each partition for itself."""
+
+    commits = 0
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits += 1
+        info = error_info(GROUP_REFUSED)
+        raise_for(
+            group,
+            {each: OffsetCommitError(group, *each, at[0], info) for each, at in offsets.items()},
+        )
+
+
+def test_a_refused_commit_is_reported_once_for_each_partition(kafka: DevKafka, group: str) -> None:
+    """The refused offset rises with each commit; the errors name their partitions."""
+    two_partitions(kafka, group)
+    store, settings = RefusingStore(), ConsumerSettings(commit_interval_s=0.02, dwell_s=0)
+    with GroupConsumer(
+        kafka.bootstrap_servers, group, [group], store=store, settings=settings
+    ) as consumer:
+        while store.commits < 10:
+            message = consumer.poll(0.05)
+            if message is not None:
+                consumer.mark_offset(message)
+        errors = consumer.errors()
+    assert sorted((each.topic, each.partition) for each in errors) == [(group, 0), (group, 1)]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "own Kafka", "another Kafka"])

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -69,7 +70,11 @@ def kind_of(number: int) -> str:
 def produce_all(kafka: DevKafka, topic: str) -> None:
     """Produce the messages in transactions, of which some are aborted."""
     servers = kafka.bootstrap_servers
-    ours = {"transactional.id": topic, "message.max.bytes": 2 * MOST_BYTES}
+    ours = {
+        "transactional.id": topic,
+        "message.max.bytes": 2 * MOST_BYTES,
+        "batch.size": MOST_BYTES // 2,
+    }
     producer = Producer({"bootstrap.servers": servers, **ours})
     producer.init_transactions(WAIT_S)
     began_s = time.monotonic()
@@ -178,14 +183,14 @@ def test_soak(kafka: DevKafka, group: str, tmp_path: Path) -> None:
     ended = threading.Event()
     members = Members(kafka, group, tmp_path)
     with ClusterReader(servers, timeout_s=WAIT_S) as reader:
-        producing = threading.Thread(target=produce_all, args=[kafka, group])
+        pool = ThreadPoolExecutor(1)
         retention = threading.Thread(target=trim, args=[kafka, reader, group, ended])
         try:
-            producing.start()
             retention.start()
-            while producing.is_alive():
-                producing.join(chance.uniform(2, 8))
+            producing = pool.submit(produce_all, kafka, group)
+            while wait([producing], chance.uniform(2, 8)).not_done:
                 members.kill_one(chance)
+            producing.result()
             deadline = time.monotonic() + 2 * WAIT_S + MESSAGES / 100
             while members.handled().keys() < good or lags(reader, group).total():
                 assert time.monotonic() < deadline, (
@@ -196,7 +201,7 @@ def test_soak(kafka: DevKafka, group: str, tmp_path: Path) -> None:
         finally:
             members.end()
             ended.set()
-            producing.join()
+            pool.shutdown()
             retention.join()
         handled, left = members.handled(), lags(reader, group)
     assert handled.keys() == good

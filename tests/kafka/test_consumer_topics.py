@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -66,6 +67,8 @@ def test_patterns_match_anywhere(include: str, exclude: str | None, expected: se
         {"include": "("},
         {"include": ""},
         {"include": 5},
+        {"include": b"orders"},
+        {"include": re.compile("orders")},
         {"include": "a", "exclude": "*"},
         {"exclude": "a"},
         {"include": "a{99999999999}"},
