@@ -1,4 +1,4 @@
-"""Judges a chaos run from what the clients saw and what stands in Kafka's log; pure.
+"""Judges a chaos run by what the clients saw and what is in Kafka's log; pure.
 
 The promises, each a rule here:
 
@@ -16,6 +16,9 @@ The promises, each a rule here:
 - At the end each partition stands at the newest that its client submitted.
 - Of a client that dies together with the service, at most one commit interval is lost: no two
   commits of a group leave out what its client submitted before what they hold.
+- No offset is committed to a log that it was not read from; ``log_rules.py`` has the exceptions.
+  Each log of a topic begins without a past: what is promised of it ends with it.
+- While all is well, every door shows all groups and letters, whatever is wrong with one of them.
 """
 
 from __future__ import annotations
@@ -27,13 +30,16 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.kafka.connections import STUCK_S
-from tests.chaos.history import TELLING, Event, Key, Tag, parse_tag
+from tests.chaos.history import TELLING, Event, Key, Tag, tag_of
+from tests.chaos.log_rules import LogVerdict, Requests, Submitted, judge_log, log_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from offsetmgr.kafka.commit_log import CommitRecord
+    from tests.chaos.recreation import Log
 
 _LATE_S: Final = STUCK_S + 10.0
 """librdkafka may hold an abandoned commit this long, plus ``socket.timeout.ms``."""
@@ -43,11 +49,12 @@ _CLOCK_S: Final = 0.002
 
 class Violation(NamedTuple):
     rule: str
-    key: Key
+    about: Key | str
+    """A key, or a door."""
     what: str
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.key}: {self.what}"
+        return f"{self.rule}: {self.about}: {self.what}"
 
 
 class Death(NamedTuple):
@@ -56,6 +63,18 @@ class Death(NamedTuple):
     client: str
     life: int
     at_s: float
+
+
+class Look(NamedTuple):
+    """The answer of an endpoint or command while all was well."""
+
+    door: str
+    expected: frozenset[str]
+    """The groups, or letters, that it must show."""
+    shown: frozenset[str]
+    """Those that it shows, without an error."""
+    answer: str = ""
+    """The end of the answer, for a person who looks for the cause."""
 
 
 class Evidence(NamedTuple):
@@ -72,6 +91,9 @@ class Evidence(NamedTuple):
     deaths: Iterable[Death] = ()
     request_timeout_s: float = inf
     """After which the service gives a commit up."""
+    logs: Mapping[str, Sequence[Log]] = MappingProxyType({})
+    """Of the topics that are recreated, from their first."""
+    looks: Iterable[Look] = ()
 
 
 @dataclass
@@ -91,6 +113,19 @@ class Verdict:
     """Commits of the submit that stood already: harmless, and a request for nothing."""
     worst_left_out: int = 0
     """Most commits with newer submits of the group that left a lost one out."""
+    of_recreated: int = 0
+    """Commits to topics that are recreated."""
+    races: int = 0
+    """Commits of a former log, whose topic was recreated during the commit."""
+    widest_race_s: float = 0.0
+    """The longest time from a new log to the commit of the former one."""
+    guesses: int = 0
+    """Commits of a former log that could only be guessed not to be of it."""
+    replaced: int = 0
+    """Commits of a former log in whose place the service has put the start of the new one."""
+    deleted: int = 0
+    """Commits that Kafka has deleted with their topics."""
+    looks: int = 0
 
 
 @dataclass
@@ -106,6 +141,12 @@ class _Trail:
     """A moment at which somebody was told that a submit is committed."""
     commits: dict[Tag, float] = field(default_factory=dict)
     """When each submit was committed first."""
+    topic_ids: dict[Tag, str] = field(default_factory=dict)
+    """Of submits whose client knew the id of their topic."""
+    former: set[Tag] = field(default_factory=set)
+    """Submits that were refused as of a former log."""
+    before: Tag | None = None
+    """The last submit that was committed, deleted since or not."""
     last: tuple[Tag, CommitRecord] | None = None
     newest: tuple[Tag, CommitRecord] | None = None
     """The newest submit committed so far."""
@@ -113,6 +154,16 @@ class _Trail:
     """Starts of the service that have excused a fall."""
     landed: Counter[_Silence] = field(default_factory=Counter)
     """Falls that each silence has excused."""
+
+    def of(self, tag: Tag, logs: Sequence[Log]) -> Submitted:
+        """Return a submit for the judge of its commit."""
+        until_s = logs[tag.log].asked_s if tag.log < len(logs) else inf
+        before = (
+            each.offset
+            for other, each in self.submitted.items()
+            if other.log == tag.log and each.at_s < until_s
+        )
+        return Submitted(self.submitted[tag], self.topic_ids.get(tag, ""), max(before, default=-1))
 
     def reached_s(self, promised: Tag) -> float:
         """When Kafka first had ``promised``, or a newer submit of that life; inf: never."""
@@ -132,28 +183,46 @@ def check(evidence: Evidence) -> Verdict:
         _follow(verdict, trails[event.key], event)
     commits = list(evidence.commits)
     silences = _silences(commits, evidence)
-    heard = _heard(commits, trails)
+    heard = _heard(commits, trails, evidence)
+    requests = Requests(commits, evidence.service_starts)
     for commit in commits:
         verdict.commits += 1
-        key = _key_of(commit)
-        excuses = _Excuses(evidence, silences[key.group], heard)
+        key = _key_of(commit, evidence)
+        excuses = _Excuses(evidence, silences[key.group], heard, requests)
         _judge_commit(verdict, trails[key], key, commit, excuses)
     for key, trail in trails.items():
-        verdict.acknowledged += len(trail.promises)
-        for event in trail.promises:
-            _judge_promise(verdict, trail, event)
-        for event in trail.refused.values():
-            _judge_refusal(verdict, trail, event, evidence)
-        _judge_end(verdict, trail, key, evidence.standing.get(key))
+        _judge_key(verdict, trail, key, evidence)
     for death in evidence.deaths:
         for group in {key.group for key in trails}:
-            each = [trail for key, trail in trails.items() if key.group == group]
+            each = [t for key, t in trails.items() if key.group == group and not key.topic]
             _judge_order(verdict, each, death)
+    for look in evidence.looks:
+        verdict.looks += 1
+        if missing := look.expected - look.shown:
+            what = f"it does not show {', '.join(map(repr, sorted(missing)))}: {look.answer}"
+            verdict.violations.append(Violation("blind", look.door, what))
     return verdict
 
 
+def _judge_key(verdict: Verdict, trail: _Trail, key: Key, evidence: Evidence) -> None:
+    verdict.acknowledged += len(trail.promises)
+    for event in trail.promises:
+        _judge_promise(verdict, trail, event)
+    if key.topic:
+        _judge_last_log(verdict, trail, key, evidence)
+        return
+    for event in trail.refused.values():
+        _judge_refusal(verdict, trail, event, evidence)
+    newest = max(trail.accepted, key=lambda event: event.tag, default=None)
+    _judge_end(verdict, trail, key, evidence.standing.get(key), newest)
+
+
 def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
-    if event.action in TELLING:
+    if event.topic_id:
+        trail.topic_ids[event.tag] = event.topic_id
+    if event.outcome == "former":
+        trail.former.add(event.tag)
+    elif event.action in TELLING:
         if event.outcome == "ok":
             trail.promises.append(event)
     elif event.outcome == "invoke":
@@ -176,6 +245,7 @@ def _follow(verdict: Verdict, trail: _Trail, event: Event) -> None:
 class _Silence(NamedTuple):
     """A time without commits of a group, of a whole time-out at least."""
 
+    begin_s: float
     end_s: float
     lost: int
     """Requests that it had room for: one at a time is under way, until it is given up or dies."""
@@ -189,6 +259,7 @@ class _Excuses(NamedTuple):
     """In their order."""
     heard: Mapping[str, Sequence[tuple[Event, float]]]
     """By client, what was committed of all groups, and when: the service had heard it by then."""
+    requests: Requests
 
     def heard_s(self, life: Tag, since_s: float) -> float:
         """When a service that began then had surely heard a successor of that life; inf: never."""
@@ -201,8 +272,9 @@ class _Excuses(NamedTuple):
         return min(later, default=inf)
 
 
-def _key_of(commit: CommitRecord) -> Key:
-    return Key(commit.key.group, commit.key.partition)
+def _key_of(commit: CommitRecord, evidence: Evidence) -> Key:
+    group, topic, partition = commit.key
+    return Key(group, partition, topic if topic in evidence.logs else "")
 
 
 def _silences(
@@ -211,66 +283,140 @@ def _silences(
     """The times without commits, by group; only one request is under way in each."""
     times: dict[str, list[float]] = defaultdict(list)
     for commit in commits:
-        times[commit.key.group].append(commit.at_s)
-    found: dict[str, list[_Silence]] = {group: [] for group in times}
+        if commit.offset is not None:  # else Kafka has deleted it by itself
+            times[commit.key.group].append(commit.at_s)
+    found: dict[str, list[_Silence]] = defaultdict(list)
     for group, each in times.items():
         for begin_s, end_s in pairwise(sorted(each)):
             given_up = (end_s - begin_s) // evidence.request_timeout_s
             if given_up:
                 deaths = sum(begin_s < start_s < end_s for start_s in evidence.service_starts)
-                found[group].append(_Silence(end_s, int(given_up) + deaths))
+                found[group].append(_Silence(begin_s, end_s, int(given_up) + deaths))
     return found
 
 
 def _heard(
-    commits: Iterable[CommitRecord], trails: Mapping[Key, _Trail]
+    commits: Iterable[CommitRecord], trails: Mapping[Key, _Trail], evidence: Evidence
 ) -> Mapping[str, Sequence[tuple[Event, float]]]:
     heard: dict[str, list[tuple[Event, float]]] = defaultdict(list)
     for commit in commits:
-        tag, submitted = _tag_of(commit), trails[_key_of(commit)].submitted
-        if tag in submitted:
+        tag, submitted = tag_of(commit.metadata), trails[_key_of(commit, evidence)].submitted
+        if tag is not None and tag in submitted:
             heard[tag.client].append((submitted[tag], commit.at_s))
     return heard
-
-
-def _tag_of(commit: CommitRecord) -> Tag | None:
-    try:
-        return parse_tag(commit.metadata)
-    except ValueError:
-        return None
 
 
 def _judge_commit(
     verdict: Verdict, trail: _Trail, key: Key, commit: CommitRecord, excuses: _Excuses
 ) -> None:
-    def blame(rule: str, what: str) -> None:
-        verdict.violations.append(Violation(rule, key, what))
-
-    if commit.offset is None:
-        blame("forgotten", f"{commit}: it expired, or somebody deleted it")
-        return
-    tag = _tag_of(commit)
+    logs = excuses.evidence.logs.get(key.topic, ())
+    verdict.of_recreated += bool(logs)
+    tag = None if commit.offset is None else tag_of(commit.metadata)
     if tag is None:
-        blame("unknown", f"{commit} was committed, which no client submitted")
+        _judge_untagged(verdict, trail, key, commit, logs)
         return
     submit = trail.submitted.get(tag)
     if submit is None or submit.offset != commit.offset:
-        blame("unknown", f"{commit} was committed; submitted was {submit}")
+        what = f"{commit} was committed; submitted was {submit}"
+        verdict.violations.append(Violation("unknown", key, what))
     elif tag in trail.refused:
-        blame("refused", f"{commit} was committed, though its submit {submit} was refused")
+        what = f"{commit} was committed, though its submit {submit} was refused"
+        verdict.violations.append(Violation("refused", key, what))
+    if not (submit and logs and _is_former(verdict, trail, key, (submit, commit), excuses)):
+        _judge_direction(verdict, trail, key, (tag, commit), excuses)
+    verdict.repeated += trail.last is not None and trail.last[0] == tag
+    trail.commits.setdefault(tag, commit.at_s)
+    trail.last, trail.before = (tag, commit), tag
+
+
+def _judge_untagged(
+    verdict: Verdict, trail: _Trail, key: Key, commit: CommitRecord, logs: Sequence[Log]
+) -> None:
+    """Judge a commit of nothing that was submitted, or a deletion."""
+    if commit.offset is None and logs:
+        verdict.deleted += 1
+        trail.last = None
+        return
+    start = _start_of_log(trail, commit, logs)
+    if start is not None:
+        verdict.replaced += trail.before != start[0]
+        trail.last = trail.newest = start
+        trail.before = start[0]
+    elif commit.offset is None:
+        what = f"{commit}: it expired, or somebody deleted it"
+        verdict.violations.append(Violation("forgotten", key, what))
+    else:
+        what = f"{commit} was committed, which no client submitted"
+        verdict.violations.append(Violation("unknown", key, what))
+
+
+def _judge_direction(
+    verdict: Verdict,
+    trail: _Trail,
+    key: Key,
+    committed: tuple[Tag, CommitRecord],
+    excuses: _Excuses,
+) -> None:
+    """Judge whether the committed offset goes back in its log."""
+    tag, commit = committed
+    if trail.newest is not None and trail.newest[0].log < tag.log:
+        trail.newest = None
     what = _backwards(trail, tag, commit)
     if what and _is_revenant(trail, tag, commit, excuses):
         verdict.superseded += 1
     elif what and _is_late(trail, tag, commit, excuses):
         verdict.late += 1
     elif what:
-        blame("backwards", what)
-    verdict.repeated += trail.last is not None and trail.last[0] == tag
-    trail.last = (tag, commit)
-    trail.commits.setdefault(tag, commit.at_s)
+        verdict.violations.append(Violation("backwards", key, what))
     if trail.newest is None or tag >= trail.newest[0]:
         # What follows a fall is not held against it again.
-        trail.newest = trail.last
+        trail.newest = committed
+
+
+def _start_of_log(
+    trail: _Trail, commit: CommitRecord, logs: Sequence[Log]
+) -> tuple[Tag, CommitRecord] | None:
+    """Return the commit if it is the start of a log, in the place of a former log's offset."""
+    if not logs or commit.offset != 0 or commit.metadata or trail.before is None:
+        return None
+    start = Tag("", 0, 0, log_at(logs, commit.at_s).number)
+    return (start, commit) if trail.before.log < start.log or trail.before == start else None
+
+
+def _is_former(
+    verdict: Verdict,
+    trail: _Trail,
+    key: Key,
+    committed: tuple[Event, CommitRecord],
+    excuses: _Excuses,
+) -> bool:
+    """Judge a commit to a topic that is recreated; return True if it is of a former log."""
+    submit, commit = committed
+    logs = excuses.evidence.logs[key.topic]
+    if submit.tag.log >= log_at(logs, commit.at_s).number:
+        return False
+    following = logs[submit.tag.log]
+    earliest_s = excuses.requests.earliest_s(commit)
+    found = judge_log(trail.of(submit.tag, logs), logs, earliest_s)
+    if found is LogVerdict.RACE or _was_given_up(submit, commit, following, excuses):
+        verdict.races += 1
+        verdict.widest_race_s = max(verdict.widest_race_s, commit.at_s - following.created_s)
+    elif found is LogVerdict.GUESS:
+        verdict.guesses += 1
+    else:
+        what = f"{commit} was committed; {submit} was read from the log before {following}"
+        verdict.violations.append(Violation("former log", key, what))
+    return True
+
+
+def _was_given_up(submit: Event, commit: CommitRecord, following: Log, excuses: _Excuses) -> bool:
+    """Return True if a commit may have been given up before the topic was recreated."""
+    return any(
+        submit.at_s <= silence.end_s - excuses.evidence.request_timeout_s
+        and silence.begin_s - LOOK_AGE_S <= following.created_s
+        and silence.end_s <= commit.at_s <= silence.end_s + _LATE_S
+        for silence in excuses.silences
+    )
 
 
 def _backwards(trail: _Trail, tag: Tag, commit: CommitRecord) -> str:
@@ -373,21 +519,40 @@ def _judge_promise(verdict: Verdict, trail: _Trail, event: Event) -> None:
     if since_s > event.at_s + _CLOCK_S:
         what = f"{event} says that {tag} is committed; Kafka had it at {since_s}"
         verdict.violations.append(Violation("lost", event.key, what))
-    elif trail.last is not None and trail.last[0] < tag:
+    elif trail.last is not None and trail.last[0] < tag and trail.last[0].log == tag.log:
         what = f"{event} says that {tag} is committed; at the end {trail.last[1]} stands"
         verdict.violations.append(Violation("undone", event.key, what))
 
 
-def _judge_end(verdict: Verdict, trail: _Trail, key: Key, standing: int | None) -> None:
+def _judge_end(
+    verdict: Verdict, trail: _Trail, key: Key, standing: int | None, newest: Event | None
+) -> None:
     last = trail.last
     logged = None if last is None else last[1].offset
     if standing != logged:
         what = f"the coordinator answers {standing}, and the log ends with {logged}"
         verdict.violations.append(Violation("forgotten", key, what))
-    newest = max(trail.accepted, key=lambda event: event.tag, default=None)
     if newest is not None and (last is None or last[0] < newest.tag):
         what = f"{newest} was submitted last; at the end {logged} stands"
         verdict.violations.append(Violation("unfinished", key, what))
+
+
+def _judge_last_log(verdict: Verdict, trail: _Trail, key: Key, evidence: Evidence) -> None:
+    """At the end the newest submit of the last log must be committed.
+
+    It may have been refused if it repeats the last offset of a former log.
+    """
+    log = evidence.logs[key.topic][-1]
+    accepted = [event for event in trail.accepted if event.tag.log == log.number]
+    if not accepted or key.partition >= log.partitions:
+        return
+    newest = max(accepted, key=lambda event: event.tag)
+    if newest.tag in trail.former and any(
+        event.offset == newest.offset and event.tag.log < log.number
+        for event in trail.submitted.values()
+    ):
+        return
+    _judge_end(verdict, trail, key, evidence.standing.get(key), newest)
 
 
 def _lost(trail: _Trail, death: Death) -> list[Event]:

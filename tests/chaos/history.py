@@ -1,8 +1,8 @@
 """The events of a chaos run as its clients saw them: an append-only log for each of their lives.
 
-An event is ``invoke`` (about to be done), ``ok`` (done), ``fail`` (certainly not done) or ``info``
-(nobody knows).  A line reaches the kernel in one write before anything else happens, so that a
-``kill -9`` of the client loses none.
+An event is ``invoke`` (about to be done), ``ok`` (done), ``fail`` (certainly not done), ``former``
+(refused for good, as of a former log) or ``info`` (nobody knows).  A line reaches the kernel in one
+write before anything else happens, so that a ``kill -9`` of the client loses none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-Outcome = Literal["invoke", "ok", "fail", "info"]
+Outcome = Literal["invoke", "ok", "fail", "former", "info"]
 Action = Literal["submit", "rewind", "sync", "lower", "told", "close"]
 
 TELLING: Final = frozenset({"told", "close"})
@@ -26,17 +26,19 @@ SUFFIX: Final = ".events"
 
 
 class Key(NamedTuple):
-    """One manager of a chaos run; all of them are of one topic."""
+    """One manager of a chaos run."""
 
     group: str
     partition: int
+    topic: str = ""
+    """Empty for the topic that is never recreated."""
 
     def __str__(self) -> str:
-        return f"{self.group}/{self.partition}"
+        return "/".join(filter(None, (self.group, self.topic, str(self.partition))))
 
 
 class Tag(NamedTuple):
-    """Names one submit for ever: it travels to Kafka as the metadata of its offset.
+    """Names one submit forever: it travels to Kafka as the metadata of its offset.
 
     Tags of one key compare as the submits happened, since a partition belongs to one client.
     """
@@ -46,9 +48,12 @@ class Tag(NamedTuple):
     """Incarnation of the client, from 1."""
     number: int
     """Rises with each submit of a life."""
+    log: int = 0
+    """The log that the offset was read from, as its topic had them, from 1; 0 for the topic that is
+    never recreated."""
 
     def __str__(self) -> str:
-        return f"{self.client}:{self.life}:{self.number}"
+        return ":".join(map(str, self if self.log else self[:3]))
 
 
 class Event(NamedTuple):
@@ -60,12 +65,16 @@ class Event(NamedTuple):
     offset: int
     at_s: float
     """Wall clock, which the brokers of the same machine share."""
+    topic_id: str = ""
+    """The topic's id that the client sends with a submit; empty if it knows none."""
 
 
-def parse_tag(metadata: str) -> Tag:
-    """The submit that the metadata of a committed offset names; ValueError where it names none."""
-    client, life, number = metadata.split(":")
-    return Tag(client, int(life), int(number))
+def tag_of(metadata: str) -> Tag | None:
+    """Return the submit that the metadata of a committed offset names; None if it names none."""
+    client, *numbers = metadata.split(":")
+    if len(numbers) not in {2, 3} or not all(map(str.isdecimal, numbers)):
+        return None
+    return Tag(client, *map(int, numbers))
 
 
 class EventLog:
@@ -75,8 +84,16 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         self._file = os.open(path_of(folder, client, life), flags, 0o644)
 
-    def write(self, outcome: Outcome, action: Action, tag: Tag, key: Key, offset: int) -> None:
-        event = Event(outcome, action, tag, key, offset, time.time())
+    def write(
+        self,
+        outcome: Outcome,
+        action: Action,
+        tag: Tag,
+        key: Key,
+        offset: int,
+        topic_id: str = "",
+    ) -> None:
+        event = Event(outcome, action, tag, key, offset, time.time(), topic_id)
         os.write(self._file, f"{json.dumps(event)}\n".encode())
 
 
@@ -92,18 +109,18 @@ def has_spoken(path: Path) -> bool:
 def events_of(path: Path) -> Iterator[Event]:
     for line in path.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):  # else the client was killed at it: nothing was done yet
-            outcome, action, tag, key, offset, at_s = json.loads(line)
-            yield Event(outcome, action, Tag(*tag), Key(*key), offset, at_s)
+            outcome, action, tag, key, *rest = json.loads(line)
+            yield Event(outcome, action, Tag(*tag), Key(*key), *rest)
 
 
 def lives_of(folder: Path, client: str) -> list[Path]:
     return sorted(folder.glob(f"{client}.*{SUFFIX}"), key=lambda path: int(path.suffixes[-2][1:]))
 
 
-def newest_submits(path: Path) -> dict[Key, int]:
-    """The offset that a life's client holds now, of each key that it has submitted to."""
+def newest_submits(path: Path) -> dict[Key, Event]:
+    """Return the newest submit of each key that a life's client has submitted to."""
     return {
-        event.key: event.offset
+        event.key: event
         for event in events_of(path)
         if event.action not in TELLING and event.outcome in {"ok", "info"}
     }

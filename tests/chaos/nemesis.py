@@ -13,18 +13,20 @@ from confluent_kafka import KafkaException
 
 from offsetmgr.devkafka.cluster import quiet_admin
 from offsetmgr.kafka.commit_log import TOPIC
-from tests.chaos.history import has_spoken, newest_submits, of_a_former_life, path_of
+from tests.chaos.history import Key, has_spoken, newest_submits, of_a_former_life, path_of
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.plan import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from confluent_kafka.admin import AdminClient
 
     from offsetmgr.devkafka import DevKafka
+    from tests.chaos.checker import Look
     from tests.chaos.plan import Injection
     from tests.chaos.processes import Supervised, Zombie
+    from tests.chaos.recreation import Log
     from tests.chaos.workload import Life
 
 TICK_S: Final = 0.02
@@ -70,6 +72,10 @@ class Nemesis:
     def incidents(self) -> list[str]:
         """Unordered events: ends of processes, and commits that did not come back."""
         return self._incidents + [what for each in self._supervised for what in each.incidents]
+
+    def note(self, incidents: Iterable[str]) -> None:
+        """Note what others have seen that nobody ordered."""
+        self._incidents += incidents
 
     def start(self) -> None:
         """Begin the first life of everybody; Kafka runs already."""
@@ -195,7 +201,8 @@ class Nemesis:
             group: read_committed(servers, group, life.topic, life.partitions)
             for group in life.groups
         }
-        for key, offset in newest_submits(path_of(life.folder, life.name, life.number)).items():
+        newest = newest_submits(path_of(life.folder, life.name, life.number))
+        for key, offset in ((key, event.offset) for key, event in newest.items() if not key.topic):
             stands = found[key.group].get(key.partition, -1)
             # A service that was just started may have believed a replaced life that was ahead:
             # what it sent stands until its successor, who is silent now, has passed it.
@@ -233,6 +240,34 @@ class Nemesis:
         self._await(lambda: f"no commits of {moves}", flowing)
         took_s = time.monotonic() - started_at
         self.slowest_recovery_s = max(self.slowest_recovery_s, took_s)
+
+    def await_readers(self, logs: Mapping[str, Log]) -> None:
+        """Wait until every reader has submitted offsets of the last log of each topic."""
+        self._await(
+            lambda: f"somebody does not read {list(logs.values())}",
+            lambda: all(
+                self._reads(life._replace(number=process.life), logs)
+                for life, process in zip(self.targets.lives, self.targets.clients, strict=True)
+            ),
+        )
+
+    def _reads(self, life: Life, logs: Mapping[str, Log]) -> bool:
+        newest = newest_submits(path_of(life.folder, life.name, life.number))
+        reads = {key: event.tag.log for key, event in newest.items() if key.topic}
+        return all(
+            reads.get(Key(group, partition, topic)) == log.number
+            for group in life.groups
+            for topic, log in logs.items()
+            for partition in life.read
+            if partition < log.partitions
+        )
+
+    def look(self, door: Callable[[], Look]) -> Look:
+        """Look until all is shown; return the last look, also if something stays missing."""
+        deadline = time.monotonic() + CALM_S
+        while (seen := door()).expected - seen.shown and time.monotonic() < deadline:
+            self.wait(time.monotonic() + _ANSWER_S)
+        return seen
 
     def _relaunch_brokers(self) -> None:
         """Start those again that ended, though all of them are healed by now."""

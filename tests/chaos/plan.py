@@ -1,19 +1,20 @@
-"""Which faults are injected when: a pure function of the seed, so that a run can be repeated.
+"""The plan of a run: a pure function of the seed, so that its faults can be repeated.
 
 A run is a row of rounds.  In each, faults are injected on three tracks at once (the service, the
 clients, the brokers).  When all is healed and commits flow again, the service is killed once more
 while the clients fall silent, so that only what they hold can be sent again; then it dies together
-with one of them.
+with one of them.  All the while topics are deleted and recreated.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Fault(str, Enum):
@@ -75,3 +76,40 @@ def schedule(seed: int, number: int, length_s: float, tracks: Sequence[Track]) -
             injections.append(Injection(at_s, until_s, fault, target))
             at_s = until_s + chance.expovariate(1 / track.pause_s)
     return sorted(injections)
+
+
+class Recreation(NamedTuple):
+    """A way to recreate a topic."""
+
+    size: float
+    """Records of each new log, by those of the former one."""
+    partitions: int
+    """The number of partitions that are added."""
+    away: float
+    """Time between deletion and creation, by the time between two recreations; 0: as soon as Kafka
+    lets it."""
+
+
+SIZES: Final = (1 / 3, 1.0, 3.0)
+AWAY: Final = (0.0, 0.2)
+RECORDS: Final = range(30, 1_000)
+"""Limits of a log."""
+PARTITIONS: Final = range(2, 7)
+"""Limits of a topic that is recreated."""
+
+
+def recreations(seed: int) -> Iterator[Recreation]:
+    """Yield the ways to recreate a topic, each of them once before any comes again."""
+    chance = random.Random(f"{seed} recreations")  # noqa: S311 -- no secret
+    ways = list(itertools.starmap(Recreation, itertools.product(SIZES, (-2, 0, 2), AWAY)))
+    while True:
+        yield from chance.sample(ways, len(ways))
+
+
+def resized(records: int, partitions: int, way: Recreation) -> tuple[int, int]:
+    """Return the records and partitions of the next topic; what would pass a limit goes back."""
+    size = round(records * way.size)
+    if size not in RECORDS:
+        size = round(records / way.size)
+    count = partitions + way.partitions
+    return size, count if count in PARTITIONS else partitions - way.partitions

@@ -1,4 +1,4 @@
-"""A short chaos run: one broker, the service and clients killed; ``make chaos`` runs it."""
+"""A short chaos run: one broker, kills, recreated topics, odd things; ``make chaos`` runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLS = Track(
 
 
 @pytest.mark.chaos
-@pytest.mark.fault(5)
+@pytest.mark.fault(5, 36)
 def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
     kafka: DevKafka, tmp_path: Path, group: str
 ) -> None:
@@ -35,6 +35,8 @@ def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
         topic=f"topic-{group}",
         groups=[f"{group}-a", f"{group}-b"],
         clients=2,
+        recreate_s=3.0,
+        odd=True,
     )
     with ChaosRun(setting) as chaos:
         chaos.play(0, 4.0, [KILLS])
@@ -43,3 +45,5 @@ def test_nothing_acknowledged_is_lost_and_nothing_goes_back_under_kills(
     assert outcome.verdict.violations == []
     assert outcome.nemesis.targets.service.life > 1
     assert outcome.verdict.acknowledged
+    assert outcome.verdict.looks
+    assert min(map(len, outcome.logs.values())) > 1

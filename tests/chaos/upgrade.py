@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.run import Outcome
 
-EARLIER: Final = "a0b0944"
+EARLIER: Final = "9d7ee24"
 """A revision whose service and clients differ from the present ones; raise it with each release."""
 
 UPGRADES: Final = 4
@@ -42,7 +42,7 @@ class Upgrade(NamedTuple):
 
     def troubles(self) -> Iterator[str]:
         """Yield a line for each thing that must not happen in an upgrade."""
-        verdict, nemesis = self.outcome
+        verdict, nemesis, _ = self.outcome
         yield from map(str, verdict.violations)
         yield from nemesis.incidents
         for count, what in (

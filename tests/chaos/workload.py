@@ -7,10 +7,15 @@ SIGUSR1 makes it fall silent (nothing is submitted, nothing flushed), SIGUSR2 sp
 The offsets of even partitions only rise, over all lives.  Odd ones are also rewound, and begin each
 life with a rewind, as a Spark query does.  The first half of the groups submits and goes on, the
 others wait for each commit.
+
+Topics that are recreated have readers of their own.  They read a log, and notice late that it is
+gone: until then they repeat their last offset, or go on with records that they have fetched.  Then
+they begin in the new log, with a rewind as Spark does, or with a lower offset.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,20 +23,33 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr import OffsetClient
 from offsetmgr.errors import OffsetManagerError, OffsetRegressionError
-from offsetmgr.types import OffsetAndMetadata
-from tests.chaos.history import TELLING, EventLog, Key, Tag, events_of, lives_of, parse_tag
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.chaos.history import (
+    TELLING,
+    EventLog,
+    Key,
+    Tag,
+    events_of,
+    lives_of,
+    tag_of,
+)
+from tests.chaos.recreation import Book
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from offsetmgr import OffsetManagerHandle
-    from tests.chaos.history import Action
+    from tests.chaos.history import Action, Outcome
+    from tests.chaos.recreation import Log
 
 CLOSE_S: Final = 60.0
 """Time limit of an ordered end."""
@@ -43,6 +61,12 @@ _PAUSE_S: Final = 0.01
 _LONGEST_STEP: Final = 20
 _REWOUND: Final = 50
 _LONGEST_SYNC_S: Final = 8.0
+
+_READ_PAUSE_S: Final = 0.03
+_FETCHED: Final = 5
+"""Records that a reader may have fetched when its log is deleted."""
+_LATE: Final = (0.0, 0.1, 0.4, 1.0)
+"""Times after which a reader notices that its log is gone, by ``late_s`` of its life."""
 
 
 class Life(NamedTuple):
@@ -56,9 +80,20 @@ class Life(NamedTuple):
     topic: str
     partitions: Sequence[int]
     groups: Sequence[str]
+    recreated: Sequence[str] = ()
+    """Topics that are recreated."""
+    read: Sequence[int] = ()
+    """The partitions of those that it owns, where they exist."""
+    late_s: float = 0.0
+    """The longest time until it notices that a log is gone."""
 
     def command(self) -> list[str]:
-        return ["tests.chaos.workload", json.dumps(self, default=str)]
+        # Without what an earlier version of this module would not understand.
+        fields = self if self.recreated else self[:-3]
+        return ["tests.chaos.workload", json.dumps(fields, default=str)]
+
+    def topic_of(self, key: Key) -> str:
+        return key.topic or self.topic
 
 
 def reached(life: Life) -> dict[Key, int]:
@@ -107,6 +142,84 @@ class Worker:
                 self._driver.submit(action, key, at + step, timeout_s)
 
 
+@dataclass
+class _Place:
+    """The place of a reader in a log."""
+
+    log: Log
+    at: int
+    noticed_at: float = inf
+    """When it notices that the log is gone, by ``time.monotonic``."""
+
+
+class Reader:
+    """Reads partitions of topics that are recreated, in a thread of its own."""
+
+    def __init__(self, driver: Driver, keys: Sequence[Key], *, sync: bool) -> None:
+        self._driver = driver
+        self._keys = keys
+        self._action: Action = "sync" if sync else "submit"
+        self._book = Book(driver.life.folder)
+        self._places: dict[Key, _Place] = {}
+        self._random = random.Random(f"{driver.life.seed} {driver.life.number} reads {sync}")  # noqa: S311 -- chance, no secret
+
+    def run(self) -> None:
+        while not self._driver.ending.wait(self._random.random() * 2 * _READ_PAUSE_S):
+            if self._driver.speaking.is_set():
+                key = self._random.choice(self._keys)
+                self._go_on(key, self._book.newest(key.topic), self._places.get(key))
+
+    def _go_on(self, key: Key, newest: Log, place: _Place | None) -> None:
+        is_away = newest.deleted_s < inf
+        if place is not None and place.log.number == newest.number and not is_away:
+            self._read(key, place)
+            return
+        if place is not None and place.noticed_at == inf:
+            late_s = self._random.choice(_LATE) * self._driver.life.late_s
+            place.noticed_at = time.monotonic() + late_s
+        if place is not None and time.monotonic() < place.noticed_at:
+            self._linger(key, place)
+        elif not is_away and key.partition < newest.partitions:
+            self._begin(key, newest, is_first=place is None)
+
+    def _begin(self, key: Key, log: Log, *, is_first: bool) -> None:
+        """Begin near the start of a log; if it is refused there, try again."""
+        if is_first:
+            self._driver.spawn(key)
+        offset = self._random.randint(0, log.records // 4)
+        rewinds = is_first or self._random.random() < 0.6
+        outcome = self._driver.submit("rewind" if rewinds else "submit", key, offset, log=log)
+        if outcome in {"ok", "info"}:
+            self._places[key] = _Place(log, offset)
+
+    def _read(self, key: Key, place: _Place) -> None:
+        is_end, chance = place.at == place.log.records, self._random.random()
+        if chance < (0.2 if is_end else 0.02):
+            back = place.log.records if is_end else _REWOUND
+            offset = max(0, place.at - self._random.randint(1, back))
+            self._submit("rewind", key, place, offset)
+        else:  # at the end it submits the same offset again
+            step = self._random.randint(1, _LONGEST_STEP // 2)
+            self._submit(self._action, key, place, min(place.at + step, place.log.records))
+
+    def _linger(self, key: Key, place: _Place) -> None:
+        """Do what a reader does that does not know that its log is gone."""
+        chance = self._random.random()
+        if chance < 0.3:
+            self._driver.repeat(key)
+        elif chance < 0.6:
+            self._submit(self._action, key, place, place.at)
+        elif chance < 0.8:
+            fetched = place.at + self._random.randint(1, _FETCHED)
+            self._submit(self._action, key, place, min(fetched, place.log.records))
+
+    def _submit(self, action: Action, key: Key, place: _Place, offset: int) -> None:
+        timeout_s = self._random.random() * _LONGEST_SYNC_S
+        outcome = self._driver.submit(action, key, offset, timeout_s, log=place.log)
+        if outcome in {"ok", "info"}:
+            place.at = offset
+
+
 class Driver:
     """The client of one life, and what its threads share."""
 
@@ -119,14 +232,27 @@ class Driver:
         self._log = EventLog(life.folder, life.name, life.number)
         self._numbers = itertools.count(1)
         self._client = OffsetClient(life.url, life.name)
+        self._handles: list[OffsetManagerHandle] = []
+        self._last: dict[Key, OffsetAndMetadata] = {}
 
-    def submit(self, action: Action, key: Key, offset: int, timeout_s: float = 0.0) -> None:
-        tag = Tag(self.life.name, self.life.number, next(self._numbers))
-        where = (self.life.topic, key.partition)
+    def spawn(self, key: Key) -> None:
+        """Spawn a manager whose committed offsets are noted."""
+        self._handles.append(self._client.spawn(key.group, self.life.topic_of(key), key.partition))
+
+    def submit(
+        self, action: Action, key: Key, offset: int, timeout_s: float = 0.0, log: Log | None = None
+    ) -> Outcome:
+        """Submit an offset (of ``log``), and return the outcome."""
+        number = 0 if log is None else log.number
+        tag = Tag(self.life.name, self.life.number, next(self._numbers), number)
+        where = (self.life.topic_of(key), key.partition)
         value = OffsetAndMetadata(offset, str(tag))
         self._log.write("invoke", action, tag, key, offset)
         if action != "lower":
             self.reached[key] = offset
+        partitions = self._client.core.partitions
+        knows_id = bool(partitions._topic_ids.get(where[0]))
+        outcome: Outcome = "ok"
         try:
             self._client.submit(
                 key.group,
@@ -136,22 +262,38 @@ class Driver:
                 timeout=timeout_s,
             )
         except OffsetRegressionError:
-            self._log.write("fail", action, tag, key, offset)
-        except OffsetManagerError:
-            self._log.write("info", action, tag, key, offset)
-        else:
-            self._log.write("ok", action, tag, key, offset)
+            outcome = "fail"
+        except OffsetManagerError as error:
+            outcome = "former" if error.code == "TOPIC_RECREATED" else "info"
+        held = partitions.get(ManagerKey(key.group, *where)) if knows_id else None
+        topic_id = "" if held is None else held.topic_id
+        self._log.write(outcome, action, tag, key, offset, topic_id if key.topic else "")
+        self._last[key] = value
+        return outcome
 
-    def listen(self, handles: Sequence[OffsetManagerHandle]) -> None:
+    def repeat(self, key: Key) -> None:
+        """Submit the last offset of ``key`` once more, with the same metadata."""
+        where = (self.life.topic_of(key), key.partition)
+        with contextlib.suppress(OffsetManagerError):
+            self._client.submit(key.group, {where: self._last[key]})
+
+    def listen(self) -> None:
         while not self.ending.wait(_PAUSE_S):
-            for handle in handles:
+            for handle in tuple(self._handles):
                 try:
                     committed = handle.committed_offsets().get(timeout=0)
                 except TimeoutError:
                     continue
-                key = Key(handle.key.group, handle.key.partition)
-                tag = parse_tag(committed.metadata)
-                self._log.write("ok", "told", tag, key, committed.offset)
+                self._note("ok", "told", handle.key, committed)
+
+    def _note(
+        self, outcome: Outcome, action: Action, manager: ManagerKey, value: OffsetAndMetadata
+    ) -> None:
+        """Note what the service says of a submit."""
+        tag, topic = tag_of(value.metadata), manager.topic
+        if tag is not None:  # else the start of a new log, in the place of a former log's offset
+            key = Key(manager.group, manager.partition, topic if tag.log else "")
+            self._log.write(outcome, action, tag, key, value.offset)
 
     def run(self) -> int:
         life = self.life
@@ -164,12 +306,18 @@ class Driver:
             keys = [Key(group, number) for group in groups for number in life.partitions]
             if keys:
                 threads.append(threading.Thread(target=Worker(self, keys, sync=sync).run))
-        handles = [
-            self._client.spawn(group, life.topic, number)
-            for group in life.groups
-            for number in life.partitions
-        ]
-        threads.append(threading.Thread(target=self.listen, args=(handles,)))
+            keys = [
+                Key(group, number, topic)
+                for group in groups
+                for topic in life.recreated
+                for number in life.read
+            ]
+            if keys:
+                threads.append(threading.Thread(target=Reader(self, keys, sync=sync).run))
+        for group in life.groups:
+            for number in life.partitions:
+                self.spawn(Key(group, number))
+        threads.append(threading.Thread(target=self.listen))
         for thread in threads:
             thread.start()
         self._obey()
@@ -188,12 +336,12 @@ class Driver:
     def _close(self) -> int:
         result = self._client.close(timeout=CLOSE_S)
         for manager, value in result.committed.items():
-            key = Key(manager.group, manager.partition)
-            self._log.write("ok", "close", parse_tag(value.metadata), key, value.offset)
+            self._note("ok", "close", manager, value)
         for manager, left in result.uncommitted.items():
-            key, value = Key(manager.group, manager.partition), left.offset
-            self._log.write("info", "close", parse_tag(value.metadata), key, value.offset)
-        return INCOMPLETE if result.uncommitted else 0
+            is_former = left.error.code == "TOPIC_RECREATED"
+            self._note("former" if is_former else "info", "close", manager, left.offset)
+        steady = [key for key in result.uncommitted if key.topic == self.life.topic]
+        return INCOMPLETE if steady else 0
 
 
 def _die(failure: threading.ExceptHookArgs) -> None:
