@@ -186,7 +186,8 @@ class Recreator:
         """Ask again and again; yield the error codes of the answers, 0 for none."""
         while True:
             # A new client: librdkafka looks for a controller when it connects, and not soon again.
-            error = ask(quiet_admin(self._servers)).exception(2 * _REQUEST_S)
+            admin = quiet_admin(self._servers)
+            error = ask(admin).exception(2 * _REQUEST_S)
             yield error.args[0].code() if error is not None else int(KafkaError.NO_ERROR)
             time.sleep(_PAUSE_S)
 
