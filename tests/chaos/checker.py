@@ -158,10 +158,17 @@ class _Trail:
     def of(self, tag: Tag, logs: Sequence[Log]) -> Submitted:
         """Return a submit for the judge of its commit."""
         until_s = logs[tag.log].asked_s if tag.log < len(logs) else inf
+        own_id = logs[tag.log - 1].topic_id
+        # A life that has never named the log's id may have had no answer while that log was there.
+        heard = {
+            other[:2]
+            for other, topic_id in self.topic_ids.items()
+            if other.log == tag.log and topic_id == own_id
+        }
         before = (
             each.offset
             for other, each in self.submitted.items()
-            if other.log == tag.log and each.at_s < until_s
+            if other.log == tag.log and each.at_s < until_s and tag[:2] in heard
         )
         return Submitted(self.submitted[tag], self.topic_ids.get(tag, ""), max(before, default=-1))
 

@@ -168,6 +168,14 @@ def test_a_guess_is_excused_without_the_id_of_the_former_topic(
     assert story.verdict().guesses == (not rules)
 
 
+def test_a_client_that_never_heard_of_its_log_may_repeat_an_offset() -> None:
+    """The service was away all the time: it has never had what the client repeats."""
+    story = Story().submit(1, 100, 50.0, topic_id="").busy(CREATED_S + 2)
+    story.submit(2, 100, CREATED_S + 2, topic_id="two").commit(2, CREATED_S + 2.5)
+    assert story.broken() == []
+    assert story.verdict().guesses == 1
+
+
 def test_the_start_of_a_log_is_committed_in_the_place_of_a_former_offset_alone() -> None:
     """Not where nothing of a former log was committed, nor over an offset of the new one."""
     story = former(CREATED_S + 0.1, CREATED_S - 0.1).record(0, "", CREATED_S + 0.5)
