@@ -136,6 +136,11 @@ class LayoutFiles:
         if edit is not None:
             self._write(json.loads(edit))
 
+    @property
+    def is_new(self) -> bool:
+        """True if no query has begun with this checkpoint."""
+        return self._files.last_begun() is None and not self._files.names("sources")
+
     def prepare(self, start: Start) -> Layout:
         """Put the layout for a start into the checkpoint, and return it.
 
@@ -144,7 +149,7 @@ class LayoutFiles:
         """
         known = self._known()
         begun = self._files.last_begun()
-        if begun is None and not self._files.names("sources"):
+        if self.is_new:
             layout = _new(start)
             self._write({self._next_name(): _text(layout)})
             return layout
@@ -307,8 +312,7 @@ class _Moves:
 def _new(start: Start) -> Layout:
     """Choose the layout of a new checkpoint."""
     logs = start.logs[start.table].partitions if start.table else {}
-    # An open transaction is not part of the table.
-    ends = {number: log.last_stable_offset or 0 for number, log in logs.items()}
+    ends = {number: log.high_watermark for number, log in logs.items()}
     rows = sum(ends.values()) - sum(log.log_start_offset for log in logs.values())
     buckets = start.buckets or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS)
     joins = dict.fromkeys((edge.topic for edge in start.graph.joint_tables), 0)

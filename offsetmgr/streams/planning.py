@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import starting_offsets
 from offsetmgr.streams import buckets
-from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES
 from offsetmgr.streams.query import Query, restore_table
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
     from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.engine import Engine, NilHandling
     from offsetmgr.streams.graph import GroupGraph
+
+
+TRANSACTION_S: Final = 60.0
+"""Longest wait for open transactions: Kafka's default of ``transaction.timeout.ms``."""
+_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,10 @@ class QueryPlanner(NamedTuple):
             restore,
             loss_is_accepted=self.options.get("failOnDataLoss", "").lower() == "false",
         )
-        layout = LayoutFiles(self.checkpoint).prepare(start)
+        files = LayoutFiles(self.checkpoint)
+        if files.is_new and graph.group_table:
+            self._await_transactions(topics, logs[graph.table_topic])
+        layout = files.prepare(start)
         # Spark takes them from its checkpoint if that has any.
         starts: dict[str, dict[int, int]] = {}
         begun = self.checkpoint.has_offsets()
@@ -181,6 +191,26 @@ class QueryPlanner(NamedTuple):
             settings.max_offsets_per_trigger,
             settings.parallelism or self.spark.sparkContext.defaultParallelism,
         )
+
+    def _await_transactions(self, topics: TopicManager, log: TopicLog) -> None:
+        """Wait until no transaction hides rows of the table that is recovered up to its ends.
+
+        Raises ProcessorError.
+        """
+        table, deadline = self.engine.graph.table_topic, Deadline(TRANSACTION_S)
+        ends = {number: ends.high_watermark for number, ends in log.partitions.items()}
+        while ends:
+            for number, now in topics.logs([table])[table].partitions.items():
+                if (now.last_stable_offset or 0) >= ends.get(number, 0):
+                    ends.pop(number, None)
+                elif deadline.over:
+                    raise ProcessorError(
+                        f"group {self.engine.graph.group} cannot start: an open transaction hides "
+                        f"the rows of {table}/{number} from offset {now.last_stable_offset} on; "
+                        "abort it (kafka-transactions.sh), or start again once it has ended"
+                    )
+            if ends:
+                time.sleep(_PAUSE_S)
 
     def _targets(self) -> list[str]:
         """Return the topics that the processor writes."""

@@ -279,8 +279,13 @@ def test_an_exception_or_a_large_record_is_the_failure_of_its_message(
     assert "\n" not in str(failed.value)
 
 
-def test_messages_of_aborted_transactions_are_not_read(lab: Lab) -> None:
-    """Neither as messages, nor as rows of a joined, looked-up or recovered table."""
+def test_messages_of_aborted_transactions_are_not_read(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as messages, nor as rows of a joined, looked-up or recovered table.
+
+    A table is not recovered while an open transaction hides rows that are committed.
+    """
     orders, names, rates, out = lab.topics(orders=1, names=1, rates=1, out=1)
     (own,) = lab.topics(table=1)
 
@@ -298,12 +303,18 @@ def test_messages_of_aborted_transactions_are_not_read(lab: Lab) -> None:
     for topic in (orders, names, rates, own):
         aborting.produce(topic, b"100", "k")
     aborting.flush(WAIT_S)
-    aborting.abort_transaction(WAIT_S)
-    lab.send(orders, ("k", b"real"))
+    lab.send(own, ("behind", b"3"))
+    monkeypatch.setattr("offsetmgr.streams.planning.TRANSACTION_S", 0.0)
     edges = [input(orders, TEXT, count), join(names, TEXT), lookup(rates, TEXT)]
-    lab.run(*edges, output(out, TEXT), persist(NUMBER))
-    assert lab.table() == {"k": b"8"}
-    assert lab.values(out) == {"k": ["real/real/real"]}
+    edges += [output(out, TEXT), persist(NUMBER)]
+    with pytest.raises(ProcessorError, match=f"hides the rows of {own}/0 from offset 1 on; abort"):
+        lab.run(*edges)
+    aborting.abort_transaction(WAIT_S)
+    monkeypatch.undo()
+    lab.send(orders, ("k", b"real"), ("behind", b"real"))
+    lab.run(*edges)
+    assert lab.table() == {"k": b"8", "behind": b"4"}
+    assert lab.values(out) == {"k": ["real/real/real"], "behind": ["real/None/None"]}
 
 
 def grow(brokers: str, topic: str, partitions: int) -> None:
