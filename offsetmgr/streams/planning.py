@@ -154,7 +154,8 @@ class QueryPlanner(NamedTuple):
             loss_is_accepted=self.options.get("failOnDataLoss", "").lower() == "false",
         )
         files = LayoutFiles(self.checkpoint)
-        if files.is_new and graph.group_table:
+        isolated = self.options.get("kafka.isolation.level") != "read_uncommitted"
+        if files.is_new and graph.group_table and isolated:
             self._await_transactions(topics, logs[graph.table_topic])
         layout = files.prepare(start)
         # Spark takes them from its checkpoint if that has any.

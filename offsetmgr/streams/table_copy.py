@@ -40,8 +40,8 @@ def plan_copy(
 ) -> TableCopy:
     """Return what a copy would do; ``partitions`` are those of a target that does not exist.
 
-    Raises TopicsError where there is no source, or the target has messages; InvalidValueError
-    without a number of partitions; KafkaRequestError.
+    Raises TopicsError where there is no source, an open transaction hides a part of it, or the
+    target has messages; InvalidValueError without a number of partitions; KafkaRequestError.
     """
     with TopicManager(kafka) as topics:
         found = topics.partitions([source, target])
@@ -54,6 +54,12 @@ def plan_copy(
     }
     if sizes.get(target):
         raise TopicsError(f"topic {target} has {sizes[target]} messages: name one that has none")
+    for place, ends in enumerate(logs[source]):
+        if (ends.last_stable_offset or 0) < ends.high_watermark:
+            raise TopicsError(
+                f"an open transaction hides the messages of {source}/{place} from offset "
+                f"{ends.last_stable_offset} on: stop what writes the table, or abort it"
+            )
     number = len(found[target]) if target in found else partitions
     if number is None:
         hint = "give the number of the target, which does not exist"

@@ -23,7 +23,9 @@ from offsetmgr.streams import (
     persist,
 )
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
+from tests.kafka.test_view_changes import Transactional
 from tests.kafka.test_views import command
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -86,7 +88,7 @@ def test_a_table_is_copied_into_more_partitions(
 ) -> None:
     """Tombstones and headers too; of a key in two partitions the younger message counts.
 
-    A partition may begin above 0.
+    A partition may begin above 0.  While an open transaction hides a part, it is refused.
     """
     servers, source = kafka.bootstrap_servers, new_topic(2)
     producer = Producer({"bootstrap.servers": servers})
@@ -108,8 +110,15 @@ def test_a_table_is_copied_into_more_partitions(
     assert missing.exit_code == 2
     assert "partitions None is missing; give the number" in missing.output
     options += ["--partitions", "5", "--json"]
+    hiding = Transactional(kafka, unique_name)
+    hiding.write(source, "hidden", "0", 1)
+    refused = CliRunner().invoke(app, ["streams", "copy-table", *options])
+    assert refused.exit_code == 1
+    assert f"hides the messages of {source}/1 from offset 109 on: stop what" in refused.output
+    hiding.producer.abort_transaction(60)
+    eventually(lambda: CliRunner().invoke(app, ["streams", "copy-table", *options]).exit_code, 0)
     plan = json.loads(command("streams", "copy-table", *options))
-    assert (plan["messages"], plan["target_partitions"], plan["executed"]) == (200, 5, False)
+    assert (plan["messages"], plan["target_partitions"], plan["executed"]) == (202, 5, False)
     assert json.loads(command("streams", "copy-table", *options, "--execute"))["messages"] == 200
     with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
         view.wait_until_running(60)
