@@ -23,7 +23,7 @@ from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.errors import does_not_exist, request_error
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.logs import SafeLogger
-from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.errors import TopicsError, ViewError
 from offsetmgr.streams.messages import Message as TableMessage
 from offsetmgr.streams.partition_table import (
     PendingRows,
@@ -33,6 +33,7 @@ from offsetmgr.streams.partition_table import (
     missed_rows,
 )
 from offsetmgr.streams.topics import logs_of
+from offsetmgr.text import error_text
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
@@ -215,9 +216,9 @@ class TableReader:
                 self._read()
             self._written()
             self._note_seen()
-        except Exception as error:  # noqa: BLE001 -- whatever a store or a callback raises
+        except BaseException as error:  # noqa: BLE001 -- stores and callbacks raise anything
             # At the end of the process the pool's threads end first.
-            self.error = error if threading.main_thread().is_alive() else None
+            self.error = _told(error) if threading.main_thread().is_alive() else None
         finally:
             self._close_consumer()
             for part in self.partitions.values():
@@ -537,6 +538,15 @@ class TableReader:
         for part in parts:
             part.state = state
         self._plan.changed()
+
+
+def _told(error: BaseException) -> OffsetManagerError:
+    """Return an error that has a text, whatever was raised."""
+    if isinstance(error, OffsetManagerError):
+        return error
+    failed = ViewError(error_text(error))
+    failed.__cause__ = error
+    return failed
 
 
 def _message(topic: str, raw: Message) -> TableMessage:

@@ -8,12 +8,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import encode_key
 from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.table_reader import TablePlan, TableReader
+from offsetmgr.text import error_text
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ GROUP: Final = "offsetmgr-view"
 """Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""
 
 _STOP_S: Final = 60.0
+
+log = SafeLogger("offsetmgr.streams")
 
 
 class ViewState(IntEnum):
@@ -167,7 +171,7 @@ class View(TableRows):
     def observe(self, observer: Callable[[ViewState], object]) -> Callable[[], None]:
         """Call ``observer`` with each new state, in a thread of the view's; it must not block.
 
-        Returns a function that ends this.
+        The log has what it raises.  Returns a function that ends this.
         """
         self._observers.append(observer)
         return lambda: self._observers.remove(observer)
@@ -223,4 +227,8 @@ class View(TableRows):
             self._readable = lowest >= ViewState.CONNECTING and self._reader is not None
             self._changed.notify_all()
             for observer in list(self._observers):
-                observer(lowest)
+                try:
+                    observer(lowest)
+                except BaseException as error:  # noqa: BLE001 -- observers raise anything
+                    text = "an observer of the view of %s failed: %s"
+                    log.warning(text, self.topic, error_text(error))

@@ -139,26 +139,31 @@ class TestRows:
         with view:
             view.wait_until_running(WAIT_S)
 
-    @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close"])
+    @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close", "update"])
     def test_an_error_of_the_storage_is_raised(
         self, kafka: DevKafka, new_topic: TopicFactory, method: str
     ) -> None:
-        """Reads, starts or stops raise it; the view has ended then."""
+        """Reads, starts or stops raise it; the view has ended then.
+
+        Errors of an update callback, SystemExit included; those of an observer end nothing.
+        """
 
         def fail(*_arguments: object) -> None:
-            raise OSError(f"cannot {method}")
+            raise (SystemExit if method == "update" else OSError)(f"cannot {method}")
 
         topic = new_topic(1)
         emit(kafka, topic, {"a": 1})
         storage = MemoryStorage()
+        update = fail if method == "update" else None
         setattr(storage, method, fail)
-        view = View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=storage)
+        view = View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=storage, update=update)
+        view.observe(fail)
         message = f"cannot {method}"
         if method == "open":
             with pytest.raises(OSError, match=message):
                 view.start()
-        elif method in {"apply", "flush"}:
-            with view, pytest.raises(ViewError, match=f"has failed: {message}"):
+        elif method in {"apply", "flush", "update"}:
+            with view, pytest.raises(ViewError, match=rf"has failed: \w+: {message}"):
                 view.wait_until_running(WAIT_S)
         else:
             view.start().wait_until_running(WAIT_S)
