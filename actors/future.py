@@ -30,19 +30,19 @@ class Future(pykka.Future[T]):
     # A hundred thousand may exist, so pykka's own attributes are set only with a hook.
     __slots__ = (
         "_callbacks",
-        "_condition",
         "_done",
         "_exception",
-        "_lock",
+        "_once",
         "_traceback",
         "_value",
     )
     _get_hook: Callable[[float | None], T] | None = None
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._condition: threading.Condition | None = None  # made when the first thread blocks
-        self._callbacks: tuple[Callable[[Future[T]], object], ...] = ()
+        # No thread waits for this lock, so that a signal handler may interrupt any method here and
+        # wait for what another thread sets.
+        self._once = threading.Lock()
+        self._callbacks: list[Callable[[Future[T]], object]] = []
         self._done = False
         self._value: T | None = None
         self._exception: BaseException | None = None
@@ -88,11 +88,9 @@ class Future(pykka.Future[T]):
 
         An exception in the callback is logged.
         """
-        with self._lock:
-            if not self._done:
-                self._callbacks = (*self._callbacks, callback)
-                return
-        self._call(callback)
+        self._callbacks.append(callback)
+        if self._done and self._remove(callback):
+            self._call(callback)
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in any event loop, for a value set by any thread."""
@@ -108,32 +106,43 @@ class Future(pykka.Future[T]):
             try:
                 yield from waiter
             finally:
-                with self._lock:
-                    left = [callback for callback in self._callbacks if callback is not hand_over]
-                    self._callbacks = tuple(left)
+                self._remove(hand_over)
         return self.get(timeout=0)
 
     __iter__ = __await__
 
     def _wait(self, timeout: float | None) -> bool:
-        with self._lock:
-            if self._condition is None:
-                self._condition = threading.Condition(self._lock)
-            return self._condition.wait_for(self.done, timeout)
+        woken = threading.Lock()
+        woken.acquire()
+
+        def wake(_: Future[T]) -> None:
+            woken.release()
+
+        self.add_done_callback(wake)
+        try:
+            left_s = -1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+            return woken.acquire(timeout=left_s) or self._done
+        finally:
+            self._remove(wake)
+
+    def _remove(self, callback: Callable[[Future[T]], object]) -> bool:
+        """Remove a callback; False if it was called, or is about to be."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
     def _finish(self, value: T | None, exception: BaseException | None) -> None:
-        with self._lock:
-            if self._done:
-                return
-            self._value = value
-            self._exception = exception
-            self._traceback = exception.__traceback__ if exception is not None else None
-            self._done = True
-            callbacks, self._callbacks = self._callbacks, ()
-            if self._condition is not None:
-                self._condition.notify_all()
-        for callback in callbacks:
-            self._call(callback)
+        if not self._once.acquire(blocking=False):
+            return
+        self._value = value
+        self._exception = exception
+        self._traceback = exception.__traceback__ if exception is not None else None
+        self._done = True
+        while self._callbacks:
+            with contextlib.suppress(IndexError):  # the thread that added it calls it
+                self._call(self._callbacks.pop(0))
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

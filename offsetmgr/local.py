@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import LogEnds, Offsets, kafka_refusal
-from offsetmgr.deadlines import Latch
+from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
     Fault,
@@ -26,6 +26,8 @@ from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
+    OffsetManagerHandle,
+    StopResult,
     TopicPartition,
     Uncommitted,
     check_group,
@@ -38,10 +40,9 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Named, Refusals
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
-    from offsetmgr.deadlines import Deadline
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.stores import OffsetStore
-    from offsetmgr.types import StopResult
+    from offsetmgr.types import Stream
 
 _T = TypeVar("_T")
 
@@ -115,11 +116,11 @@ class LocalOffsets(Offsets):
 
     # Managers
 
-    def _spawn(self, key: ManagerKey) -> ManagerHandle:
+    def _spawn(self, key: ManagerKey) -> LocalManagerHandle:
         self.check_process()
         with self._lock:
             self._check_open()
-            return self._call(lambda: self._made(key))
+            return LocalManagerHandle(self, self.call(lambda: self._made(key)))
 
     def _made(self, key: ManagerKey) -> ManagerHandle:
         handle = self._factory.get(key)
@@ -127,6 +128,31 @@ class LocalOffsets(Offsets):
             handle = self._factory.spawn(*key, owner=self._name)
         self._spawned.add(handle.initial)
         return handle
+
+    def call(self, do: Callable[[], _T]) -> _T:
+        """Call the factory or the coordinator, which never wait.
+
+        Raises OffsetTimeoutError in a signal handler that has interrupted such a call.
+        """
+        with self._lock:
+            if self._is_calling:
+                raise _interrupted()
+            return self._call(do)
+
+    def call_later(self, do: Callable[[], object]) -> bool:
+        """Have ``do`` called behind the call that this one has interrupted; False if there is none.
+
+        For signal handlers.
+        """
+        with self._lock:
+            if self._is_calling:
+                self._interrupting.append(do)
+            return self._is_calling
+
+    def refuse(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        """Report what a signal handler's submit was refused for, after the handler has returned."""
+        # As a call: a handler that waits meanwhile would wait for a thread that waits for the log.
+        self.call(partial(self._reporter.failed, key, error))
 
     def _call(self, do: Callable[[], _T]) -> _T:
         """Call the factory, which never waits, with the lock held.
@@ -146,10 +172,13 @@ class LocalOffsets(Offsets):
         self.check_process()
         with self._lock:
             self._check_open()
-            for key in keys:
-                if self._factory.get(key) is not None:
-                    raise ManagerExistsError(str(key), self._name)
-            self._call(lambda: self._make(keys))
+            self.call(lambda: self._make_all(keys))
+
+    def _make_all(self, keys: list[ManagerKey]) -> None:
+        for key in keys:
+            if self._factory.get(key) is not None:
+                raise ManagerExistsError(str(key), self._name)
+        self._make(keys)
 
     def _make(self, keys: list[ManagerKey]) -> None:
         if keys:
@@ -176,7 +205,7 @@ class LocalOffsets(Offsets):
         late = {}
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
-            results = _answer(self._factory.flush(keys, wait.left_s), wait)
+            results = _answer(self.call(lambda: self._factory.flush(keys, wait.left_s)), wait)
             for key in (key for key in keys if key not in results):
                 text = f"{key} was stopped before its offset was committed"
                 refused[key] = ManagerStoppedError(text)
@@ -191,7 +220,7 @@ class LocalOffsets(Offsets):
     ) -> None:
         if not self.closed:
             for key, error in self._submit(offsets, rewind=rewind, wait=None)[0].items():
-                self._reporter.failed(key, error)
+                self.refuse(key, error)
 
     def _take(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
         refused = self._put(offsets, rewind=rewind)
@@ -215,15 +244,35 @@ class LocalOffsets(Offsets):
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
     ) -> FlushResult:
         self.check_process()
-        with self._lock:
-            if self._is_calling:
-                return self._unsettled(_interrupted())
-            keys = [handle.key for handle in self._factory.managers(group)]
-            if partitions is not None:
-                keys = [key for key in keys if key.topic_partition in partitions]
-            ask = self._factory.stop_managers if stop else self._factory.flush
-            asked = self._call(lambda: ask(keys, deadline.left_s))
-        return _flush_result(_answer(asked, deadline))
+        ask = self._factory.stop_managers if stop else self._factory.flush
+
+        def asked() -> Future[dict[ManagerKey, StopResult]]:
+            keys = (handle.key for handle in self._factory.managers(group))
+            wanted = (key for key in keys if partitions is None or key[1:] in partitions)
+            return ask(wanted, deadline.left_s)
+
+        try:
+            return _flush_result(_answer(self.call(asked), deadline))
+        except OffsetTimeoutError as error:
+            return self._unsettled(error)
+
+    def stop_manager(self, handle: ManagerHandle, deadline: Deadline) -> StopResult:
+        """Stop the manager of ``handle``, and return the result; also if it is stopped already."""
+
+        def ask() -> Future[dict[ManagerKey, StopResult]] | StopResult:
+            found = self._factory.get(handle.key)
+            if found is None or found.initial is not handle.initial:
+                return handle.stop(timeout=0)  # it does not wait any more
+            return self._factory.stop_managers([handle.key], deadline.left_s)
+
+        asked = self.call(ask)
+        if isinstance(asked, StopResult):
+            return asked
+        try:
+            return _answer(asked, deadline)[handle.key]
+        except OffsetTimeoutError as error:
+            status = handle.status()
+            return StopResult(status.committed, status.submitted if status.dirty else None, error)
 
     def _listen(self) -> None:
         pass  # it always does
@@ -231,14 +280,15 @@ class LocalOffsets(Offsets):
     # Questions to Kafka
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        asked = self._coordinator.fetch(group, None, deadline.left_s)
+        asked = self.call(lambda: self._coordinator.fetch(group, None, deadline.left_s))
         found = _answer(asked, deadline)
         for failure in (found.group_failure, *found.failures.values()):
             _check_failure(f"fetch of the committed offsets of group {group!r}", failure)
         return {where: value for where, value in found.offsets.items() if value is not None}
 
     def _topic_names(self, deadline: Deadline) -> list[str]:
-        found = _answer(self._coordinator.topic_names(deadline.left_s), deadline)
+        asked = self.call(lambda: self._coordinator.topic_names(deadline.left_s))
+        found = _answer(asked, deadline)
         _check_failure("list of the topics", found.failure)
         return list(found.names)
 
@@ -250,8 +300,8 @@ class LocalOffsets(Offsets):
         *,
         stable: bool = False,
     ) -> dict[TopicPartition, LogEnds]:
-        ask = self._coordinator.topic_logs
-        found = _answer(ask(topics, deadline.left_s, at_ms, stable=stable), deadline)
+        ask = partial(self._coordinator.topic_logs, topics, stable=stable)
+        found = _answer(self.call(lambda: ask(deadline.left_s, at_ms)), deadline)
         logs: dict[TopicPartition, LogEnds] = {}
         for name in topics:
             _check_failure(f"topic {name}", found[name].failure)
@@ -296,6 +346,57 @@ class LocalOffsets(Offsets):
         raise TypeError(f"{self!r} cannot be pickled; {text}")
 
 
+class LocalManagerHandle(OffsetManagerHandle):
+    """A manager of ``LocalOffsets`` for one partition of a group."""
+
+    __slots__ = ("_handle", "_offsets")
+
+    def __init__(self, offsets: LocalOffsets, handle: ManagerHandle) -> None:
+        self._offsets = offsets
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return f"LocalManagerHandle({self.key})"
+
+    @property
+    def key(self) -> ManagerKey:
+        return self._handle.key
+
+    def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
+        if not self._handle.initial.done():
+            self._offsets.call(lambda: None)  # the answer waits for a call that was interrupted
+        return self._handle.initial_offset(timeout=timeout)
+
+    def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(partial(self._handle.submit, offset, metadata, leader_epoch))
+
+    def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(partial(self._handle.rewind, offset, metadata, leader_epoch))
+
+    def _submit(self, submit: Callable[[], None]) -> None:
+        if not self._offsets.call_later(partial(self._submit_later, submit)):
+            self._offsets.call(submit)
+
+    def _submit_later(self, submit: Callable[[], None]) -> None:
+        try:
+            self._offsets.call(submit)
+        except OffsetManagerError as error:
+            self._offsets.refuse(self.key, error)
+
+    def committed_offsets(self) -> Stream[OffsetAndMetadata]:
+        return self._handle.committed_offsets()
+
+    def errors(self) -> Stream[OffsetManagerError]:
+        return self._handle.errors()
+
+    def stop(self, *, timeout: float = 10.0) -> StopResult:
+        deadline = Deadline(timeout)
+        if self._offsets.call_later(partial(self.stop, timeout=timeout)):
+            status = self._handle.status()
+            return StopResult(status.committed, status.submitted, _interrupted())
+        return self._offsets.stop_manager(self._handle, deadline)
+
+
 class _Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
@@ -327,8 +428,14 @@ def _interrupted() -> OffsetManagerError:
 
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:
-    """Wait for what is answered by the deadline."""
-    return future.get(timeout=deadline.left_s + GRACE_S)
+    """Wait for what is answered by the deadline.  Raises OffsetTimeoutError."""
+    import pykka  # noqa: PLC0415 -- not in a driver without it
+
+    try:
+        return future.get(timeout=deadline.left_s + GRACE_S)
+    except pykka.Timeout:
+        text = f"there was no answer within {deadline.timeout} s; is the machine out of threads?"
+        raise OffsetTimeoutError(text) from None
 
 
 def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:

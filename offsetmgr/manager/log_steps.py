@@ -61,6 +61,9 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
     if manager.dirty and goes_back and lower and not names_another_topic(manager):
         manager.former = -1 if last is None else last.value.offset
         manager.former_number = manager.number - 1
+        failure = recreated(former_id, manager.topic_id or "")
+        left = None if last is None else last.value.offset
+        error = OffsetNoticeError(*manager.key, left, failure.info, failure.detail)
     else:
         manager.former = max((version.value.offset for version in ours), default=-1)
         manager.former_number = manager.number

@@ -8,7 +8,11 @@ import pytest
 
 from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.coordinator.memory import Refuse, Respond, Unknown
-from offsetmgr.errors import OffsetCommitError, OffsetNoticeError, OffsetRegressionError
+from offsetmgr.errors import (
+    OffsetCommitError,
+    OffsetNoticeError,
+    OffsetRegressionError,
+)
 from offsetmgr.manager import Submission
 from tests.unit.core.core import TIMED_OUT, Core, at, tp
 
@@ -139,7 +143,9 @@ class TestNewOffsets:
             (handle.rewind if offset == 7 else handle.submit)(offset)
             core.advance(2.0)
         assert core.holds() == at(30)
-        assert codes(core) == ["TOPIC_RECREATED"]
+        ((_, notice),) = core.listener.failures
+        assert isinstance(notice, OffsetNoticeError)
+        assert (notice.code, notice.offset) == ("TOPIC_RECREATED", FORMER)
 
     def test_a_lower_offset_is_taken_once_the_topic_was_looked_at(self) -> None:
         """The first is refused as a regression, which makes the manager look."""

@@ -534,3 +534,23 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
         session.report(12, batchId=2)
         eventually(lambda: at(client), 12)
         assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)
+
+
+def test_queries_are_committed_once_a_thread_can_be_started(
+    session: Session, client: OffsetClient
+) -> None:
+    """A process without room for threads: nothing is raised, and a flush gives the reason."""
+    query: Any = Query("q", partial(progress, 9))
+    client.submit("etl", {PLACE: 5}, sync=True)
+    threading.stack_size(2**46)  # no thread can have so much
+    try:
+        commits = attach(session, client)
+        session.report(9)
+        left = commits.flush(query, 0.2).uncommitted
+    finally:
+        threading.stack_size(0)
+    assert "cannot start a thread" in str(left[KEY].error)
+    with commits:
+        session.idle("q")
+        assert commits.flush(query, WAIT_S).ok
+        assert at(client) == 9
