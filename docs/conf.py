@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import reference  # noqa: E402 -- beside this file
+import reference  # noqa: E402 -- in the same folder
 
 from offsetmgr.service import version as _version  # noqa: E402
 
