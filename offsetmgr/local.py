@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Named, Refusals
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
-    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import Stream
 
@@ -99,16 +99,27 @@ class LocalOffsets(Offsets):
     ) -> None:
         from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
 
-        reporter = _Reporter()
+        reporter = Reporter()
+        factory = Factory(coordinator, settings, observer=reporter)
+        self._use(factory, coordinator, f"kafka://{servers}", owner, reporter)
+
+    def _use(
+        self,
+        factory: Factory,
+        coordinator: Coordinator,
+        url: str,
+        owner: str,
+        reporter: Reporter,
+    ) -> None:
         self._coordinator = coordinator
-        self._factory = Factory(coordinator, settings, observer=reporter)
-        self._reporter = reporter
+        self._factory = factory
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
         self._is_calling = False
         self._interrupting: deque[Callable[[], object]] = deque()
         """Calls of signal handlers, made when the call returns that they have interrupted."""
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
-        super().__init__(f"kafka://{servers}", owner, reporter.log, Latch())
+        self._reporter = reporter
+        super().__init__(url, owner, reporter.log, Latch())
 
     @property
     def closed(self) -> bool:
@@ -247,7 +258,8 @@ class LocalOffsets(Offsets):
         ask = self._factory.stop_managers if stop else self._factory.flush
 
         def asked() -> Future[dict[ManagerKey, StopResult]]:
-            keys = (handle.key for handle in self._factory.managers(group))
+            held = self._factory.managers(group)
+            keys = (handle.key for handle in held if handle.owner == self._name)
             wanted = (key for key in keys if partitions is None or key[1:] in partitions)
             return ask(wanted, deadline.left_s)
 
@@ -397,7 +409,7 @@ class LocalManagerHandle(OffsetManagerHandle):
         return self._offsets.stop_manager(self._handle, deadline)
 
 
-class _Reporter:
+class Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from offsetmgr.errors import OverloadedError
 from offsetmgr.http.answers import encode
+from offsetmgr.service.follow import OWNER, FollowedCheckpoint
 from offsetmgr.service.messages import (
     QueriesKept,
     QueriesQuery,
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.service.core import OffsetService
+    from offsetmgr.service.follow import Follows
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Client, Registry
+    from offsetmgr.service.threads import ReadThreads
 
 
 QUERY_BYTES: Final = 32 * 1024 * 1024
@@ -43,6 +46,9 @@ class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
 
 class QueriesAnswer(Struct, frozen=True):
     queries: list[ReportedQuery]
+    followed: Annotated[
+        list[FollowedCheckpoint], Meta(description="Of jobs that do not report themselves.")
+    ]
 
 
 def _names_of_queries(asked: QueriesRequest) -> Names:
@@ -58,8 +64,12 @@ class Queries:
         registry: Registry,
         clock: Clock,
         wall_s: Callable[[float], float],
+        follows: Follows,
+        threads: ReadThreads,
     ) -> None:
         """``wall_s`` returns the seconds since 1970 of a time of ``clock``."""
+        self._follows = follows
+        self._threads = threads
         self._service = service
         self._registry = registry
         self._clock = clock
@@ -86,7 +96,10 @@ class Queries:
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
-        """Return the streaming queries that clients have reported."""
+        """Return the streaming queries that clients have reported, and those that are followed."""
+        followed: list[FollowedCheckpoint] = []
+        if asked.client in {None, OWNER}:
+            followed = await self._threads.run(by, lambda: self._follows.views(by))
         return QueriesAnswer(
             [
                 ReportedQuery(
@@ -98,7 +111,8 @@ class Queries:
                 if asked.client in {None, client.name}
                 for query in client.queries.queries
                 if _sees(by, client, query)
-            ]
+            ],
+            followed,
         )
 
 

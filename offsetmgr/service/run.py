@@ -34,6 +34,7 @@ from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub, Reports
+from offsetmgr.service.follow import Follows
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.logs import set_level
 from offsetmgr.service.metrics import Metrics
@@ -126,6 +127,8 @@ class Assembly:
             dropped_logs=dropped_logs,
             wall_s=self.watch.wall_s,
         )
+        self.follows = Follows(settings, self.factory, coordinator, wall)
+        self.metrics.registry.register(self.follows)
         reports.add(self.metrics)
         reports.add(self.hub)
         self.metrics.registry.register(self.watch)
@@ -149,7 +152,7 @@ class Assembly:
             self.metrics,
             Reads(coordinator, self.factory, self.service, quick, request_timeout_s),
             overview,
-            Queries(self.service, self.registry, clock, self.watch.wall_s),
+            Queries(self.service, self.registry, clock, self.watch.wall_s, self.follows, slow),
             Changes(settings, self.factory, self.service, self.audit, slow, wall),
             self.watch,
         )
@@ -167,6 +170,7 @@ class Assembly:
         """End lapsed leases, ask Kafka how it is, watch groups and do ``more`` while inside."""
         if self.settings.watch.groups:
             self.watch.start()
+        self.follows.start()
         sweeps = self.service.sweep, self.access.refresh, self.hub.sweep
         work = (every_second(*sweeps), self.health.watch(), *more)
         tasks = [asyncio.create_task(each) for each in work]
@@ -174,6 +178,7 @@ class Assembly:
             yield
         finally:
             self.watch.close()
+            self.follows.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -240,6 +245,7 @@ class Service:
         stop_timeout_s = self._settings.stop_timeout_s
         drain_s = max(stop_timeout_s / 2, stop_timeout_s - CLOSING_S)
         log.info("draining", managers=len(self.assembly.factory.managers()), timeout_s=drain_s)
+        self.assembly.follows.close()
         self.assembly.service.drain(drain_s)
         self.assembly.hub.close()
         # Not in a thread: a process that may start none any more commits all the same.

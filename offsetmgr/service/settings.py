@@ -31,6 +31,7 @@ from offsetmgr.http.tls import Tls
 from offsetmgr.kafka.errors import known, tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
+from offsetmgr.spark.follow_settings import Follow
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -145,6 +146,8 @@ _ADDRESSES: Final = {
 }
 """Settings that hold addresses, and where a login for them is given."""
 
+_FOLLOW_KEYS: Final = tuple(each.name for each in fields(Follow))
+
 _IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
@@ -249,6 +252,8 @@ class Settings:
     """Functions, as ``module:function``, that ``kafka.oauth`` may name: their code is run."""
     tls: Tls = field(default_factory=Tls)
     identities: dict[str, Identity] = field(default_factory=dict)
+    follow: dict[str, Follow] = field(default_factory=dict)
+    """Checkpoints of jobs that do not commit."""
 
     def __post_init__(self) -> None:
         self._check_listening()
@@ -297,7 +302,12 @@ class Settings:
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
-    return dict(_flatten(_as_table(settings) | {"store": _masked("store", settings.store)}))
+    follow = {
+        name: _as_table(each) | {"checkpoint": _masked("checkpoint", each.checkpoint)}
+        for name, each in settings.follow.items()
+    }
+    store = _masked("store", settings.store)
+    return dict(_flatten(_as_table(settings) | {"store": store, "follow": follow}))
 
 
 def _as_table(settings: object) -> dict[str, object]:
@@ -442,7 +452,7 @@ def _from_env(env: Mapping[str, str]) -> Found:
 def _check(found: Found) -> Settings:
     known = defaults()
     kafka: Found = {}
-    values: dict[str, Any] = {"identities": _take_identities(found)}
+    values: dict[str, Any] = {"identities": _take_identities(found), "follow": _take_follow(found)}
     for name, (value, source) in found.items():
         section, _, key = name.rpartition(".")
         if name.startswith("kafka."):
@@ -488,6 +498,27 @@ def _take_identities(found: Found) -> dict[str, Identity]:
         tables.setdefault(identity, {})[key] = value
     return {
         name: _converted(table, Identity, partial(str.__add__, f"identities.{name}"))
+        for name, table in tables.items()
+    }
+
+
+def _take_follow(found: Found) -> dict[str, Follow]:
+    """Take the tables ``[follow.NAME]`` out of the settings."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name in [each for each in found if each.startswith("follow.")]:
+        _, follow, key = (*name.split(".", 2), "")[:3]
+        value, source = found.pop(name)
+        table = tables.setdefault(follow, {})
+        topic = key.removeprefix("groups.")
+        if topic != key:
+            table.setdefault("groups", {})[topic] = value
+        elif key in _FOLLOW_KEYS:
+            table[key] = value
+        else:
+            fix = _did_you_mean(key, _FOLLOW_KEYS) or f"known: {', '.join(_FOLLOW_KEYS)}"
+            raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
+    return {
+        name: _converted(table, Follow, partial(str.__add__, f"follow.{name}"))
         for name, table in tables.items()
     }
 

@@ -328,9 +328,9 @@ class _Followed(_Task):
         before, run = state.seen, state.run
         is_news = state.saw(seen, follower.now())
         self.due_s = state.due_s
-        if subscription.refusals and not is_news and seen.batch is not None:
-            is_news, state.run = True, state.run + 1
-        if is_news and seen.batch is not None:
+        is_again = not is_news and bool(subscription.refusals or self._foreign)
+        state.run += is_again
+        if (is_news or is_again) and seen.batch is not None:
             try:
                 if state.run != run or self._foreign:
                     self._foreign = self._of_other_logs(seen.batch, subscription.groups)
@@ -338,7 +338,7 @@ class _Followed(_Task):
             except BaseException:
                 state.seen = before  # to commit it at the next look
                 raise
-            self._show(seen, before, subscription.groups)
+            self._show(seen, before, subscription.groups, is_again=is_again)
         elif state.ends(follower.now()) and self._run is not None:
             subscription.end(self._run)
         self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
@@ -408,7 +408,7 @@ class _Followed(_Task):
         if not self.follower.closed:
             subscription.put(snapshot)
 
-    def _show(self, seen: Seen, before: Seen | None, groups: Groups) -> None:
+    def _show(self, seen: Seen, before: Seen | None, groups: Groups, *, is_again: bool) -> None:
         batch = seen.batch
         if batch is None:
             return
@@ -417,10 +417,15 @@ class _Followed(_Task):
             group = groups.group_of(partition.topic)
             if group is not None and partition not in self._foreign:
                 offsets.setdefault(group, {})[partition] = offset
-        records = None
-        if before is not None and before.batch is not None and before.query_id == seen.query_id:
+        records = self._view.records if is_again else None
+        if (
+            not is_again
+            and before is not None
+            and before.batch is not None
+            and before.query_id == seen.query_id
+        ):
             known = before.batch.offsets
-            records = sum(at - known.get(each, 0) for each, at in batch.offsets.items())
+            records = sum(at - starts.get(each, 0) for each, at in batch.offsets.items())
         self._view = self._view._replace(
             query_id=seen.query_id,
             batch_id=batch.batch_id,
@@ -429,7 +434,7 @@ class _Followed(_Task):
             offsets=offsets,
         )
         on_batch, view = self.follower.on_batch, self._view
-        if on_batch is not None:
+        if on_batch is not None and not is_again:
             self.follower.committer.do(lambda: on_batch(view))
 
     def _refusal(self, subscription: Subscription) -> str | None:

@@ -40,7 +40,8 @@ ARROWS: dict[str, set[str]] = {
     "admin": VALUES | {"kafka", "lag", "client", "spark", "stores", "actors"},
     "manager": VALUES | {"backoff", "coordinator", "actors"},
     "service": VALUES
-    | {"http", "kafka", "coordinator", "manager", "actors", "lag", "admin", "stores", "streams"},
+    | {"http", "kafka", "coordinator", "manager", "actors", "lag", "admin", "stores", "streams"}
+    | {"client", "local", "spark"},
     "client": VALUES,
     "stores": VALUES | {"kafka", "coordinator", "actors", "client"},
     "consumer": VALUES | {"acked_ranges", "retry_headers", "kafka", "client", "stores"},

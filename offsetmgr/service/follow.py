@@ -1,0 +1,213 @@
+"""Checkpoints that the service follows: their offsets go to the same managers as any client's."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import ManagerExistsError, OffsetManagerError
+from offsetmgr.local import LocalOffsets, Reporter
+from offsetmgr.spark.follow import Follower
+from offsetmgr.spark.logs import read_logs
+from offsetmgr.types import FlushResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client import Metric
+
+    from offsetmgr.client.offsets import LogEnds, Refusals
+    from offsetmgr.coordinator.base import Coordinator
+    from offsetmgr.manager import Factory
+    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.settings import Settings
+    from offsetmgr.spark.follow import FollowedQuery
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+
+OWNER: Final = "follow"
+"""The name that owns the managers of followed checkpoints."""
+
+ENDS_S: Final = 5.0
+"""The ends of logs are read again after so long, if somebody looks."""
+
+State = Literal["running", "idle", "stopped", "quiet", "waiting", "failing"]
+
+
+class FollowedCheckpoint(Struct, frozen=True):
+    """A checkpoint that the service follows."""
+
+    follow: Annotated[str, Meta(description="Of the setting [follow.NAME].")]
+    name: str
+    checkpoint: str
+    groups: list[str]
+    state: Annotated[
+        State,
+        Meta(
+            description="running: a batch was finished within keep_alive_s; else idle (nothing to "
+            "read), stopped (records wait) or quiet (not known which). waiting: no batch yet. "
+            "failing: see problem."
+        ),
+    ]
+    query_id: str | None
+    batch_id: int | None
+    batch_at: Annotated[float | None, Meta(description="When the batch began; since 1970.")]
+    records: int | None
+    lag: int | None
+    problem: str | None
+    looked_at: float | None
+
+
+class ServiceOffsets(LocalOffsets):
+    """The managers of the service, for one owner in its process."""
+
+    def __init__(self, factory: Factory, coordinator: Coordinator) -> None:
+        self._use(factory, coordinator, "kafka://service", OWNER, Reporter())
+
+    def _put(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+        refused: Refusals = {}
+        for key in offsets:
+            handle = self._factory.get(key)
+            if handle is not None and handle.owner != self.name:
+                refused[key] = ManagerExistsError(str(key), handle.owner)
+        free = {key: value for key, value in offsets.items() if key not in refused}
+        return refused | super()._put(free, rewind=rewind)
+
+    def _close(self, deadline: Deadline) -> None:
+        """Leave managers and coordinator to the service."""
+        del deadline
+        self._ended.set()
+        self._closed_with(FlushResult({}, {}))
+
+
+class Follows(Collector):
+    """The followed checkpoints of the service, and what it says of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        factory: Factory,
+        coordinator: Coordinator,
+        wall: Callable[[], float],
+    ) -> None:
+        self._cluster = settings.cluster_name
+        self._offsets: ServiceOffsets | None = None
+        self._follower: Follower | None = None
+        if settings.follow:
+            self._offsets = ServiceOffsets(factory, coordinator)
+            self._follower = Follower(settings.follow, self._offsets, wall=wall)
+        self._ends: Mapping[TopicPartition, LogEnds] = {}
+        self._ends_s = -ENDS_S
+
+    def start(self) -> None:
+        if self._follower is not None:
+            self._follower.start()
+
+    def close(self) -> None:
+        if self._follower is not None and self._offsets is not None:
+            self._follower.close()
+            self._offsets.close()
+
+    def views(self, by: Requester) -> list[FollowedCheckpoint]:
+        """Return the checkpoints that ``by`` may see; it may wait for Kafka."""
+        if self._follower is None:
+            return []
+        found = self._follower.queries()
+        ends = self._read_ends({place.topic for each in found for place in _offsets(each)})
+        times = Counter(each.location for each in found if each.name)
+        return [
+            _view(each, ends, is_twice=times[each.location] > 1)
+            for each in found
+            if (all(map(by.sees, each.groups)) if each.groups else by.sees_everything)
+        ]
+
+    def _read_ends(self, topics: set[str]) -> Mapping[TopicPartition, LogEnds]:
+        if self._offsets is not None and topics and time.monotonic() - self._ends_s >= ENDS_S:
+            try:
+                self._ends = read_logs(self._offsets, topics, Deadline(ENDS_S))
+            except OffsetManagerError:
+                self._ends = {}
+            self._ends_s = time.monotonic()
+        return self._ends
+
+    def collect(self) -> Iterable[Metric]:
+        if self._follower is None:
+            return
+        labels = ("cluster_name", "follow")
+        state = GaugeMetricFamily(
+            "offsetmgr_followed_checkpoints",
+            "Followed checkpoints, by state.",
+            labels=(*labels, "state"),
+        )
+        at = GaugeMetricFamily(
+            "offsetmgr_followed_batch_timestamp_seconds",
+            "When the last finished batch of a followed query began.",
+            labels=(*labels, "name"),
+        )
+        failures = CounterMetricFamily(
+            "offsetmgr_follow_failures", "Looks at checkpoints that failed.", labels=labels
+        )
+        requests = CounterMetricFamily(
+            "offsetmgr_follow_requests",
+            "Requests to the file systems of checkpoints.",
+            labels=("cluster_name", "kind"),
+        )
+        states: Counter[tuple[str, str]] = Counter()
+        for each in self._follower.queries():
+            states[each.follow, _state(each, None)] += 1
+            if each.batch_at_s is not None:
+                at.add_metric((self._cluster, each.follow, each.name), each.batch_at_s)
+        for (follow, name), count in states.items():
+            state.add_metric((self._cluster, follow, name), count)
+        for follow, count in self._follower.failures.items():
+            failures.add_metric((self._cluster, follow), count)
+        for kind, count in self._follower.requests.items():
+            requests.add_metric((self._cluster, kind), count)
+        yield from (state, at, failures, requests)
+
+
+def _offsets(query: FollowedQuery) -> dict[TopicPartition, int]:
+    return {place: at for each in query.offsets.values() for place, at in each.items()}
+
+
+def _view(
+    query: FollowedQuery, ends: Mapping[TopicPartition, LogEnds], *, is_twice: bool
+) -> FollowedCheckpoint:
+    offsets = _offsets(query)
+    lag: int | None = None
+    if offsets and ends.keys() >= offsets.keys():
+        lag = sum(max(0, ends[place].high_watermark - at) for place, at in offsets.items())
+    problem = query.problem
+    if problem is None and is_twice:
+        problem = "is followed more than once by this service"
+    return FollowedCheckpoint(
+        query.follow,
+        query.name,
+        query.location,
+        list(query.groups),
+        _state(query, lag),
+        query.query_id,
+        query.batch_id,
+        query.batch_at_s,
+        query.records,
+        lag,
+        problem,
+        query.looked_at_s,
+    )
+
+
+def _state(query: FollowedQuery, lag: int | None) -> State:
+    if query.problem is not None:
+        return "failing"
+    if query.batch_id is None:
+        return "waiting"
+    if query.is_running:
+        return "running"
+    if lag is None:
+        return "quiet"
+    return "stopped" if lag else "idle"

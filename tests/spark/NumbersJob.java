@@ -1,0 +1,25 @@
+import java.util.Map;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.streaming.Trigger;
+
+/** A Spark job of somebody else, in Java: it copies a topic and knows of no offsets. */
+public final class NumbersJob {
+    private NumbersJob() {}
+
+    /** Arguments: bootstrap servers, topic, checkpoint, output, or "once" as the last to end. */
+    public static void main(String[] args) throws Exception {
+        SparkSession spark = SparkSession.builder().master("local[2]").appName("numbers")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "1")
+            .getOrCreate();
+        spark.sparkContext().setLogLevel("ERROR");
+        spark.readStream().format("kafka")
+            .options(Map.of("kafka.bootstrap.servers", args[0], "subscribe", args[1],
+                "startingOffsets", "earliest", "maxOffsetsPerTrigger", "500"))
+            .load().selectExpr("CAST(value AS STRING) AS value").writeStream().format("parquet")
+            .option("path", args[3]).option("checkpointLocation", args[2])
+            .trigger(args.length > 4 ? Trigger.AvailableNow() : Trigger.ProcessingTime(100))
+            .start().awaitTermination();
+    }
+}
