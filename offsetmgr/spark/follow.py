@@ -418,13 +418,9 @@ class _Followed(_Task):
             if group is not None and partition not in self._foreign:
                 offsets.setdefault(group, {})[partition] = offset
         records = self._view.records if is_again else None
-        if (
-            not is_again
-            and before is not None
-            and before.batch is not None
-            and before.query_id == seen.query_id
-        ):
-            known = before.batch.offsets
+        known = before.batch if before is not None and before.query_id == seen.query_id else None
+        if not is_again and known is not None:
+            starts = known.offsets
             records = sum(at - starts.get(each, 0) for each, at in batch.offsets.items())
         self._view = self._view._replace(
             query_id=seen.query_id,
