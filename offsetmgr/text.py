@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
-_FORMULA: Final = ("=", "+", "-", "@")
+_FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 -- some spreadsheets take wide ones too
 """First characters of a formula; a tab or a line break is escaped."""
 
 

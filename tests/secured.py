@@ -1,4 +1,4 @@
-"""A Kafka with Kafka's own ACLs and two more listeners: passwords or tokens, and certificates."""
+"""A Kafka with ACLs and more listeners: passwords or tokens, certificates, a wrong address."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SecuredKafka(DevKafka):
         broker = self._authority.sign("localhost")
         store = folder / "broker.pem"
         store.write_text(Path(broker.key).read_text() + Path(broker.certificate).read_text())
-        port, self._secured, self._mutual, controller = free_ports(4)
+        port, self._secured, self._mutual, self._unresolved, controller = free_ports(5)
         addresses = (
             f"PLAINTEXT://{HOST}:{port},SASL_SSL://{HOST}:{self._secured},"
             f"SSL://{HOST}:{self._mutual}"
@@ -49,11 +49,15 @@ class SecuredKafka(DevKafka):
         listener = "listener.name.sasl_ssl"
         users = "".join(f' user_{name}="{word}"' for name, word in PASSWORDS.items())
         properties = {
-            "listeners": f"{addresses},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": addresses,
+            "listeners": (
+                f"{addresses},UNRESOLVED://{HOST}:{self._unresolved},"
+                f"CONTROLLER://{HOST}:{controller}"
+            ),
+            "advertised.listeners": f"{addresses},UNRESOLVED://broker.invalid:{self._unresolved}",
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "listener.security.protocol.map": (
-                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL"
+                "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,"
+                "UNRESOLVED:PLAINTEXT"
             ),
             f"{listener}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
             # An admin client adds its users and passwords, which Kafka keeps.
@@ -98,6 +102,11 @@ class SecuredKafka(DevKafka):
             "ssl.certificate.location": files.certificate,
             "ssl.key.location": files.key,
         }
+
+    @property
+    def unresolved(self) -> str:
+        """Bootstrap servers of a listener that advertises a name that cannot be resolved."""
+        return f"{HOST}:{self._unresolved}"
 
     def token_login(self) -> dict[str, object]:
         """Return librdkafka's settings for ``TOKEN_USER``, but for ``oauth_cb``."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from actors import MonotonicClock
-from offsetmgr.admin.history import group_at
+from offsetmgr.admin.deletions import read_causes
+from offsetmgr.admin.history import group_at, last_deletions, steps
 from offsetmgr.admin.reset import (
     PlannedOffset,
     Wanted,
@@ -186,7 +187,9 @@ class GroupChanges:
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
             case "to-history":
                 at_s = parse_time(value, option)
-                return to_group_at(group_at(read_commits(self._config, {group}), at_s), value)
+                commits = list(read_commits(self._config, {group}))
+                causes = read_causes(self.cluster, last_deletions(steps(commits), at_s))
+                return to_group_at(group_at(commits, at_s), value, causes)
         return None
 
     def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionRange]:

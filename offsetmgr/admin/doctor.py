@@ -6,9 +6,11 @@ that mends it, that it could not look, or that all is well.
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,14 +20,22 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.history import CommitStep, Move, steps
+from offsetmgr.admin.deletions import cause_of, first_records_of
+from offsetmgr.admin.history import Cause, CommitStep, Move, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
-from offsetmgr.kafka.errors import does_not_exist, grant_command, request_error, tried
+from offsetmgr.kafka.errors import (
+    RIGHT_CODES,
+    code_of,
+    does_not_exist,
+    grant_command,
+    request_error,
+    tried,
+)
 from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
@@ -33,7 +43,7 @@ from offsetmgr.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from confluent_kafka.admin import ClusterMetadata
+    from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
 
     from offsetmgr.admin.service import LiveManager, ServiceReader
     from offsetmgr.kafka.cluster import GroupDescription
@@ -43,11 +53,13 @@ if TYPE_CHECKING:
 _EXPIRY_SHARE: Final = 0.75
 """Commits older than this part of the retention are about to expire."""
 _SKEW_S: Final = 2.0
-"""A difference of clocks that is no chance."""
+"""A difference of clocks beyond delays of requests."""
 _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
 _TURNS_S: Final = 3_600.0
 """Two programs that committed by turns longer ago have ended."""
+_CONNECTIONS: Final = 16
+"""Brokers to which it connects at once."""
 _DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
 
@@ -102,12 +114,16 @@ class Facts:
     history: Mapping[str, Sequence[CommitStep]] | OffsetManagerError = field(default_factory=dict)
     service: ServiceFacts | OffsetManagerError | None = None
     """None where no service was named."""
+    unreachable: Sequence[str] = ()
+    """The brokers whose advertised addresses lead nowhere from here, in words."""
     leaderless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     """Partitions without a leader, with the brokers that hold their replicas."""
     next_records: Mapping[tuple[TopicPartition, int], NextRecord | OffsetManagerError] = field(
         default_factory=dict
     )
-    """The first record from a committed offset on, of groups that committed nothing for long."""
+    """The first record from a committed offset on, of groups that committed nothing for long.
+
+    From 0 on of partitions whose offset was deleted."""
     unlisted: Sequence[OffsetManagerError] = ()
     """Errors of brokers whose groups are missing."""
     connection: Connection = _DIRECT
@@ -163,6 +179,17 @@ def gather(
         asked = None if service is None else tried(service.facts)
         if isinstance(cluster, OffsetManagerError):
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
+        unreachable = _unreachable(cluster.metadata, timeout_s)
+        if len(unreachable) == len(cluster.metadata.brokers):
+            # Every request about a group would end with its time-out.
+            return Facts(
+                time.time(),
+                versions,
+                cluster.text,
+                service=asked,
+                unreachable=unreachable,
+                connection=connection,
+            )
         names, unlisted = _names(reader, groups)
         described, committed = reader.describe(names), reader.committed(names)
         history, now_s = tried(_history, config, names), time.time()
@@ -173,8 +200,9 @@ def gather(
             for where in each
         }
         topics = {where.topic for where in partitions}
+        deleted: set[TopicPartition] = set()
         if not isinstance(history, OffsetManagerError):
-            partitions.update(*(deletions(each, now_s) for each in history.values()))
+            deleted.update(*(deletions(each, now_s) for each in history.values()))
         leaderless = {
             where: brokers
             for where, brokers in _leaderless(cluster).items()
@@ -187,16 +215,17 @@ def gather(
             stuck_after_s=stuck_after_s,
             retention_s=tried(_retention_s, reader),
             groups={name: GroupFacts(described[name], committed[name]) for name in names},
-            logs=reader.log_ranges(partitions),
+            logs=reader.log_ranges(partitions | deleted),
             topic_rights=reader.topic_rights(topics),
             history=history,
             service=asked,
+            unreachable=unreachable,
             leaderless=leaderless,
             unlisted=unlisted,
             connection=connection,
             servers=servers,
         )
-        waiting: dict[TopicPartition, list[int]] = {}
+        waiting = first_records_of(facts.logs, deleted)
         for group, each in facts.groups.items():
             for where, offset in _behind(facts, group, each).items():
                 waiting.setdefault(where, []).append(offset)
@@ -219,6 +248,23 @@ def _cluster(reader: ClusterReader) -> _Cluster:
     brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
     text = f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
     return _Cluster(text, found)
+
+
+def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
+    """Return the brokers that cannot be connected to at the addresses that they advertise."""
+
+    def problem(broker: BrokerMetadata) -> str:
+        address = f"broker {broker.id} advertises {visible(str(broker.host))}:{broker.port}, "
+        try:
+            socket.create_connection((broker.host, broker.port), timeout_s).close()
+        except (OSError, UnicodeError, OverflowError) as error:
+            is_name = isinstance(error, (socket.gaierror, UnicodeError))
+            why = "a name that cannot be resolved here" if is_name else "where nothing answers"
+            return f"{address}{why} ({getattr(error, 'strerror', None) or error})"
+        return ""
+
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        return [text for text in pool.map(problem, cluster.brokers.values()) if text]
 
 
 def _leaderless(cluster: _Cluster) -> dict[TopicPartition, list[int]]:
@@ -260,7 +306,11 @@ def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[
 
 def examine(facts: Facts) -> list[Finding]:
     """Return the findings of all checks, trouble first."""
-    found = [*_connection(facts), *_leaders(facts), *_service(facts), *_clock(facts)]
+    found = [
+        finding
+        for check in (_connection, _brokers, _leaders, _service, _clock)
+        for finding in check(facts)
+    ]
     if not isinstance(facts.cluster, OffsetManagerError):
         for group, each in facts.groups.items():
             for check in _CHECKS:
@@ -298,6 +348,18 @@ def _connection(facts: Facts) -> Iterable[Finding]:
     versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     yield Finding(Level.OK, "connection", facts.cluster)
     yield Finding(Level.OK, "versions", versions)
+
+
+def _brokers(facts: Facts) -> Iterable[Finding]:
+    if facts.unreachable:
+        yield _trouble(
+            "; ".join(facts.unreachable),
+            "clients connect to the addresses that brokers advertise: groups and partitions of "
+            "these brokers can be neither read nor committed from here",
+            "set advertised.listeners of these brokers to addresses that their clients can reach, "
+            "or make the names known here (DNS, /etc/hosts)",
+            check="brokers",
+        )
 
 
 def _leaders(facts: Facts) -> Iterable[Finding]:
@@ -588,33 +650,26 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
         return
     why = "a job without a checkpoint starts anew there: it repeats or skips records"
-    gone: list[TopicPartition] = []
-    recreated: list[TopicPartition] = []
-    expired: dict[TopicPartition, CommitStep] = {}
-    for where, step in deletions(facts.steps(group), facts.now_s).items():
-        log = facts.log(where)
-        if where in each.committed:
-            continue
-        if does_not_exist(facts.logs.get(where)):
-            gone.append(where)
-        elif log is not None and (step.before or 0) > log.high_watermark:
-            recreated.append(where)
-        elif log is not None:
-            expired[where] = step
-    if gone:
+    found: dict[Cause | None, list[TopicPartition]] = defaultdict(list)
+    deleted = deletions(facts.steps(group), facts.now_s)
+    for where, step in deleted.items():
+        if where not in each.committed:
+            first = facts.next_records.get((where, 0))
+            found[cause_of(step, facts.logs.get(where), first)].append(where)
+    if gone := found[Cause.TOPIC_DELETED]:
         yield _trouble(
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",
             "a job that reads it fails, or waits for it",
             "take the topic out of the job; in Kafka there is nothing to mend",
         )
-    if recreated:
+    if recreated := found[Cause.TOPIC_RECREATED]:
         yield _trouble(
             f"{_places(recreated)}: the topic was recreated, and Kafka deleted the offsets",
             why,
             _reset(facts, group, recreated, "--to-earliest"),
         )
-    if expired:
-        before = time_before(min(step.at_s for step in expired.values()))
+    if expired := found[Cause.OTHER]:
+        before = time_before(min(deleted[where].at_s for where in expired))
         yield _trouble(
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
             f"{why}; to bring them back:",
@@ -627,7 +682,7 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     if gone:
         yield _trouble(
             f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
-            "lag tools alert on it for ever; for a new topic of that name it is a wrong start",
+            "lag tools alert on it forever; for a new topic of that name it is a wrong start",
             facts.connection.command("delete-offsets", group, *_options(gone), execute=True),
         )
 
@@ -674,7 +729,9 @@ def _trouble(what: str, why: str, mend: str, check: str = "") -> Finding:
 
 
 def _unknown(error: OffsetManagerError, why: str) -> Finding:
-    mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
+    mend = "look at the brokers and the network to them, then ask again"
+    if code_of(error) in RIGHT_CODES:
+        mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
     return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.admin.times import time_before, time_text
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from offsetmgr.kafka.commit_log import CommitRecord
 
 
-HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change")
+HISTORY_FIELDS: Final = ("time", "topic", "partition", "from", "to", "metadata", "change", "cause")
 
 
 class Move(str, Enum):
@@ -27,6 +28,19 @@ class Move(str, Enum):
     BACKWARD = "backward"
     DELETED = "deleted"
     """The offset expired or was deleted."""
+
+
+class Cause(str, Enum):
+    """The cause of a deletion, in words."""
+
+    TOPIC_DELETED = "the topic was deleted"
+    TOPIC_RECREATED = "the topic was recreated"
+    OTHER = "it expired, or somebody deleted it"
+
+    @property
+    def ends_log(self) -> bool:
+        """True if the log ended to which the offset belongs: it must not be restored."""
+        return self is not Cause.OTHER
 
 
 class CommitStep(NamedTuple):
@@ -76,21 +90,41 @@ def steps(
         last[where] = record.offset
 
 
-def history_report(group: str, shown: Collection[CommitStep]) -> dict[str, Any]:
-    """Return steps as JSON has them.
+def history_report(
+    group: str,
+    shown: Collection[CommitStep],
+    causes: Mapping[TopicPartition, Cause] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return steps as JSON has them, with the ``causes`` of the last deletions of partitions.
 
     ``undo_to`` is the time just before the last step that went backwards or deleted an offset; None
-    where none did.
+    where none did.  Offsets that were deleted with their topic cannot be restored.
     """
-    bad = [step for step in shown if step.move in {Move.BACKWARD, Move.DELETED}]
+    known = {step: causes.get(where) for where, step in last_deletions(shown).items()}
+    bad = [
+        step
+        for step in shown
+        if step.move in {Move.BACKWARD, Move.DELETED}
+        and not ((cause := known.get(step)) and cause.ends_log)
+    ]
+    causes_of = {step: cause.value for step, cause in known.items() if cause is not None}
     rows = (
-        (time_text(at_s), *where, before, after, metadata, move.value)
-        for at_s, where, before, after, metadata, move in shown
+        (time_text(step.at_s), *step[1], *step[2:5], step.move.value, causes_of.get(step, ""))
+        for step in shown
     )
     return {
         "group": group,
         "undo_to": time_before(bad[-1].at_s) if bad else None,
         "steps": [dict(zip(HISTORY_FIELDS, row, strict=True)) for row in rows],
+    }
+
+
+def last_deletions(
+    steps: Iterable[CommitStep], after_s: float = 0.0
+) -> dict[TopicPartition, CommitStep]:
+    """Return the last deletion of each partition, of those after ``after_s``."""
+    return {
+        step.partition: step for step in steps if step.move is Move.DELETED and step.at_s > after_s
     }
 
 

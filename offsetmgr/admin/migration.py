@@ -52,14 +52,14 @@ def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync]:
         topic, partition = struct.unpack_from(f">{length}si", key, 2)
         return TopicPartition(topic.decode(), partition), OffsetSync(*struct.unpack(">qq", value))
     except struct.error as error:
-        raise ValueError(f"is no offset sync: {error}") from None
+        raise ValueError(f"is not an offset sync: {error}") from None
 
 
 def best_sync(syncs: Iterable[OffsetSync], offset: int) -> OffsetSync | None:
     """Return the sync that most closely precedes ``offset``, as MirrorMaker does.
 
     ``syncs`` are of one partition, in the order of the topic.  A sync with a lower source offset
-    than the one before says that the source was made anew; those before it count no more.
+    than the one before says that the source was recreated; those before it count no more.
     """
     best: OffsetSync | None = None
     last = -1

@@ -27,7 +27,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.admin.history import GroupAt
+    from offsetmgr.admin.history import Cause, GroupAt
     from offsetmgr.types import PartitionRange
 
 _WITHOUT_GROUP: Final = 3
@@ -162,11 +162,20 @@ def _within(new: OffsetAndMetadata, log: PartitionRange) -> tuple[OffsetAndMetad
     return OffsetAndMetadata(offset, metadata), ""
 
 
-def to_group_at(group: GroupAt, time: str) -> Wanted:
-    """Return what takes a group back to where it stood at ``time``."""
+def to_group_at(
+    group: GroupAt, time: str, causes: Mapping[TopicPartition, Cause] = MappingProxyType({})
+) -> Wanted:
+    """Return what takes a group back to where it stood at ``time``.
+
+    ``causes`` are those of deletions since then: an offset of a former log is not restored.
+    """
     notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
     lost = f"its commits of before {time} are compacted away; left as it is"
-    return Wanted(group.offsets, notes | dict.fromkeys(group.unknown, lost))
+    notes |= dict.fromkeys(group.unknown, lost)
+    ended = {where: cause for where, cause in causes.items() if cause.ends_log}
+    notes |= {where: f"{cause.value} since then; left as it is" for where, cause in ended.items()}
+    offsets = {where: each for where, each in group.offsets.items() if where not in ended}
+    return Wanted(offsets, notes)
 
 
 def parse_value(mode: str, value: str, option: str, now_s: float) -> float:
@@ -239,9 +248,10 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         if len(cells) not in {_WITHOUT_GROUP, _WITH_GROUP}:
             fix = "write topic,partition,offset or group,topic,partition,offset"
             raise InvalidValueError(field, ",".join(cells), f"has {len(cells)} columns", fix)
-        *owner, topic, partition, offset = (cell.strip() for cell in cells)
-        if owner and csv_cell(owner[0]) != csv_cell(group.strip()):
+        *owner, topic, partition, offset = cells
+        if owner and csv_cell(owner[0]) != csv_cell(group):  # a space makes it another group
             continue
+        topic = topic.strip()
         where = TopicPartition(
             check_topic(topic, f"{field}, topic"),
             check_partition(whole(partition, f"{field}, partition")),

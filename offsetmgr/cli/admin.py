@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
+from offsetmgr.admin.deletions import read_causes
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
-from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
+from offsetmgr.admin.history import HISTORY_FIELDS, history_report, last_deletions, steps
 from offsetmgr.admin.migration import OffsetMigration, starting_offsets
 from offsetmgr.admin.reset import (
     PLAN_FIELDS,
@@ -76,8 +77,12 @@ def history(
     """
     check_existing_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
-    commits = read_commits(kafka.for_librdkafka(), {group}, timeout_s=kafka.timeout)
-    answer = history_report(group, list(steps(commits, since_s, topic, partition)))
+    settings = kafka.for_librdkafka()
+    commits = read_commits(settings, {group}, timeout_s=kafka.timeout)
+    shown = list(steps(commits, since_s, topic, partition))
+    with ClusterReader(settings, timeout_s=kafka.timeout) as reader:
+        causes = read_causes(reader, last_deletions(shown))
+    answer = history_report(group, shown, causes)
     rows = [list(step.values()) for step in answer["steps"]]
     output.print(answer, HISTORY_FIELDS, rows)
     if not rows:

@@ -69,7 +69,7 @@ class CommitWindow:
         if self.commits:
             last = self.commits[-1]
             if commit.timestamp_ms - last.timestamp_ms < self._min_distance_ms:
-                # With the new time, frequent commits would be merged into one for ever.
+                # With the new time, frequent commits would be merged into one forever.
                 self.commits[-1] = commit._replace(timestamp_ms=last.timestamp_ms)
                 return
         self.commits.append(commit)

@@ -30,17 +30,17 @@ class BurrowApi:
         self._view = view
 
     def clusters(self) -> dict[str, Any] | str:
-        """Of ``/v3/kafka``."""
+        """Return the answer of ``/v3/kafka``."""
         return {"message": "cluster list returned", "clusters": [self._cluster]}
 
     def consumers(self, cluster: str) -> dict[str, Any] | str:
-        """Of ``.../consumer``."""
+        """Return the answer of ``.../consumer``."""
         if cluster != self._cluster:
             return _NO_CLUSTER
         return {"message": "consumer list returned", "consumers": sorted(self._view)}
 
     def consumer(self, cluster: str, consumer: str) -> dict[str, Any] | str:
-        """Of ``.../consumer/GROUP``: the windows of its partitions that exist."""
+        """Return the answer of ``.../consumer/GROUP``: windows of partitions that exist."""
         group = self._group(cluster, consumer)
         if group is None:
             return "cluster or consumer not found"
@@ -60,7 +60,7 @@ class BurrowApi:
         return {"message": "consumer detail returned", "topics": topics}
 
     def status(self, cluster: str, consumer: str) -> dict[str, Any]:
-        """Of ``.../status``: a group that may not exist, with its bad partitions."""
+        """Return the answer of ``.../status``: a group that may not exist, its bad partitions."""
         found = self.full_status(cluster, consumer)
         partitions = found["status"]["partitions"]
         bad = [each for each in partitions if each["status"] != Status.OK.name]
@@ -68,7 +68,7 @@ class BurrowApi:
         return found
 
     def full_status(self, cluster: str, consumer: str) -> dict[str, Any]:
-        """Of ``.../lag``: the same with all partitions."""
+        """Return the answer of ``.../lag``: the same with all partitions."""
         group = self._group(cluster, consumer)
         status = {
             "cluster": cluster,
@@ -94,13 +94,13 @@ class BurrowApi:
         return {"message": "consumer status returned", "status": status}
 
     def topics(self, cluster: str) -> dict[str, Any] | str:
-        """Of ``.../topic``: topics that a watched group reads."""
+        """Return the answer of ``.../topic``: topics that a watched group reads."""
         if cluster != self._cluster:
             return _NO_CLUSTER
         return {"message": "topic list returned", "topics": sorted(self._ends())}
 
     def topic(self, cluster: str, topic: str) -> dict[str, Any] | str:
-        """Of ``.../topic/TOPIC``: the ends of its logs, by the number of the partition."""
+        """Return the answer of ``.../topic/TOPIC``: the ends of its logs, by partition."""
         ends = self._ends().get(topic)
         if cluster != self._cluster or not ends:
             return "cluster or topic not found"

@@ -83,7 +83,7 @@ class GroupLag(NamedTuple):
 def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | None:
     """Return the worst of some partitions' seconds, each given with its lag in records.
 
-    Those without lag count only where all are without: theirs is no answer for the others.
+    Those without lag count only where all are without: theirs is not an answer for the others.
     """
     known = [(lag, seconds) for lag, seconds in behind if lag is not None]
     lagging = [seconds for lag, seconds in known if lag]

@@ -83,7 +83,7 @@ class Watcher:
         """``clock`` returns seconds since 1970.
 
         Burrow's settings: commits closer than ``min_distance_s`` are merged, ``allowed_lag``
-        records behind are no trouble.
+        records behind are accepted.
         """
         self._source = source
         self._clock = clock

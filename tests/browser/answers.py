@@ -109,15 +109,17 @@ def with_fields(answer: Json, query: str) -> Json:
     return {"groups": [{**group, "partitions": rows}]}
 
 
-def step(minute: int, before: int | None, after: int, change: str, metadata: str = "") -> Json:
+def step(minute: int, before: int | None, after: int | None, change: str, **fields: object) -> Json:
     return {
         "time": f"2026-01-31T13:{minute:02}:00.123Z",
         "topic": "orders",
         "partition": 0,
         "from": before,
         "to": after,
-        "metadata": metadata,
+        "metadata": "",
         "change": change,
+        "cause": "",
+        **fields,
     }
 
 

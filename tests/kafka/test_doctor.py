@@ -10,7 +10,7 @@ from offsetmgr import LocalOffsets
 from offsetmgr.admin.doctor import Level, examine, gather
 from tests.faults.support import WAIT_S
 from tests.faults.test_credentials import allow
-from tests.secured import user_login
+from tests.secured import SecuredKafka, user_login
 
 if TYPE_CHECKING:
     from offsetmgr.admin.doctor import Finding
@@ -62,3 +62,13 @@ def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
     facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, version="0", timeout_s=1)
     (found,) = [each for each in examine(facts) if each.level is not Level.OK]
     assert (found.level, found.check) == (Level.TROUBLE, "connection")
+
+
+def test_a_name_that_cannot_be_resolved_is_the_only_trouble(kafka: DevKafka, group: str) -> None:
+    """Kafka answers at its bootstrap address, and all its brokers are somewhere else."""
+    assert isinstance(kafka, SecuredKafka)
+    (found,) = bad({"bootstrap.servers": kafka.unresolved}, group)
+    assert (found.level, found.check) == (Level.TROUBLE, "brokers")
+    assert "broker 1 advertises broker.invalid:" in found.what
+    assert "a name that cannot be resolved here" in found.what
+    assert "advertised.listeners" in found.mend

@@ -91,7 +91,7 @@ def test_as_kafkas_own_tool(kafka: DevKafka, new_topic: TopicFactory, group: str
 
 
 def test_random_groups(kafka: DevKafka, full_topic: str) -> None:
-    """Whatever is committed, both tools tell the same: one run of each tells many groups."""
+    """Both tools show the same of many groups, in one run of each."""
     chance = Random(1)  # noqa: S311 -- the same offsets in every run
     names = [f"group-{uuid.uuid4().hex}" for _ in range(8)]
     for number, name in enumerate(names):

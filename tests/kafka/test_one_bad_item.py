@@ -258,7 +258,7 @@ def test_a_time_before_1970_is_the_start_of_the_log(odd_kafka: DevKafka, moment:
 
 
 def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) -> None:
-    """Whatever the name of the group, the shell runs it with just that name, on the same Kafka."""
+    """The shell runs it with just the name of the group, on the same Kafka."""
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     config = tmp_path / "it's a file.toml"
     config.write_text(f'[kafka]\n"bootstrap.servers" = "{odd_kafka.bootstrap_servers}"\n')

@@ -173,7 +173,7 @@ def test_a_held_group_is_reset_through_its_managers_alone(
     new_topic: TopicFactory,
     group: str,
 ) -> None:
-    """Its holder is named; a commit of the job since the plan is no conflict then."""
+    """Its holder is named; a commit of the job since the plan is not a conflict then."""
     topic = new_topic()
     produce(kafka, topic, 0, 20)
     row = {"topic": topic, "partition": 0, "current": 5, "new": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -9,8 +10,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr import LocalOffsets, OffsetClient
+from offsetmgr.admin.times import time_text
 from offsetmgr.config import CommitSettings
 from offsetmgr.types import TopicPartition
+from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, committing
 from tests.kafka.messages import produce
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
     from offsetmgr.manager import ManagerHandle
+    from tests.conftest import TopicFactory
     from tests.faults.support import Committing
 
 QUICK: Final = CommitSettings(commit_interval_s=0.05, verify_interval_s=0)
@@ -101,7 +105,7 @@ def test_offsets_submitted_while_a_topic_is_away_are_refused(
 def test_partitions_that_a_recreated_topic_lacks_do_not_hold_back_the_others(
     kafka: DevKafka, group: str
 ) -> None:
-    """And one that it has more begins as any other."""
+    """A partition that only the new topic has begins as any other."""
     topic = f"topic-{group}"
     create_topic(kafka, topic, 2)
     with committing(kafka.bootstrap_servers, QUICK) as here:
@@ -169,3 +173,36 @@ def test_a_restarted_service_does_not_commit_offsets_of_the_former_log(
         manager.submit(20)
         assert client.flush(timeout=WAIT_S).ok
         assert {each.offset for each in client.committed(group).values()} == {20}
+
+
+def test_offsets_of_a_former_log_are_not_restored(
+    kafka: DevKafka, group: str, new_topic: TopicFactory
+) -> None:
+    """A history says that Kafka deleted them with their topic; no reset brings them back.
+
+    A longer new log hides it from who compares offsets alone; the kept topic's offset is restored.
+    """
+    recreated, gone, kept = new_topic(), new_topic(), new_topic()
+    for topic in (recreated, gone, kept):
+        produce(kafka, topic, range(30))
+    with LocalOffsets(kafka.bootstrap_servers) as job:
+        offsets = {(topic, 0): 20 for topic in (recreated, gone, kept)}
+        job.submit(group, offsets, sync=True, timeout=WAIT_S)
+    moment = time_text(time.time())
+    for topic in (recreated, gone):
+        delete(kafka, topic)
+    recreate(kafka, recreated, 50)
+    assert run(kafka, "delete-offsets", group, "--topic", kept, "--execute").status == 0
+
+    answer = run(kafka, "history", group, "--json").json()
+    assert {step["topic"]: step["cause"] for step in answer["steps"] if step["cause"]} == {
+        recreated: "the topic was recreated",
+        gone: "the topic was deleted",
+        kept: "it expired, or somebody deleted it",
+    }
+    undo = run(kafka, "reset", group, "--to-history", moment, "--execute", "--json").json()
+    assert {row["topic"]: row["new"] for row in undo["partitions"]} == {
+        recreated: None,
+        gone: None,
+        kept: 20,
+    }

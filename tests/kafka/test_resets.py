@@ -90,7 +90,7 @@ MODES: Final = (
 
 def value_of(mode: str, logs: Logs, groups: list[str], file: Path, chance: Random) -> list[str]:
     """Return what follows the option of a mode; offsets lie beyond both ends of the logs too."""
-    # Half a step beside the records, where a slow machine does no harm.
+    # Half a step away from the records, where a slow machine does no harm.
     if mode == "to-datetime":
         at_s = logs.begin_s + chance.randint(-2, 42) * STEP_S - STEP_S / 2
         return [time.strftime("%Y-%m-%dT%H:%M:%S.000", time.gmtime(at_s))]
@@ -193,7 +193,7 @@ def test_offsets_are_set_copied_exported_and_deleted(
     assert stands(copy) == {}
 
 
-def test_what_cannot_be_reset_is_left_and_the_rest_is_done(
+def test_a_partition_that_cannot_be_reset_is_left_and_the_rest_is_done(
     logs: Logs, committer: KafkaCoordinator, group: str
 ) -> None:
     """The exit status says that it is not complete."""

@@ -44,6 +44,7 @@ const rateNumber = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 3 
 const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
 
 export const UNKNOWN = "–";
+export const NAMELESS = "''"; // stands for a group without a name, which Kafka takes
 
 export function count(value) {
   return value === null || value === undefined ? UNKNOWN : wholeNumber.format(value);

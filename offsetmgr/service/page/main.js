@@ -11,7 +11,7 @@ import * as queries from "./views/queries.js";
 import * as stopping from "./views/stopping.js";
 import * as streams from "./views/streams.js";
 
-const VIEWS = { groups, group, errors, queries, streams, stopping };
+const VIEWS = new Map(Object.entries({ groups, errors, queries, streams, stopping }));
 const [header, cluster, nav, notices, main, footer] = [
   "header", "cluster", "nav", "notices", "main", "footer",
 ].map((id) => document.getElementById(id));
@@ -42,18 +42,30 @@ function closeView() {
 
 function openView() {
   closeView();
-  const [, name = "", subject, tab] = location.hash.split("/").map(decodeURIComponent);
-  const chosen = subject ? "group" : name || "groups";
-  const { open } = VIEWS[chosen] ?? groups;
+  const { name, subject, tab } = place();
+  const { open } = subject === undefined ? VIEWS.get(name) : group;
   main.replaceChildren();
   view = open(main, { name: subject, tab });
-  keepFilter([chosen, subject, tab].join("/"));
+  keepFilter([name, subject, tab].join("/"));
   for (const [each, link] of links) {
-    link.ariaCurrent = each === (name || "groups") ? "page" : null;
+    link.ariaCurrent = each === name ? "page" : null;
   }
   if (overview !== null) {
     view.onOverview?.(overview);
   }
+}
+
+/** Return the view of the address, the list of groups if it has none; `subject` is a group. */
+function place() {
+  try {
+    const [, name, subject, tab] = location.hash.split("/").map(decodeURIComponent);
+    if (VIEWS.has(name)) {
+      return name === "groups" ? { name, subject, tab } : { name };
+    }
+  } catch {
+    // it is not percent-encoded UTF-8
+  }
+  return { name: "groups" };
 }
 
 function keepFilter(place) {

@@ -1,15 +1,17 @@
 // A table of any length: only the rows in sight, and a few beside them, are elements.
 
-import { button, count, el, groupLink, setText, urgency, visible } from "./dom.js";
+import { button, count, el, groupLink, NAMELESS, setText, urgency, visible } from "./dom.js";
 
 const ROW_PX = 28; // as in page.css
 const SPARE_ROWS = 8;
+const NARROW = matchMedia("(max-width: 640px)"); // as in page.css
 
 /**
  * A sortable, filterable table.
  *
  * A column has a `title`, a `width` in characters, and one for a `narrow` screen, which leaves out
- * columns without it.  Of a row it has the `text(row)`; if it differs, the value to `sort(row)` by;
+ * columns without it.  Of a row it has the `text(row)`, and maybe a `brief(row)` for there; if it
+ * differs, the value to `sort(row)` by;
  * a `href(row)`, the `tone(row)` of a status, a longer `hint(row)`.  `draw(cell, row)` stands for
  * a text, `act(row)` makes it a button.  `right` is for numbers; `first`, the first order, may be
  * "desc".
@@ -36,7 +38,8 @@ export class Table {
       oninput: () => this.#arrange(),
     });
     this.counter = el("span.quiet");
-    this.heads = columns.map((column, index) => this.#head(column, index));
+    const narrow = columns.reduce((sum, column) => sum + (column.narrow ?? 0), 0);
+    this.heads = columns.map((column, index) => this.#head(column, index, narrow));
     this.above = spacer();
     this.below = spacer();
     this.body = el("tbody", {}, this.above, this.below);
@@ -65,11 +68,11 @@ export class Table {
     this.#arrange();
   }
 
-  #head(column, index) {
+  #head(column, index, narrow) {
     const title = column.act ? column.title : button(column.title, () => this.#sortBy(index));
     const head = el("th", { scope: "col", className: classes(column) }, title);
     head.style.setProperty("--width", column.width);
-    head.style.setProperty("--narrow", column.narrow);
+    head.style.setProperty("--narrow", column.narrow / narrow);
     return head;
   }
 
@@ -160,7 +163,7 @@ export class Table {
         column.draw(cell, row);
         return;
       }
-      const text = column.text(row);
+      const text = (NARROW.matches && column.brief ? column.brief : column.text)(row);
       setText(cell.firstElementChild ?? cell, text);
       if (column.href) {
         cell.firstElementChild.href = column.href(row);
@@ -168,7 +171,7 @@ export class Table {
       if (column.tone) {
         cell.dataset.tone = column.tone(row);
       }
-      cell.title = visible(column.hint?.(row) ?? text);
+      cell.title = visible(column.hint?.(row) ?? column.text(row));
     });
   }
 
@@ -206,7 +209,8 @@ export function statusColumn(title, width, text, tone, more = {}) {
 
 /** Return a column with the group that `name(row)` names, and a link to it. */
 export function groupColumn(width, narrow, name) {
-  return { title: "Group", width, narrow, text: name, href: (row) => groupLink(name(row)) };
+  const text = (row) => name(row) || NAMELESS;
+  return { title: "Group", width, narrow, text, href: (row) => groupLink(name(row)) };
 }
 
 /** Return a column of numbers. */

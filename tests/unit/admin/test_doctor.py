@@ -177,7 +177,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "live members: reader (host 10.0.0.7); client job of the service commits it too",
         "stop these consumers",
     ),
-    "a member beside the fence": (
+    "a member next to the fence": (
         with_group(
             description=STABLE._replace(
                 members=(MEMBER._replace(group_instance_id="offsetmgr"), MEMBER)
@@ -185,6 +185,11 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         ),
         "live members: reader (host 10.0.0.7)",
         "stop these consumers",
+    ),
+    "a broker advertises a name that cannot be resolved": (
+        replace(HEALTHY, groups={}, unreachable=["broker 1 advertises kafka-1:9092, a name that"]),
+        "broker 1 advertises kafka-1:9092",
+        "set advertised.listeners of these brokers",
     ),
     "no leader": (
         replace(HEALTHY, leaderless={P0: [2, 3], P1: [3]}, logs={P0: NO_LEADER}),
@@ -326,7 +331,7 @@ def test_forty_clusters_are_judged() -> None:
 
 
 def test_the_members_of_a_consumer_group_are_named() -> None:
-    """They are no trouble, and the reason why resets and commits of others are refused."""
+    """They are well, and the reason why resets and commits of others are refused."""
     found = examine(WELL["a consumer group with a member"])
     (members,) = [each for each in found if each.check == "members"]
     assert members.level is Level.OK

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.admin.history import GroupAt, Move, group_at, steps
+from offsetmgr.admin.deletions import cause_of
+from offsetmgr.admin.history import Cause, GroupAt, Move, group_at, history_report, steps
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.kafka.commit_log import CommitRecord
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -18,8 +22,8 @@ def commit(
     return CommitRecord(ManagerKey("etl", *where), offset, text, at_s)
 
 
-def test_each_step_says_from_where_to_where_and_marks_what_went_wrong() -> None:
-    """Of each partition by itself, in the order of the log."""
+def test_each_step_has_both_offsets_and_its_move() -> None:
+    """Each partition by itself, in the order of the log."""
     log = [commit(1, 5), commit(2, 9), commit(3, 7, P1), commit(4, 9), commit(5, 3)]
     log += [commit(6, None), commit(7, 4)]
     assert [(step.before, step.after, step.move) for step in steps(log)] == [
@@ -33,6 +37,42 @@ def test_each_step_says_from_where_to_where_and_marks_what_went_wrong() -> None:
     ]
 
 
+NO_TOPIC = KafkaRequestError("log of orders-0", error_info(3))
+NOT_READ = OffsetManagerError("not read within 5 s")
+OLD, YOUNG = NextRecord(0, 1.0), NextRecord(0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("log", "first", "cause"),
+    [
+        (NO_TOPIC, None, Cause.TOPIC_DELETED),
+        (PartitionRange(0, 49), OLD, Cause.TOPIC_RECREATED),
+        (PartitionRange(0, 0), None, Cause.TOPIC_RECREATED),
+        (PartitionRange(0, 900), YOUNG, Cause.TOPIC_RECREATED),
+        (PartitionRange(0, 900), OLD, Cause.OTHER),
+        (PartitionRange(0, 900), NextRecord(7, 100.0), Cause.OTHER),  # a compacted log
+        (PartitionRange(0, 900), NOT_READ, Cause.OTHER),
+        (PartitionRange(30, 900), None, Cause.OTHER),
+        (NOT_READ, None, None),
+    ],
+)
+def test_the_log_tells_the_cause_of_a_deletion(
+    log: PartitionRange | OffsetManagerError, first: NextRecord | None, cause: Cause | None
+) -> None:
+    """A log that is shorter than the offset, or begins after its deletion, is another one."""
+    *_, deletion = steps([commit(1, 50), commit(10, None)])
+    assert cause_of(deletion, log, first) is cause
+
+
+def test_a_report_undoes_no_deletion_of_a_topic() -> None:
+    """Only the last deletion of a partition has a cause: the log tells nothing of others."""
+    log = [commit(1, 50), commit(2, None), commit(3, 40), commit(4, None), commit(5, 7, P1)]
+    report = history_report("etl", list(steps(log)), {P0: Cause.TOPIC_RECREATED})
+    causes = [step["cause"] for step in report["steps"]]
+    assert causes == ["", "", "", "the topic was recreated", ""]
+    assert report["undo_to"] == "1970-01-01T00:00:01.999Z"
+
+
 def test_the_group_stands_where_the_last_commit_up_to_then_put_it() -> None:
     """A commit of that very moment counts; so does its metadata, without a consumer's NUL."""
     log = [commit(1, 5, text="a\0"), commit(2, 9, text="b")]
@@ -41,7 +81,7 @@ def test_the_group_stands_where_the_last_commit_up_to_then_put_it() -> None:
     assert group_at(log, 2).offsets == {P0: OffsetAndMetadata(9, "b")}
 
 
-def test_what_is_not_known_is_told_apart_from_what_was_not_committed() -> None:
+def test_an_unknown_offset_differs_from_no_offset() -> None:
     """Compaction may have removed what was before the oldest record that is left."""
     log = [commit(1, 5), commit(2, None), commit(3, 7, P1)]
     assert group_at(log, 2.5) == GroupAt({}, {P0}, {P1: 3})

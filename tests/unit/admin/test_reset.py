@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.admin.history import GroupAt
+from offsetmgr.admin.history import Cause, GroupAt
 from offsetmgr.admin.reset import (
     PlannedOffset,
     asked,
@@ -66,7 +66,7 @@ def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
 
 
 def test_the_end_of_the_log_stands_in_where_nothing_is_committed_and_the_row_says_so() -> None:
-    """What is committed is committed again, wherever it lies."""
+    """The committed offset is committed again, inside or outside its log."""
     bare, beyond = planned("to-current", 0, P0, P1, committed={P1: new(50)})
     assert bare == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
     assert beyond == PlannedOffset(P1, 50, new(50), lag=0)
@@ -80,7 +80,7 @@ def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     assert there.new == new(10)
 
 
-def test_history_brings_offsets_back_with_their_metadata_and_says_what_it_cannot() -> None:
+def test_history_restores_offsets_with_their_metadata_and_names_the_others() -> None:
     """Never a guess: what was compacted away or not committed then is left as it is."""
     wanted = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
     assert plan([P0, P1, P2], wanted, COMMITTED, {**LOGS, P2: PartitionRange(0, 9)}) == [
@@ -90,8 +90,18 @@ def test_history_brings_offsets_back_with_their_metadata_and_says_what_it_cannot
     ]
 
 
+def test_an_offset_of_a_former_log_is_not_restored() -> None:
+    """A recreated topic has another log; one whose offset expired has not."""
+    at = GroupAt({P0: new(12), P1: new(13)}, set(), {})
+    wanted = to_group_at(at, "T", {P0: Cause.TOPIC_RECREATED, P1: Cause.OTHER})
+    assert plan([P0, P1], wanted, COMMITTED, LOGS) == [
+        PlannedOffset(P0, 15, None, "the topic was recreated since then; left as it is"),
+        PlannedOffset(P1, 50, new(13), lag=7),
+    ]
+
+
 def test_a_plan_that_is_exported_can_be_read_again() -> None:
-    """Of one group without its name, of several with it."""
+    """One group stands there without its name, several with it."""
     one = [PlannedOffset(P0, 1, new(5)), PlannedOffset(P1, 1, None, "left")]
     two = [PlannedOffset(P2, None, new(6))]
     assert to_csv({"etl": one}) == "orders,0,5\n"

@@ -42,8 +42,8 @@ def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
     assert [each.repeated for each in found] == [2, 0]
 
 
-def test_what_the_log_has_lost_and_where_the_group_is_are_told(tmp_path: Path) -> None:
-    """Expired records, a topic that is gone, one that was made anew, a group elsewhere."""
+def test_lost_records_and_the_position_of_the_group_are_reported(tmp_path: Path) -> None:
+    """Expired records, a topic that is gone, one that was recreated, a group elsewhere."""
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, {"orders": {"0": 30, "1": 40}, "gone": {"0": 9}})
     logs = {P0: PartitionRange(50, 100), P1: PartitionRange(0, 8)}

@@ -48,7 +48,7 @@ def test_the_nearest_sync_before_the_offset_counts() -> None:
     assert best_sync([], 5) is None
 
 
-def test_syncs_of_a_source_that_was_made_anew_count_no_more() -> None:
+def test_syncs_of_a_former_source_are_ignored() -> None:
     assert best_sync([OffsetSync(100, 90), OffsetSync(5, 400)], 150) == (5, 400)
     made_anew = [OffsetSync(10, 10), OffsetSync(100, 90), OffsetSync(50, 400)]
     assert best_sync(made_anew, 20) is None
@@ -79,7 +79,7 @@ def test_the_record_itself_is_found_in_the_mirror() -> None:
 
 
 def test_a_group_at_the_end_goes_on_behind_the_last_record() -> None:
-    """Whatever stands behind it: nothing, or markers of transactions."""
+    """Behind it stand nothing, or markers of transactions."""
     records, mirror = [record(296), record(297)], [record(197, 297, b"297")]
     for offset in (298, 299, 300):
         assert translate(offset, *LOGS, records=records, mirror=mirror)[:2] == (198, 0)
@@ -103,7 +103,7 @@ def test_a_mirror_without_the_record_is_joined_at_its_start_or_end() -> None:
     assert found[:3] == (30, 0, "time")
 
 
-def test_the_reason_says_whether_waiting_helps() -> None:
+def test_the_reason_tells_if_waiting_helps() -> None:
     records = [record(150)]
     assert "wait until" in translate(150, *LOGS, records=records).note
     assert "wait until" in translate(150, LOGS[0], EMPTY, records=records).note

@@ -28,7 +28,7 @@ class FakeCluster(ClusterReader):
         self.times: dict[TopicPartition, list[tuple[float, int]]] = {}
         """The second and the offset of each record; no right to read the logs of others."""
         self.held_at: int | None = None
-        """Where an open transaction begins."""
+        """The offset at which an open transaction begins."""
         self.down = False
         self.asked: list[str] = []
 

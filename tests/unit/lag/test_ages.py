@@ -81,7 +81,7 @@ def test_a_timeline_is_bounded() -> None:
 def test_an_age_is_never_negative(
     steps: list[tuple[int, float]], committed: int, later_s: float
 ) -> None:
-    """Whatever the log did: 0 or more, 0 at its end, and no younger for less that is committed."""
+    """It is 0 or more, 0 at the end of the log, and no younger for less that is committed."""
     made, end, now_s = LogTimeline(), 0, 0.0
     for written, passed_s in steps:
         end, now_s = end + written, now_s + passed_s
@@ -124,8 +124,8 @@ def test_an_unreadable_record_has_no_age_and_a_reason() -> None:
     assert "lacks READ on orders" in etl.partitions[0].seconds_unknown
 
 
-def test_markers_of_transactions_are_no_lag() -> None:
-    """Nor are aborted records; where a transaction is open, the age is unknown and says why."""
+def test_markers_of_transactions_do_not_count_as_lag() -> None:
+    """Aborted records neither; where a transaction is open, the age is unknown and says why."""
     kafka = cluster()
     kafka.times[P0] = kafka.times[P0][:70]
     (etl,) = measure(kafka, ["etl"], NOW_S)
@@ -151,7 +151,7 @@ def test_measured_ends_save_the_question() -> None:
 
 
 def test_the_record_at_a_resting_offset_is_read_once() -> None:
-    """By the round in which it first rests; later rounds, and others who ask, remember it."""
+    """The round in which it first rests reads it; later rounds, and others who ask, remember it."""
     kafka = cluster()
     ages = RecordAges(kafka)
     ages.timelines = {P0: timeline((60, NOW_S - 40), (80, NOW_S - 20))}

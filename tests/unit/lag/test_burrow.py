@@ -105,7 +105,7 @@ def test_a_group_is_as_bad_as_its_worst_partition(
 
 
 def test_frequent_commits_are_merged() -> None:
-    """A commit too close to the one before takes its place, at its time: not for ever."""
+    """A commit too close to the one before takes its place, at its time: not forever."""
     kept = CommitWindow(min_distance_s=30)
     for at_s in range(0, 100, 10):
         kept.add(ObservedCommit(at_s, at_s * 1000, at_s * 1000, 0))

@@ -183,7 +183,7 @@ def test_metrics_have_our_names_and_those_of_other_exporters(
 
 
 def test_deleted_and_unreadable_groups_have_no_series(watched: tuple[FakeCluster, Watcher]) -> None:
-    """Of a deleted topic, of a deleted group, and of one that could not be read."""
+    """A deleted topic, a deleted group, and one that could not be read have none."""
     kafka, watcher = watched
     del kafka.ends[ORDERS[2]]
     watcher.poll(["etl"])

@@ -43,7 +43,7 @@ def test_the_lag_of_each_kind_of_partition() -> None:
 
 
 def test_committed_offsets_are_read_before_the_ends() -> None:
-    """Else what arrives in between would make a lag below zero; and each is asked once."""
+    """Records that arrive in between would make a lag below zero; and each is asked once."""
     kafka = cluster()
     for group in ("a", "b", "c"):
         kafka.commit(group, ORDERS[0], 70)

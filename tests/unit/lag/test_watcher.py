@@ -160,7 +160,7 @@ def test_a_commit_counts_once() -> None:
 
 
 def test_an_older_commit_is_not_a_rewind() -> None:
-    """A commit older than what was read is no step back."""
+    """A commit older than what was read is not a step back."""
     watched = Watched()
     watched.round(100, 50, logged=[])
     late = [CommitRecord(KEY, 40, at_s=watched.now_s - 60)]
@@ -186,7 +186,7 @@ def test_an_offset_outside_its_log_is_trouble_at_once() -> None:
 
 
 def test_a_failed_round_marks_every_group() -> None:
-    """What is shown is of before, and says so; the next round clears it."""
+    """The last answer is shown, and marked as old; the next round clears it."""
     watched = Watched()
     watched.round(100, 40)
     watched.watcher.fail(OffsetManagerError("no list of groups"))
@@ -229,7 +229,7 @@ def test_an_outage_is_not_trouble_of_the_group() -> None:
 
 
 def test_a_lag_up_to_the_allowed_one_is_ok() -> None:
-    """Lag that is allowed is no trouble."""
+    """Lag that is allowed makes no alarm."""
     watched = Watched(allowed_lag=500)
     for _ in range(12):
         watched.round(1_000, 600)

@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { LagChart } from "../chart.js";
 import {
-  ago, button, count, duration, el, groupLink, meaning, rate, setText, tone, urgency,
+  ago, button, count, duration, el, groupLink, meaning, NAMELESS, rate, setText, tone, urgency,
 } from "../dom.js";
 import { Poll } from "../poll.js";
 import { ResetDialogue } from "../reset.js";
@@ -74,7 +74,7 @@ export function open(root, { name, tab = "" }) {
   root.append(
     el(
       "div.heading", {},
-      el("h1", {}, el("a", { href: "#/groups" }, "Groups"), " / ", el("span.name", {}, name)),
+      el("h1", {}, el("a", { href: "#/groups" }, "Groups"), " / ", el("span.name", {}, name || NAMELESS)),
       button("Reset offsets …", () => reset(), "button.main"),
     ),
     facts, problems, figure,

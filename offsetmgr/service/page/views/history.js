@@ -18,14 +18,20 @@ export function openHistory(root, group, reset) {
   const table = new Table({
     label: "commits",
     columns: [
-      { title: "Time (UTC)", width: 24, narrow: 21, text: shownTime },
-      { title: "Topic", width: 20, narrow: 12, text: (row) => row.topic },
-      numberColumn("Partition", 11, (row) => row.partition, count, { narrow: 10 }),
-      numberColumn("From", 14, (row) => row.from),
-      numberColumn("To", 14, (row) => row.to, count, { narrow: 10 }),
-      statusColumn("Change", 12, (row) => row.change, look, { narrow: 12 }),
+      {
+        title: "Time (UTC)", width: 24, narrow: 12, text: shownTime,
+        brief: (row) => shownTime(row).slice("2026-".length, "2026-01-31 13:02".length),
+      },
+      {
+        title: "Topic", width: 20, narrow: 9, text: (row) => row.topic,
+        brief: (row) => `${row.topic} ${row.partition}`,
+      },
+      numberColumn("Partition", 11, (row) => row.partition),
+      numberColumn("From", 14, (row) => row.from, count, { narrow: 9 }),
+      numberColumn("To", 14, (row) => row.to, count, { narrow: 9 }),
+      statusColumn("Change", 24, change, look),
       { title: "Metadata", width: 20, text: (row) => row.metadata },
-      { title: "Undo", width: 10, narrow: 10, text: () => "Undo …", act: undo },
+      { title: "Undo", width: 10, narrow: 7, text: () => "Undo …", brief: () => "Undo", act: undo },
     ],
     id: (row) => row.id,
     search: (row) => `${row.time} ${row.topic} ${row.partition} ${row.change} ${row.metadata}`,
@@ -57,6 +63,10 @@ export function openHistory(root, group, reset) {
 
 function shownTime(row) {
   return row.time.replace("T", " ").replace("Z", "");
+}
+
+function change(row) {
+  return row.cause ? `${row.change}: ${row.cause}` : row.change;
 }
 
 function look(row) {
