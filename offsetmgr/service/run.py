@@ -46,6 +46,7 @@ from offsetmgr.service.sessions import Registry
 from offsetmgr.service.settings import by_name
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
+from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
     import socket
@@ -282,7 +283,10 @@ class Service:
         try:
             settings = self._reload()
             self.assembly.access.reload(settings)
-        except OffsetManagerError as error:
+        except Exception as failure:  # noqa: BLE001 -- whatever it is, the old settings hold
+            error = failure
+            if not isinstance(error, OffsetManagerError):
+                error = OffsetManagerError(error_text(failure))
             self.assembly.health.reload_error = error
             log.error("reload_failed", error=str(error))  # noqa: TRY400 -- its text is complete
             return

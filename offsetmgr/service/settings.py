@@ -403,7 +403,7 @@ def from_toml(path: Path) -> Found:
     """Return the settings in a file.  Raises InvalidValueError."""
     try:
         table = tomllib.loads(_read(path, "config"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         fix = "give the path of a readable TOML file (--config)"
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
     identities = table.get("identities")

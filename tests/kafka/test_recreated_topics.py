@@ -184,7 +184,7 @@ def test_offsets_of_a_former_log_are_not_restored(
     """
     recreated, gone, kept = new_topic(), new_topic(), new_topic()
     for topic in (recreated, gone, kept):
-        produce(kafka, topic, range(30))
+        produce(kafka, topic, range(30), partitions=1)
     with LocalOffsets(kafka.bootstrap_servers) as job:
         offsets = {(topic, 0): 20 for topic in (recreated, gone, kept)}
         job.submit(group, offsets, sync=True, timeout=WAIT_S)

@@ -118,6 +118,7 @@ def test_a_certificate_that_has_expired_gives_no_rights(tmp_path: Path) -> None:
         "[identities]\n",
         'open_metrics = true\nlisten = "unix:///tmp/o.sock"\n',
         "not TOML",
+        "a = " + 100_000 * "[",
         '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\ntoken_file = "/absent"\n',
     ],
 )
