@@ -366,7 +366,7 @@ def spark_status(
             f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost."
         )
         for problem in problems:
-            print(problem)
+            say(problem)
     return Exit.TROUBLE if problems or any(each.note for each in found) else 0
 
 

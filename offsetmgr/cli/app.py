@@ -18,6 +18,7 @@ from offsetmgr.cli.common import (
     add_operators_command,
     failing_in_one_line,
     print_table,
+    say,
 )
 from offsetmgr.cli.spark import Service, open_offsets
 from offsetmgr.errors import InvalidValueError
@@ -135,7 +136,7 @@ def reconcile(
     with open_offsets(service, token_file) as client:
         found = compare(client, group, checkpoint)
         for problem in found.problems:
-            print(problem)
+            say(problem)
         if found.batch_id is None:
             print("The checkpoint has no finished batch yet: there is nothing to commit.")
             return 0
@@ -150,11 +151,11 @@ def reconcile(
         print_table(("topic", "partition", "checkpoint", "group", ""), rows)
         total, differing = len(rows), len(found.differences)
         if not differing:
-            print(f"Group {group} is at the end of batch {found.batch_id}.")
+            say(f"Group {group} is at the end of batch {found.batch_id}.")
         elif execute:
             found.execute(client, partial=partial)
             left = len(found.differences.keys() & found.refused.keys())
-            print(f"Committed {differing - left} of {total} partitions to group {group}.")
+            say(f"Committed {differing - left} of {total} partitions to group {group}.")
             return Exit.INCOMPLETE if left else 0
         else:
             differ = f"{differing} of {total} partitions differ"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from offsetmgr.cli.common import (
     OutputOptions,
     Since,
     print_json,
+    say,
 )
 from offsetmgr.consumer.letters import (
     Letter,
@@ -83,7 +83,7 @@ def show(
     """Show one dead letter in full: headers, key, value, error and stack."""
     found = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
-        print(f"offsetmgr: {topic} has no letter {letter}", file=sys.stderr)
+        say(f"offsetmgr: {topic} has no letter {letter}", error=True)
         return Exit.TROUBLE
     (each,) = found
     shown = dict(zip(_HEADS, _row(each), strict=True)) | {
@@ -134,8 +134,8 @@ def replay(
         done = "were replayed" if execute else "would be replayed; --execute does it"
         print(f"{len(found)} letters {done}.")
     for each in named:
-        line = f"offsetmgr: letter {each['letter']} is not replayed: {each['problem']}"
-        print(visible(line), file=sys.stderr)
+        text = f"offsetmgr: letter {each['letter']} is not replayed: {each['problem']}"
+        say(text, error=True)
     return Exit.TROUBLE if refused else 0
 
 

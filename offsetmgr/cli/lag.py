@@ -92,7 +92,7 @@ class _Service:
         if not names:
             listed = self.groups()
             names = [each["name"] for each in listed["groups"] if GroupListing(**each).has_offsets]
-            errors = {"errors": listed["errors"]}
+            errors = {"errors": listed.get("errors", [])}
         found = [group for asked in _in_requests(names) for group in self._lag_of(asked)]
         return {"groups": found, **errors}
 
@@ -237,6 +237,8 @@ def top(
     if output.as_table:
         rows = live.rows_of(answer, live.TopView())
         print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
+        for why in _reasons(answer):
+            say(why, error=True)
     else:
         output.print(answer, *_partition_rows(found))
     return _status(answer)

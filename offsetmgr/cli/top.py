@@ -176,7 +176,9 @@ def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
         while not ended.is_set():
             due_s = time.monotonic() + interval_s
             try:
-                seen, trouble = look(), ""
+                seen = look()
+                missing = (each["message"] for each in seen.get("errors", ()))
+                trouble = visible("; ".join(missing))
             except Exception as error:  # noqa: BLE001 -- old numbers must not look new
                 trouble = visible(str(error)) or type(error).__name__
             ended.wait(max(due_s - time.monotonic(), 0.1))
