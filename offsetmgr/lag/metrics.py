@@ -28,6 +28,7 @@ class _Families:
 
     def __init__(self) -> None:
         self._made: dict[str, GaugeMetricFamily] = {}
+        self._series: set[tuple[str, ...]] = set()
 
     def set(
         self,
@@ -37,12 +38,21 @@ class _Families:
         labels: Iterable[object],
         value: float | None,
     ) -> None:
-        """Give a series its value; None leaves it out."""
+        """Give a series its value, once; None leaves it out.
+
+        Groups share the ends of logs, and names that are escaped may look alike: a series that
+        stands twice would spoil the scrape.
+        """
         family = self._made.get(name)
         if family is None:
             family = self._made[name] = GaugeMetricFamily(name, text, labels=names)
-        if value is not None:
-            family.add_metric([visible(str(each)) for each in labels], value)
+        if value is None:
+            return
+        texts = [visible(str(label)) for label in labels]
+        series = name, *texts
+        if series not in self._series:
+            self._series.add(series)
+            family.add_metric(texts, value)
 
     def __iter__(self) -> Iterator[GaugeMetricFamily]:
         return iter(self._made.values())

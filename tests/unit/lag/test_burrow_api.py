@@ -150,7 +150,9 @@ def series(watcher: Watcher, *, other_names: bool = False) -> dict[str, float]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = [sample.labels[name] for name in sorted(sample.labels)]
-            found[f"{sample.name}{{{','.join(labels)}}}"] = sample.value
+            name = f"{sample.name}{{{','.join(labels)}}}"
+            assert name not in found, "a series stands twice"
+            found[name] = sample.value
     return found
 
 
@@ -180,6 +182,17 @@ def test_metrics_have_our_names_and_those_of_other_exporters(
     assert found["kafka_consumergroup_lag_sum{etl,orders}"] == 600
     assert found["kafka_consumergroup_members{etl}"] == 1
     assert found["kafka_topic_partition_current_offset{2,orders}"] == 1_000
+
+
+def test_no_series_stands_twice(watched: tuple[FakeCluster, Watcher]) -> None:
+    """Groups share the ends of their logs; two names look alike once they are escaped."""
+    kafka, watcher = watched
+    for group in ("two\nlines", "two\\nlines"):
+        kafka.commit(group, ORDERS[0], 5)
+    watcher.poll(["etl", "two\nlines", "two\\nlines"])
+    found = series(watcher, other_names=True)
+    assert found["offsetmgr_lag{local,two\\nlines,0,orders}"] == 995
+    assert found["kafka_partition_latest_offset{local,0,orders}"] == 1_000
 
 
 def test_deleted_and_unreadable_groups_have_no_series(watched: tuple[FakeCluster, Watcher]) -> None:
