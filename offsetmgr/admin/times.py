@@ -9,8 +9,12 @@ from typing import Final
 
 from offsetmgr.errors import InvalidValueError
 
-_DURATION: Final = re.compile(
-    r"P?(?:(\d+)D)?T?(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?", re.IGNORECASE
+_DAYS: Final = r"(?:([0-9]+)D)?"
+_CLOCK: Final = r"(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?"
+_DURATIONS: Final = (
+    # In this form an M without a T before it is a month.
+    re.compile(f"P{_DAYS}(?:T(?=[0-9]){_CLOCK})?", re.IGNORECASE),
+    re.compile(f"{_DAYS}{_CLOCK}", re.IGNORECASE),
 )
 _UNITS_S: Final = 86_400, 3_600, 60, 1
 _MAX_DAYS: Final = 1_000_000
@@ -19,8 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 def parse_duration(text: str, field: str) -> float:
     """Return seconds from ``P1DT2H30M5S`` or ``1d2h30m5s``.  Raises InvalidValueError."""
-    match = _DURATION.fullmatch(text.strip())
-    parts = match.groups() if match else ()
+    parts = _parts(text)
     if not any(parts):
         hint = "give such as PT2H30M or 2h30m, with D, H, M and S"
         raise InvalidValueError(field, text, "is not a duration", hint)
@@ -28,6 +31,12 @@ def parse_duration(text: str, field: str) -> float:
     if seconds > _MAX_DAYS * 86_400:
         raise InvalidValueError(field, text, "is too long", f"give at most {_MAX_DAYS} days")
     return seconds
+
+
+def _parts(text: str) -> tuple[str | None, ...]:
+    """Return the numbers of days, hours, minutes and seconds; none if it is not a duration."""
+    matches = (duration.fullmatch(text.strip()) for duration in _DURATIONS)
+    return next((match.groups() for match in matches if match), ())
 
 
 def parse_time(text: str, field: str) -> float:
@@ -50,7 +59,7 @@ def parse_time(text: str, field: str) -> float:
 
 def parse_since(text: str, field: str, now_s: float) -> float:
     """Return seconds since 1970 from a time, or from how long ago it is."""
-    if _DURATION.fullmatch(text.strip()):
+    if _parts(text):
         return now_s - parse_duration(text, field)
     return parse_time(text, field)
 

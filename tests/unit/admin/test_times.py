@@ -18,8 +18,11 @@ def test_durations_have_kafkas_form_or_a_shorter_one(text: str, seconds: float) 
     assert parse_duration(text, "d") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "5", "2 hours", "-1h"])
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "P1DT", "P1M", "P2H", "1T2H", "٣d", "5", "2 hours", "-1h"]
+)
 def test_an_invalid_duration_is_refused(text: str) -> None:
+    """P1M is a month to ISO 8601, and no minute."""
     with pytest.raises(InvalidValueError, match="give such as PT2H30M"):
         parse_duration(text, "--by-duration")
 

@@ -34,9 +34,9 @@ def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
     value = bytes.fromhex("00000000000003e8 00000000000003e5")
     assert parse_sync(key, value) == (TopicPartition("orders", 3), OffsetSync(1000, 997))
     for wrong in (b"", b"\x00\x06ord", key[:-1]):
-        with pytest.raises(ValueError, match="no offset sync"):
+        with pytest.raises(ValueError, match="is not an offset sync"):
             parse_sync(wrong, value)
-    with pytest.raises(ValueError, match="no offset sync"):
+    with pytest.raises(ValueError, match="is not an offset sync"):
         parse_sync(key, value[:-1])
 
 
