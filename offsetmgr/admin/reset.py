@@ -96,7 +96,6 @@ def asked(
 
     ``number`` is the offset or the shift.  Raises InvalidValueError, of ``option``.
     """
-    at_end = ""
     match mode:
         case "to-earliest":
             offsets = {where: log.log_start_offset for where, log in logs.items()}
@@ -104,9 +103,9 @@ def asked(
             offsets = {where: log.high_watermark for where, log in logs.items()}
         case "to-offset":
             offsets = dict.fromkeys(logs, number)
-        case "to-current":
-            offsets = {where: each.offset for where, each in committed.items()}
+        case "to-current":  # with its metadata, such as the acks of messages behind it
             at_end = "nothing committed: end of the log"
+            return Wanted(committed, at_end=at_end, within_log=False)
         case _:
             bare = [where for where in logs if where not in committed]
             if bare:
@@ -115,7 +114,7 @@ def asked(
                 raise InvalidValueError(option, number, problem, fix)
             offsets = {where: committed[where].offset + number for where in logs}
     found = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
-    return Wanted(found, at_end=at_end, within_log=mode != "to-current")
+    return Wanted(found)
 
 
 def plan(

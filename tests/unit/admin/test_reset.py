@@ -66,10 +66,10 @@ def test_a_shift_without_a_committed_offset_is_refused_whole() -> None:
 
 
 def test_the_end_of_the_log_stands_in_where_nothing_is_committed_and_the_row_says_so() -> None:
-    """The committed offset is committed again, inside or outside its log."""
-    bare, beyond = planned("to-current", 0, P0, P1, committed={P1: new(50)})
+    """The committed offset and its metadata are committed again, also outside its log."""
+    bare, beyond = planned("to-current", 0, P0, P1, committed={P1: new(50, "m")})
     assert bare == PlannedOffset(P0, None, new(20), "nothing committed: end of the log", 0)
-    assert beyond == PlannedOffset(P1, 50, new(50), lag=0)
+    assert beyond == PlannedOffset(P1, 50, new(50, "m"), lag=0)
 
 
 def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
