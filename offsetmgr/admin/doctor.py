@@ -6,6 +6,7 @@ that mends it, that it could not look, or that all is well.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -16,7 +17,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import confluent_kafka
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commands import Connection
@@ -33,7 +33,6 @@ from offsetmgr.kafka.errors import (
     code_of,
     does_not_exist,
     grant_command,
-    request_error,
     tried,
 )
 from offsetmgr.kafka.log_reader import NextRecord
@@ -60,6 +59,12 @@ _TURNS_S: Final = 3_600.0
 """Two programs that committed by turns longer ago have ended."""
 _CONNECTIONS: Final = 16
 """Brokers to which it connects at once."""
+_ADVERTISED: Final = re.compile(r"/[0-9]+: Failed to resolve")
+"""librdkafka's words for the address of a broker, unlike one of the bootstrap servers."""
+_ADDRESSES: Final = (
+    "set advertised.listeners of the brokers to addresses that their clients can reach, or make "
+    "the names known here (DNS, /etc/hosts)"
+)
 _DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
 
@@ -180,16 +185,6 @@ def gather(
         if isinstance(cluster, OffsetManagerError):
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
         unreachable = _unreachable(cluster.metadata, timeout_s)
-        if len(unreachable) == len(cluster.metadata.brokers):
-            # Every request about a group would end with its time-out.
-            return Facts(
-                time.time(),
-                versions,
-                cluster.text,
-                service=asked,
-                unreachable=unreachable,
-                connection=connection,
-            )
         names, unlisted = _names(reader, groups)
         described, committed = reader.describe(names), reader.committed(names)
         history, now_s = tried(_history, config, names), time.time()
@@ -240,10 +235,7 @@ class _Cluster(NamedTuple):
 
 def _cluster(reader: ClusterReader) -> _Cluster:
     began_s = time.monotonic()
-    try:
-        found = reader.admin.list_topics(timeout=reader.timeout_s)
-    except KafkaException as error:
-        raise request_error("connection to Kafka", error) from None
+    found = reader.metadata("connection to Kafka")
     took_ms = (time.monotonic() - began_s) * 1_000
     brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
     text = f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
@@ -336,10 +328,11 @@ def deletions(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition,
 
 def _connection(facts: Facts) -> Iterable[Finding]:
     if isinstance(facts.cluster, OffsetManagerError):
+        text, check = str(facts.cluster), facts.connection.command("config check")
         yield _trouble(
-            str(facts.cluster),
+            text,
             "without Kafka nothing is committed, and nothing else can be checked",
-            facts.connection.command("config check"),
+            _ADDRESSES if _ADVERTISED.search(text) else check,
             check="connection",
         )
         return
@@ -356,8 +349,7 @@ def _brokers(facts: Facts) -> Iterable[Finding]:
             "; ".join(facts.unreachable),
             "clients connect to the addresses that brokers advertise: groups and partitions of "
             "these brokers can be neither read nor committed from here",
-            "set advertised.listeners of these brokers to addresses that their clients can reach, "
-            "or make the names known here (DNS, /etc/hosts)",
+            _ADDRESSES,
             check="brokers",
         )
 

@@ -46,7 +46,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
     from typing_extensions import Self
 
     from offsetmgr.answers import Failure
@@ -159,6 +159,18 @@ class ClusterReader:
         """confluent-kafka's own client, for requests that have no method here."""
         # For committed offsets the admin client is not safe: see librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
+
+    def metadata(self, what: str) -> ClusterMetadata:
+        """Return the brokers, and all topics with the leaders of their partitions.
+
+        Raises KafkaRequestError, about ``what``.
+        """
+        try:
+            return self.admin.list_topics(timeout=self.timeout_s)
+        except KafkaException as error:
+            self.admin.poll(0)  # passes failed connections on to the reports
+            failure = self._reports.timed_out()
+            raise request_error(what, failure if failure.detail else error) from None
 
     def groups(self) -> GroupListings:
         """Return the groups of the cluster, sorted by name, and the errors of silent brokers.

@@ -142,6 +142,18 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "connection",
         "offsetmgr config check",
     ),
+    "the names of all brokers cannot be resolved": (
+        replace(
+            HEALTHY,
+            cluster=KafkaRequestError(
+                "connection to Kafka",
+                error_info(-185),
+                "no answer: kafka-1:9092/1: Failed to resolve 'kafka-1:9092'",
+            ),
+        ),
+        "Failed to resolve 'kafka-1:9092'",
+        "set advertised.listeners of the brokers",
+    ),
     "service is away": (
         replace(HEALTHY, service=ServiceUnavailableError("the service is away")),
         "the service is away",
@@ -189,7 +201,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
     "a broker advertises a name that cannot be resolved": (
         replace(HEALTHY, groups={}, unreachable=["broker 1 advertises kafka-1:9092, a name that"]),
         "broker 1 advertises kafka-1:9092",
-        "set advertised.listeners of these brokers",
+        "set advertised.listeners of the brokers",
     ),
     "no leader": (
         replace(HEALTHY, leaderless={P0: [2, 3], P1: [3]}, logs={P0: NO_LEADER}),
