@@ -147,11 +147,15 @@ def reconcile(
                 side = "ahead" if committed > wanted else "behind"
                 note = f"group is {abs(committed - wanted)} {side}"
             note = found.refused.get(where, note)
+            note = "; ".join(filter(None, [note, found.warnings.get(where)]))
             rows.append((*where, wanted, committed, note))
         print_table(("topic", "partition", "checkpoint", "group", ""), rows)
         total, differing = len(rows), len(found.differences)
         if not differing:
             say(f"Group {group} is at the end of batch {found.batch_id}.")
+            if found.refused:
+                say(f"{len(found.refused)} of {total} partitions are of a former log.")
+                return Exit.INCOMPLETE
         elif execute:
             found.execute(client, partial=partial)
             left = len(found.differences.keys() & found.refused.keys())

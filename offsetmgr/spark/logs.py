@@ -65,3 +65,32 @@ def recreated(
         for partition, was in read_from.items()
         if (log := logs.get(partition)) is not None and log.topic_id not in {"", was}
     }
+
+
+def newer_logs(
+    client: Offsets,
+    offsets: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, LogEnds],
+    batch_s: float,
+    deadline: Deadline,
+) -> dict[TopicPartition, str]:
+    """Return the partitions whose first record is newer than the batch that has read it.
+
+    It shows most recreated topics whose new log is longer than the former one.  ``offsets`` are the
+    ends of the batch, ``batch_s`` is its time in seconds since 1970.  Raises as ``client.logs``.
+    """
+    read = {
+        partition: log.log_start_offset
+        for partition, offset in offsets.items()
+        if (log := logs.get(partition)) is not None
+        and log.log_start_offset < offset <= log.high_watermark
+    }
+    if not read:
+        return {}
+    topics = {partition.topic for partition in read}
+    at = client.offsets_at(topics, int(batch_s * 1_000), timeout=deadline.left_s)
+    return {
+        partition: "the log's first record is newer than this batch: was the topic recreated?"
+        for partition, start in read.items()
+        if at.get(partition, start + 1) <= start
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import open_checkpoint
-from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.spark.logs import foreign, newer_logs, read_logs
 from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Reconciliation(NamedTuple):
     topic that was deleted and recreated."""
     problems: Sequence[str] = ()
     """Reasons why Spark does not start from the checkpoint as it is."""
+    warnings: Mapping[TopicPartition, str] = {}
+    """Partitions whose offset may be of a former log, though the log is long enough for it."""
 
     @property
     def differences(self) -> dict[TopicPartition, OffsetPair]:
@@ -106,9 +108,10 @@ def reconcile(
     """
     check_group(group)
     files = open_checkpoint(checkpoint, spark)
-    finished, problems = files.last_finished(), files.problems()
-    if finished is None:
+    newest, problems = files.newest_finished(), files.problems()
+    if newest is None:
         return Reconciliation(group, None, {}, problems=problems)
+    finished, batch_s = files.timed_batch(newest)
     deadline = Deadline(timeout)
     committed = client.committed(group, timeout=deadline.left_s)
     logs = read_logs(client, (partition.topic for partition in finished.offsets), deadline)
@@ -119,4 +122,7 @@ def reconcile(
         for partition, offset in sorted(finished.offsets.items())
     }
     refused = foreign(finished.offsets, logs)
-    return Reconciliation(group, finished.batch_id, pairs, refused, problems)
+    warnings = {}
+    if batch_s is not None:
+        warnings = newer_logs(client, finished.offsets, logs, batch_s, deadline)
+    return Reconciliation(group, newest, pairs, refused, problems, warnings)

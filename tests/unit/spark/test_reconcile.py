@@ -155,6 +155,29 @@ def test_offsets_of_a_former_log_are_refused_by_name(
     assert committed(recreated) == [12, 20, 30]
 
 
+def test_a_longer_log_that_is_newer_than_the_batch_is_named(
+    service: Running, checkpoint: WrittenCheckpoint
+) -> None:
+    """A topic was recreated and has more records than before: its times alone show it."""
+    times_ms = {0: 1_700_000_000_001}  # the batch is a millisecond older
+    place = TopicPartition("orders", 1)
+    service.coordinator.broker.set_log(place, 0, 100, times_ms)
+    text = "the log's first record is newer than this batch: was the topic recreated?"
+    assert reconcile(service, checkpoint).stdout.count(text) == 1
+    service.coordinator.broker.set_log(place, 0, 100, {0: 1_699_999_999_999, 15: times_ms[0]})
+    assert text not in reconcile(service, checkpoint).stdout
+
+
+def test_a_group_at_an_offset_of_a_former_log_is_not_up_to_date(
+    recreated: Running, checkpoint: WrittenCheckpoint
+) -> None:
+    """Equal offsets of which none is in the log are reported all the same."""
+    checkpoint.batch(3, {"orders": {"0": 12, "1": 5, "2": 30}})
+    done = reconcile(recreated, checkpoint)
+    assert done.exit_code == 3
+    assert "1 of 3 partitions are of a former log." in done.stdout
+
+
 def test_an_unfinished_batch_and_an_empty_file_are_left_out(
     service: Running, checkpoint: WrittenCheckpoint
 ) -> None:
