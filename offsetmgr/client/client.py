@@ -1,4 +1,4 @@
-"""The client: hands offsets to the service beside it, and never slows whoever submits them.
+"""The client: hands offsets to the service next to it, and never slows its caller.
 
 Offsets are sent by the client's own thread.  Calls that wait ask in the caller's thread.
 """

@@ -1,4 +1,4 @@
-"""What the threads of one client share, and its own two: the sender and the reader of events."""
+"""The shared state of one client, and its two threads: the sender and the reader of events."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class SendTimes:
     """Back-off, heartbeats and the pause between requests, on the clock of `now`."""
 
     def __init__(self) -> None:
-        self._rng = random.Random()  # noqa: S311 -- jitter is no secret
+        self._rng = random.Random()  # noqa: S311 -- jitter needs no secrecy
         self.failures = 0
         """In a row."""
         self.heard_at: float | None = None

@@ -1,6 +1,6 @@
 """``python -m offsetmgr.client.health [URL]``: exits with 0 if the service is alive, else with 1.
 
-For the probes of containers, which must be cheap.  They run beside the service: it is on loopback.
+For the probes of containers, which must be cheap.  They run next to the service: it is on loopback.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Offsets(ABC):
         self._result: FlushResult | None = None
         """Of the close."""
         self.committer: object = None
-        """What commits streaming queries by this client, if anything does; of the Spark bridge."""
+        """The Spark bridge's committer of streaming queries; None without one."""
         open_offsets.add(self)
 
     @property

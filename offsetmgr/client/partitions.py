@@ -88,7 +88,7 @@ class ClientPartition:
     is_former: bool = False
     """The topic was recreated since: lower offsets are of the new one."""
     must_resend: bool = False
-    """Kafka may not have the newest, though the service took it: the same is no repetition."""
+    """Kafka may not have the newest, though the service took it: the same is not a repetition."""
 
     @property
     def settled_version(self) -> int:

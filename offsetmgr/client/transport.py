@@ -36,7 +36,7 @@ MAX_PATH_BYTES: Final = 107
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 1024 * 1024
-"""An event longer than this is no event of ours."""
+"""A longer event does not come from our service."""
 
 _URL_FIX: Final = (
     "give http://host:port, such as http://127.0.0.1:8741, https://host:port or "
@@ -48,7 +48,7 @@ _IS_IT_KAFKA: Final = (
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2
 _PLAIN: Final = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
-"""What a header carries as it is, beside letters and digits; all else is percent-encoded."""
+"""Unescaped in a header, as are letters and digits; all else is percent-encoded."""
 
 _CHUNK_BYTES: Final = 65536
 _INSTANCE: Final = "offsetmgr-instance"
@@ -134,7 +134,7 @@ def _path(name: str, given: object) -> str | None:
         with Path(path).open("rb"):
             return str(path)
     except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no path"
+        reason = getattr(error, "strerror", None) or "it is not a path"
         raise InvalidValueError(name, given, f"cannot be read ({reason})", fix) from None
 
 
@@ -376,7 +376,7 @@ class Session:
 
     Its requests raise Unreachable when no whole answer came within the deadline,
     ServiceUnavailableError when the service takes nothing (429, 503), ClientFencedError and, for
-    all else that is no success, what the service says.
+    every other failure, the error that the service names.
     """
 
     def __init__(
@@ -477,7 +477,7 @@ class Session:
         return answer
 
     def _check(self, answer: Answer) -> str:
-        """Return the process of the service that answered; raise what is no success."""
+        """Return the process of the service that answered; raise the error of a failure."""
         instance = answer.headers.get(_INSTANCE)
         if instance is None:
             raise Unreachable(

@@ -47,7 +47,7 @@ _BAD_GATEWAY: Final = 502
 
 
 Settled = tuple[dict[ManagerKey, OffsetAndMetadata], dict[ManagerKey, OffsetManagerError]]
-"""What a flush or a stop has committed, and why not the rest."""
+"""The offsets that a flush or a stop has committed, and the reasons for the others."""
 
 
 # Requests
@@ -240,7 +240,7 @@ def _kafka_error(
 
 
 def failure_of(status: int, body: bytes) -> OffsetManagerError:
-    """Return the error in an answer that is no success."""
+    """Return the error of a failed request."""
     try:
         return error_of(json.loads(body)["error"], None, status)
     except (KeyError, TypeError, ValueError, RecursionError):

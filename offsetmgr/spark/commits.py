@@ -311,7 +311,7 @@ def _without(snapshot: Snapshot, refused: Collection[TopicPartition]) -> Snapsho
 def _checked_groups(group: object, groups: object) -> Groups:
     """Return the groups as the caller named them: exactly one of the two arguments."""
     if (group is None) == (groups is None):
-        problem = "is missing" if group is None else "was given beside groups"
+        problem = "is missing" if group is None else "was given with groups"
         fix = 'give either group="..." or groups={"topic": "group"}'
         raise InvalidValueError("group", group, problem, fix)
     if groups is None:

@@ -1,4 +1,4 @@
-"""What to follow: a pattern of checkpoints, and the groups that mirror them."""
+"""The followed checkpoints: a pattern of checkpoints, and the groups that mirror them."""
 
 from __future__ import annotations
 

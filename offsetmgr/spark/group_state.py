@@ -101,7 +101,7 @@ class _Query:
     run_id: str
     name: str | None
     session: object
-    """Where its name is unique."""
+    """Its name is unique there."""
     timestamp: str = ""
     batch_id: int = -1
     ended: bool = False

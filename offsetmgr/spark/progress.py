@@ -103,17 +103,17 @@ def read_offsets(position: object) -> dict[TopicPartition, int]:
     try:
         topics = json.loads(position) if isinstance(position, str) else position
     except ValueError as error:
-        raise InvalidValueError("endOffset", position, f"is no JSON ({error})", _FIX) from None
+        raise InvalidValueError("endOffset", position, f"is not JSON ({error})", _FIX) from None
     if topics is None:
         return {}
     if not isinstance(topics, Mapping):
-        raise InvalidValueError("endOffset", position, "is no mapping of topics", _FIX)
+        raise InvalidValueError("endOffset", position, "is not a mapping of topics", _FIX)
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in topics.items():
         check_topic(topic, "endOffset topic")
         if not isinstance(partitions, Mapping):
             field = f"endOffset of {topic}"
-            raise InvalidValueError(field, partitions, "is no mapping of partitions", _FIX)
+            raise InvalidValueError(field, partitions, "is not a mapping of partitions", _FIX)
         for partition, offset in partitions.items():
             number = int(partition) if partition.isdecimal() else partition
             place = TopicPartition(topic, check_partition(number, "endOffset partition"))

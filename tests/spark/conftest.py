@@ -1,4 +1,4 @@
-"""One Spark for the whole run, and the real service beside a real Kafka."""
+"""One Spark for the whole run, and the real service next to a real Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
-    """The service beside the shared Kafka: whoever kills one starts their own."""
+    """The service of the shared Kafka: a test that kills one starts its own."""
     options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers)
     with serve_process(*options) as process:
         yield process

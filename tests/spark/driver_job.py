@@ -1,6 +1,6 @@
 """A driver with one streaming query that goes on until it is killed, by itself where it is told to.
 
-A process of its own, because all of a driver is to die: Python, and the Java beside it.
+A process of its own, because all of a driver is to die: Python and its Java.
 """
 
 from __future__ import annotations

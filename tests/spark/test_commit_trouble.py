@@ -33,7 +33,7 @@ def consumer(job: Job) -> Iterator[Consumer]:
     made.close()
 
 
-def test_the_driver_is_told_that_kafka_refuses(
+def test_the_driver_reports_refusals_of_kafka(
     job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once in its log, until that is over; by errors() and on_error as often as it happens."""

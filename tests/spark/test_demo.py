@@ -60,7 +60,7 @@ def test_stopped_in_the_middle_nothing_is_left(tmp_path: Path, number: int, stat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_step_that_fails_is_told_and_its_logs_are_kept(tmp_path: Path) -> None:
+def test_a_failing_step_is_reported_and_its_logs_are_kept(tmp_path: Path) -> None:
     """It says what failed, and exits with 1."""
     with start(tmp_path, JAVA_HOME=str(tmp_path)) as demo:
         text, _ = demo.communicate(timeout=DEMO_S)

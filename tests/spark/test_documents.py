@@ -99,7 +99,7 @@ def _own_network() -> list[str]:
 
 
 @pytest.mark.timeout(_WAIT_S)
-def test_what_the_documents_say_to_type_works(tmp_path: Path, postgres: Postgres) -> None:
+def test_commands_of_the_documents_work(tmp_path: Path, postgres: Postgres) -> None:
     """Every block of the README and the guides runs in order, in an empty home.
 
     In a network of its own, so that ports 9092 and 8741 are free and the text stands as it is;

@@ -87,7 +87,7 @@ def test_none_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", list(SAID))
-def test_an_example_does_what_it_says(
+def test_examples_keep_their_promises(
     example: Callable[[str], None],
     client: OffsetClient,
     topic: Topic,
@@ -106,7 +106,7 @@ def test_an_example_does_what_it_says(
         assert sum(here.values()) == ORDERS
 
 
-def test_orders_that_come_too_late_are_told(
+def test_late_orders_are_reported(
     example: Callable[[str], None], topic: Topic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The written and the dropped revenue of windowed_revenue add up to the produced revenue."""

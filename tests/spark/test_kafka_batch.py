@@ -84,7 +84,7 @@ def test_transactions_are_read_when_they_are_over(
 def test_an_empty_topic_is_an_empty_frame(
     spark: SparkSession, client: OffsetClient, topic: Topic, new_topic: TopicFactory, group: str
 ) -> None:
-    """Spark takes the options of a range that holds nothing, also beside one that does."""
+    """Spark takes the options of an empty range, also together with one of records."""
     full = Topic(topic.kafka, new_topic(), 1)
     with kafka_batch(client, group, [topic.name]) as batch:
         assert numbers(spark, topic, batch) == []

@@ -64,7 +64,7 @@ CUT = Fault(act=True, cut=True)
 
 
 def error_body(code: str, message: str = "no", **more: object) -> bytes:
-    """The body of an answer that is no success."""
+    """Return the body of a failure."""
     return json.dumps({"error": {"code": code, "message": message, **more}}).encode()
 
 
@@ -352,7 +352,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hung up is no news; all else is."""
+        """Ignore a client that hung up; report all else."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

@@ -20,7 +20,7 @@ FAILURES = 8
 
 @pytest.fixture
 def in_a_row(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests had failed in a row, at each failure."""
+    """Record the number of failures in a row, at each failure."""
     monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
     numbers: list[int] = []
     failed = core.SendTimes.failed
@@ -64,7 +64,7 @@ def malformed(**answer: object) -> Fault:
         )
     ],
 )
-def test_whatever_fails_is_tried_further_and_further_apart(
+def test_failed_requests_are_retried_with_growing_pauses(
     path: str,
     fault: Fault,
     service: ScriptedService,
@@ -83,7 +83,7 @@ def test_whatever_fails_is_tried_further_and_further_apart(
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
-def test_an_answer_to_somebody_else_does_not_end_the_back_off_of_what_is_refused(
+def test_the_answer_to_another_request_does_not_end_the_back_off(
     service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job that reads while its offsets are refused has one warning in its log, not thousands."""
@@ -94,7 +94,7 @@ def test_an_answer_to_somebody_else_does_not_end_the_back_off_of_what_is_refused
     assert len([each for each in caplog.messages if "refuses requests" in each]) == 1
 
 
-def test_another_cause_is_told(
+def test_another_cause_is_logged(
     service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A second cause is not hidden behind the first."""

@@ -82,7 +82,7 @@ def test_text_is_not_escaped() -> None:
     assert len(wire.batch_body(batch)) < 8_200
 
 
-def test_what_is_known_to_be_committed() -> None:
+def test_only_known_commits_count() -> None:
     """A late answer undoes nothing, and an event counts only if it must be about the newest."""
     partition = ClientPartition(-1)
 
@@ -104,7 +104,7 @@ def test_what_is_known_to_be_committed() -> None:
     assert seen(9) == (OffsetAndMetadata(5), 3)
 
 
-def test_what_follows_a_lower_offset_names_no_former_topic() -> None:
+def test_offsets_after_a_lower_one_name_no_former_topic() -> None:
     """It may be the first of a recreated topic: its id, and that of later ones, is asked for."""
     partitions, key = Partitions(), ManagerKey("g", "orders", 3)
 

@@ -47,7 +47,7 @@ def test_only_the_newest_is_sent(service: ScriptedService, client: OffsetClient)
     assert sent == [0, 999]
 
 
-def test_what_is_known_is_not_sent_again(service: ScriptedService, client: OffsetClient) -> None:
+def test_known_offsets_are_not_sent_again(service: ScriptedService, client: OffsetClient) -> None:
     """Submitting and flushing what is already committed makes no request."""
     client.submit("g", {("orders", 3): 42})
     client.flush()
@@ -68,7 +68,7 @@ def test_batches_are_bounded(service: ScriptedService, client: OffsetClient) -> 
     assert max(sizes) == 1000
 
 
-def test_initial_offset_says_what_it_waited_for(
+def test_initial_offset_names_the_reason_of_its_time_out(
     service: ScriptedService, client: OffsetClient
 ) -> None:
     """When Kafka does not tell the initial offset in time, the error carries Kafka's reason."""
@@ -90,7 +90,9 @@ def test_initial_offset_survives_a_service_that_forgot(
     assert manager.initial_offset(timeout=10) is None
 
 
-def test_stop_of_what_was_never_submitted(service: ScriptedService, client: OffsetClient) -> None:
+def test_a_stop_without_a_submit_returns_the_committed_offset(
+    service: ScriptedService, client: OffsetClient
+) -> None:
     """A stop answers what the coordinator had, where nothing was submitted."""
     service.kafka[KEY] = OffsetAndMetadata(7)
     manager = client.spawn("g", "orders", 3)
@@ -144,7 +146,7 @@ def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> 
 def test_flush_during_a_stop_that_commits_nothing(
     service: ScriptedService, client: OffsetClient
 ) -> None:
-    """A flush tells what a stop beside it has given up as uncommitted, and waits no longer."""
+    """A flush reports offsets that a concurrent stop gave up as uncommitted, without a wait."""
     service.commits = False
     committed, uncommitted = flushed_beside_a_stop(service, client)
     assert committed == {}

@@ -39,7 +39,9 @@ def test_a_thousand_partitions_that_fail_at_once_are_one_line(
     ]
 
 
-def test_what_comes_and_goes_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_intermittent_failure_is_logged_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A cause that is over and comes back soon waits for its turn, and is counted meanwhile."""
     told = FailureLog()
     for _ in range(3):
@@ -59,7 +61,7 @@ def test_a_stopped_manager_fails_no_more(caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.messages) == 2
 
 
-def test_another_group_and_another_trouble_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_group_and_another_cause_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is hidden behind what was told of something else."""
     told = FailureLog()
     fail(told, 0, 0.0)

@@ -22,10 +22,10 @@ KEY = ManagerKey("g", "orders", 3)
 PEER = ManagerKey("g", "orders", 4)
 
 
-def test_a_flush_waits_for_no_manager_that_was_spawned_anew(
+def test_a_flush_does_not_wait_for_a_respawned_manager(
     service: ScriptedService, client: OffsetClient
 ) -> None:
-    """A manager that is stopped and spawned anew beside a flush holds up none of the others."""
+    """A manager that is stopped and spawned again during a flush delays none of the others."""
     service.down()
     client.submit("g", {PEER.topic_partition: 7, KEY.topic_partition: 5})
     flush = Wait(client.core, [PEER, KEY], Deadline(5), all_of_it=True)

@@ -57,7 +57,7 @@ def test_a_pickled_client_is_another(service: ScriptedService, name: str | None)
         assert not each.close().uncommitted
 
 
-def test_a_forked_child_is_told_to_make_its_own(service: ScriptedService) -> None:
+def test_a_forked_child_must_make_its_own_client(service: ScriptedService) -> None:
     """Neither the client nor its handles work there, whatever its parent was at; close does."""
     with OffsetClient(service.url, "etl") as client:
         handle = client.spawn("g", "orders", 3)

@@ -208,7 +208,7 @@ def test_a_bad_request_is_not_repeated(service: ScriptedService, client: OffsetC
     assert client.flush().committed == {KEY: OffsetAndMetadata(6)}
 
 
-def test_a_regression_is_told_once(service: ScriptedService, client: OffsetClient) -> None:
+def test_a_regression_is_reported_once(service: ScriptedService, client: OffsetClient) -> None:
     """A job that starts below what is committed hears of it once, not with each submit."""
     service.kafka[KEY] = OffsetAndMetadata(100)
     manager = client.spawn("g", "orders", 3)
@@ -273,7 +273,7 @@ def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetCli
     assert service.kafka[KEY] == OffsetAndMetadata(50)
 
 
-def test_a_caller_in_a_hurry_is_no_outage(
+def test_a_short_time_out_is_not_an_outage(
     service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A caller's own short time-out is not logged as a failure of the service."""

@@ -126,8 +126,8 @@ def test_nobody_there(listening: socket.socket) -> None:
     ],
     ids=["nothing", "short", "chunk", "ssh", "header"],
 )
-def test_what_is_no_answer(listening: socket.socket, text: bytes) -> None:
-    """Whatever comes instead of a whole answer is one kind of error."""
+def test_broken_answers_are_one_error(listening: socket.socket, text: bytes) -> None:
+    """All that comes instead of a whole answer is one kind of error."""
     Listener(listening, answer(text))
     with pytest.raises(Unreachable):
         session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
@@ -207,7 +207,7 @@ def test_unix_socket(tmp_path: Path) -> None:
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's proxies are for the internet, not for the service beside us."""
+    """The environment's proxies are for the internet, not for a service on this machine."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     Listener(listening, answer(OK))

@@ -128,7 +128,7 @@ def test_until_offsets(service: Running, client: OffsetClient) -> None:
 
 
 @pytest.mark.parametrize("until", [{("orders", 0): 31}, {("orders", 2): 1}, {("bills", 0): 1}])
-def test_until_what_is_not_there(
+def test_until_refuses_missing_offsets(
     service: Running, client: OffsetClient, until: dict[tuple[str, int], int]
 ) -> None:
     """It is refused at entry with its name, and the group is free again."""

@@ -28,7 +28,7 @@ def where(number: int) -> TopicPartition:
 
 
 def test_the_last_finished_batch_counts(checkpoint: WrittenCheckpoint) -> None:
-    """By number and not by name; one that is begun alone does not, nor Spark's own other files."""
+    """The number counts, not the name; unfinished batches and Spark's other files do not."""
     for number in range(11):
         checkpoint.batch(number, orders(number, 2 * number))
     checkpoint.batch(11, orders(99, 99), finished=False)
@@ -71,7 +71,7 @@ def test_a_source_that_begins_late_has_its_own_start(checkpoint: WrittenCheckpoi
     assert checkpoint.files.ranges(1) == {where(0): (40, 44)}
 
 
-def test_what_two_sources_read_is_one_range(checkpoint: WrittenCheckpoint) -> None:
+def test_a_partition_of_two_sources_is_one_range(checkpoint: WrittenCheckpoint) -> None:
     """From the lower start to the higher end."""
     checkpoint.batch(0, orders(10), orders(20))
     checkpoint.batch(1, orders(12), orders(21))

@@ -274,7 +274,7 @@ def test_detach_waits_for_all_that_is_to_come(
 def test_an_idle_run_is_asked_until_it_answers(
     session: Session, commits: OffsetCommits, client: OffsetClient
 ) -> None:
-    """Whoever cannot be asked any more holds up nobody, and who has answered is left in peace."""
+    """A run that cannot be asked delays no other, and one that has answered is not asked again."""
     answers: list[object] = [progress(9), None]
     asked: list[str] = []
 
@@ -324,7 +324,7 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
     assert at(client) is None
 
 
-def test_a_flush_speaks_of_what_was_released_meanwhile(
+def test_a_flush_reports_offsets_of_stopped_managers(
     service: Running,
     session: Session,
     commits: OffsetCommits,
@@ -362,7 +362,7 @@ def test_a_closed_client_is_logged_once(
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_a_flush_names_what_the_client_did_not_take(*, active: bool) -> None:
+def test_a_flush_names_offsets_refused_by_the_client(*, active: bool) -> None:
     """A client that is closed inside the block, as where the two are nested the wrong way round."""
     query: Any = Query("q", lambda: progress(50))
     query.isActive = active
@@ -377,7 +377,7 @@ def test_a_flush_names_what_the_client_did_not_take(*, active: bool) -> None:
 
 @pytest.mark.parametrize("query", [5, None, "unknown"])
 def test_a_release_of_no_query_is_refused(query: Any, commits: OffsetCommits) -> None:
-    """Whatever is no query, and a name that no query had."""
+    """Values of another type, and a name that no query had."""
     with pytest.raises(InvalidValueError) as caught:
         commits.release(query)
     assert (caught.value.field, caught.value.value) == ("query", str(query))
@@ -387,7 +387,7 @@ def test_a_release_of_no_query_is_refused(query: Any, commits: OffsetCommits) ->
 def test_a_name_is_missed_only_while_no_query_has_it(
     session: Session, first: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Queries that are left out on purpose are no reason for a warning."""
+    """Queries that are left out on purpose cause no warning."""
     with (
         OffsetClient(NOWHERE, name="driver") as client,
         attach(session, client, query_name="orders"),
@@ -431,7 +431,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
     made.commits.detach()
 
 
-def test_what_an_ended_query_has_read_outlives_its_service(away: Away) -> None:
+def test_offsets_of_an_ended_query_outlive_their_service(away: Away) -> None:
     """However long the service is away, all is committed when it is back, and released then."""
     with running(listen=away.listen) as second:
         eventually(lambda: (at(away.client), managers(second)), (9, 0))
@@ -452,7 +452,7 @@ def test_other_queries_go_on_while_one_waits_for_its_release(away: Away) -> None
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 1.0], ids=["at once", "in time"])
-def test_what_is_left_at_the_end_is_logged_with_its_remedy(
+def test_uncommitted_offsets_are_logged_with_the_remedy(
     away: Away, wait_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, with a command that can be pasted; the client sends it nevertheless."""
@@ -467,7 +467,7 @@ def test_what_is_left_at_the_end_is_logged_with_its_remedy(
     assert len([each for each in caplog.messages if "reconcile" in each]) == 1
 
 
-def test_what_is_handed_over_too_late_is_logged_too(
+def test_late_uncommitted_offsets_are_logged(
     session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that is asked at the end, and answers when nobody waits any more."""
@@ -519,7 +519,7 @@ def raising_log() -> Iterator[None]:
 def test_a_raising_log_handler_keeps_no_offset_from_its_group(
     session: Session, client: OffsetClient
 ) -> None:
-    """What a report has to say is logged behind its submit, and ends no thread."""
+    """A report is logged after its submit, and logging ends no thread."""
 
     def on_error(_: object) -> None:
         raise SystemExit

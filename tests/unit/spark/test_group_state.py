@@ -78,7 +78,7 @@ def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
     assert decision.commits[OTHER] == Commit(6, rewind=True, back_from=None)
 
 
-def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> None:
+def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) -> None:
     """If the group was ahead of a starting query, going back is logged."""
     first = snapshot({0: 10})
     assert state.is_new(first)
@@ -87,7 +87,7 @@ def test_a_first_run_knows_what_the_group_had_committed(state: GroupState) -> No
     assert not state.is_new(first)
 
 
-def test_a_new_run_counts_whatever_the_clock_says(state: GroupState) -> None:
+def test_a_new_run_counts_if_the_clock_went_back(state: GroupState) -> None:
     """A clock that was set back silences no new run."""
     state.progress(snapshot({0: 23}, batch=9, second=50), {})
     first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {})
@@ -113,14 +113,14 @@ def test_a_checkpoint_may_be_set_back(state: GroupState) -> None:
 def test_two_sources_on_one_topic_commit_the_lowest(
     state: GroupState, offsets: tuple[int, int]
 ) -> None:
-    """Of two sources in one query the one behind counts, whichever it is, and it is told."""
+    """The slower of two sources in one query counts, and it is reported."""
     decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {})
     assert decision.commits[KEY].offset == 20
     assert decision.shared == {"orders"}
 
 
 def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
-    """Of two queries the one behind counts, also where it joins later."""
+    """The slower of two queries counts, also if it joins later."""
     state.progress(snapshot({0: 50}), {})
     joined = state.progress(snapshot({0: 20}, query="p"), {})
     assert joined.commits == {KEY: Commit(20, rewind=True, back_from=50)}
@@ -143,7 +143,7 @@ def test_each_topic_goes_to_its_own_group() -> None:
     assert groups.ungrouped(both) == {"payments"}
 
 
-def test_an_ended_run_leaves_what_nobody_else_reads(state: GroupState) -> None:
+def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:
     """Partitions are left with their last running query, once."""
     state.progress(snapshot({0: 50, 1: 5}), {})
     state.progress(snapshot({0: 20}, query="p"), {})
@@ -246,7 +246,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_never_ahead_of_any_query(events: list[tuple[str, int, int, bool]]) -> None:
-    """Whatever queries do, nothing is submitted ahead of one that shares the partition.
+    """Nothing is ever submitted ahead of a query that shares the partition.
 
     Not even of one that has stopped, unless it was alone then.
     """

@@ -1,4 +1,4 @@
-"""Whatever Spark may report, a snapshot holds each Kafka source or says what is wrong with it."""
+"""A snapshot has each Kafka source of a report, or the reason why it cannot be read."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_figures_of_a_batch() -> None:
         "{'orders': {'0': 1}}",
     ],
 )
-def test_what_is_no_position_is_refused(junk: object) -> None:
+def test_junk_is_refused_as_a_position(junk: object) -> None:
     """A position that is half understood is not used: an error in words, and no other one."""
     with pytest.raises(InvalidValueError, match="endOffset"):
         read_offsets(junk)
@@ -101,7 +101,7 @@ def test_one_unreadable_source_spoils_no_other() -> None:
     snapshot = read_snapshot(fields([broken, right]))
     assert list(snapshot.sources) == [{TopicPartition("t", 1): 2}]
     assert list(snapshot.problems) == ["KafkaV2[Subscribe[b]]"]
-    assert "is no JSON" in snapshot.problems["KafkaV2[Subscribe[b]]"]
+    assert "is not JSON" in snapshot.problems["KafkaV2[Subscribe[b]]"]
 
 
 @pytest.mark.parametrize("missing", ["id", "runId", "name", "timestamp", "batchId", "sources"])

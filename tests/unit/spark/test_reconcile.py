@@ -117,8 +117,8 @@ def test_no_finished_batch_commits_nothing(service: Running, tmp_path: Path) -> 
     assert committed(service) == [12, 5, 30]
 
 
-def test_what_is_no_checkpoint_is_told_in_a_line(service: Running, tmp_path: Path) -> None:
-    """And the group stays as it is."""
+def test_another_folder_is_reported_in_one_line(service: Running, tmp_path: Path) -> None:
+    """The group stays as it is."""
     folder = WrittenCheckpoint(tmp_path)
     (tmp_path / "metadata").unlink()
     failed = reconcile(service, folder, "--execute")

@@ -196,7 +196,7 @@ def test_a_start_without_kafka(
         ("wholly", "earliest", None),
     ],
 )
-def test_what_has_no_offset_is_logged(
+def test_partitions_without_an_offset_are_logged(
     service: Running,
     client: OffsetClient,
     caplog: pytest.LogCaptureFixture,
