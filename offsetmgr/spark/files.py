@@ -87,7 +87,10 @@ class UrlFiles:
             problem = "needs a package that is missing"
             raise InvalidValueError("checkpoint", self.location, problem, hint) from None
         except Exception as error:  # noqa: BLE001 -- of whichever library reads it
-            hint = "give a path, or a URL that fsspec reads, such as s3://bucket/path"
+            hint = (
+                "give a path, or a URL that fsspec reads, such as s3://bucket/path; in a driver, "
+                "spark= with the session that reads it"
+            )
             problem = f"cannot be opened ({type(error).__name__}: {error})"
             raise InvalidValueError("checkpoint", self.location, problem, hint) from None
         self._root = str(root).rstrip("/")

@@ -152,4 +152,4 @@ def test_a_file_url(checkpoint: WrittenCheckpoint, tmp_path: Path, url: str) -> 
 def test_a_checkpoint_elsewhere_needs_the_session() -> None:
     """A checkpoint that is not on this machine is refused with what to do instead."""
     with pytest.raises(InvalidValueError, match="spark= with the session"):
-        Checkpoint("s3a://bucket/checkpoint")
+        Checkpoint("unknown://bucket/checkpoint")

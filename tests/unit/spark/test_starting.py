@@ -223,7 +223,10 @@ def test_partitions_without_an_offset_are_logged(
         ({"topics": ["orders-eu"], "unavailable": "newest"}, "unavailable 'newest' is unknown"),
         ({"topics": ["orders-eu"], "unavailable": datetime.now(timezone.utc)}, "a time needs Ka"),
         ({"topics": ["orders-eu"], "checkpoint": ""}, "checkpoint '' is not a path"),
-        ({"topics": ["orders-eu"], "checkpoint": "s3a://b/c"}, "lies on s3a:; .* spark= with"),
+        (
+            {"topics": ["orders-eu"], "checkpoint": "unknown://b/c"},
+            "cannot be opened .* spark= with",
+        ),
         ({"pattern": "bills-.*"}, "matches no topic"),
         ({"pattern": "orders-("}, "cannot be read"),
         ({"pattern": 7}, "cannot be read"),
