@@ -110,7 +110,7 @@ deploy-check: setup ## Check deploy/ by Helm, Compose, Prometheus, Spark and a c
 docs: $(INSTALLED) ## Build the documentation as a site, in build/site
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
 
-release: $(INSTALLED) ## Build wheel, source archive and list of components (SBOM) into dist
+release: ## Build wheel, source archive and list of components (SBOM) into dist
 	scripts/release.sh
 
 lint: $(INSTALLED) ## Check style, format, words and types

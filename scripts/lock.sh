@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python3 -m venv build/lock
+scripts/make-venv.sh build/lock
 build/lock/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5'
 build/lock/bin/uv pip compile --quiet pyproject.toml --extra server --extra sql --extra msk \
   --constraint constraints.txt --universal --python-version 3.11.5 --generate-hashes \

@@ -5,12 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rm -rf dist build/release
-python3 -m venv build/release/tools
+scripts/make-venv.sh build/release/tools
 build/release/tools/bin/pip install --quiet --disable-pip-version-check 'build>=1.2' 'cyclonedx-bom>=7' 'twine>=6'
 build/release/tools/bin/python -m build --outdir dist .
 build/release/tools/bin/twine check --strict dist/*
 
-python3 -m venv --without-pip build/release/installed
+build/release/tools/bin/python -m venv --without-pip build/release/installed
 install=(build/release/tools/bin/pip --python build/release/installed/bin/python
   --disable-pip-version-check install --quiet)
 "${install[@]}" --require-hashes -r deploy/requirements.txt

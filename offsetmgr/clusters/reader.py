@@ -254,7 +254,8 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
 
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name.  With ``group`` it is a
     member of that consumer group in each of them, and commits.  Without, it reads ``partitions``
-    (by default those that each topic has when its cluster first answers), from ``settings.start``.
+    (by default those that each topic has when its cluster first answers), from where
+    ``settings.missing`` says.
 
     A cluster that does not answer delays no other one.  Its failure is reported once, by a line
     in the log and by ``errors``; it is tried again until the reader is closed.
@@ -454,7 +455,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         self.numbers = numbers
         self._settings = settings
         self._lock = threading.Lock()  # of the positions, and of the consumer's making
-        self._start = OFFSET_BEGINNING if settings.start == "earliest" else OFFSET_END
+        self._start = OFFSET_BEGINNING if settings.missing == "earliest" else OFFSET_END
         self._positions: dict[int, int] = {}
         """The next offsets to hand out, librdkafka's negative ones among them."""
 

@@ -72,7 +72,7 @@ class BaseConsumer(ABC):
     _SETTINGS: type[ConsumerSettings] = ConsumerSettings
     _starts: Mapping[TopicPartition, int] = MappingProxyType({})
     """Offsets to begin at if nothing is committed, librdkafka's negative ones among them; else as
-    ``start`` says."""
+    ``missing`` says."""
 
     def __init__(
         self,

@@ -185,7 +185,7 @@ class Member:
         """The claimed partitions."""
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._partitions = partitions
-        self._latest = settings.start == "latest"
+        self._latest = settings.missing == "latest"
         self._cooperative = settings.strategy == "cooperative-sticky" and not partitions
         self._starts: dict[TopicPartition, int] = dict(starts)
         self._fatal: OffsetManagerError | None = None

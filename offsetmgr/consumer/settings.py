@@ -32,7 +32,7 @@ class ConsumerSettings:
     strategy: Strategy = "cooperative-sticky"
     """Assignment of partitions to members; the same in all members of the group."""
 
-    start: Literal["earliest", "latest"] = "earliest"
+    missing: Literal["earliest", "latest"] = "earliest"
     """First message of a partition where nothing is committed.  ``latest`` is where the logs end
     when the consumer is made; partitions that are added later are read from their beginning."""
 
@@ -48,7 +48,7 @@ class ConsumerSettings:
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first bad setting."""
         check_choice(self.strategy, "strategy", get_args(Strategy))
-        check_choice(self.start, "start", ("earliest", "latest"))
+        check_choice(self.missing, "missing", ("earliest", "latest"))
         for field in fields(self):
             if field.name.endswith("_s"):
                 check_timeout(getattr(self, field.name), field.name)

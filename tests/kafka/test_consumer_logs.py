@@ -174,7 +174,7 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
 def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
     kafka: DevKafka, group: str, kind: Kind, start: str
 ) -> None:
-    """Reading begins by ``start=`` and is committed from there on, with one error."""
+    """Reading begins by ``missing=`` and is committed from there on, with one error."""
     filled(kafka, group, 20, partitions=1)
     commit(kafka, group, 1_000)
     with Reader(kafka, group, kind, settings={"start": start}) as reader:
