@@ -9,6 +9,7 @@ calls ``CommitListener`` itself.
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,9 @@ _log = SafeLogger("offsetmgr.spark")
 _attached: Final[WeakSet[CommitListener]] = WeakSet()
 """The listeners of all sessions of this process."""
 
+SILENT_S: Final = 30.0
+"""With Spark Connect, the time without an event after which a query may be a continuous one."""
+
 
 def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Log what a method raises.
@@ -71,6 +75,8 @@ class CommitListener(StreamingQueryListener):
         self._spark = spark
         self._subscription = subscription
         self._has_matched = query_name is None
+        self._silent: dict[Run, float] = {}
+        """Runs of Spark Connect without an event → when they were met."""
         subscription.look_around = self.look_around
         _attached.add(self)
 
@@ -122,10 +128,12 @@ class CommitListener(StreamingQueryListener):
 
     @_without_raising
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
+        self._silent.pop(Run.of(event), None)
         self._subscription.idle(Run.of(event))
 
     @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
+        self._silent.pop(Run.of(event), None)
         self._subscription.end(Run.of(event), event.exception)
 
     def hand_over(self, progress: object) -> None:
@@ -139,12 +147,14 @@ class CommitListener(StreamingQueryListener):
             ask = _ContinuousQuery(self._spark, query).news
             self._subscription.expect(run, ask, is_silent=True)
         else:
+            self._silent[run] = time.monotonic()
             self._subscription.expect(run, lambda: self.position(query))
 
     def look_around(self) -> None:
         """Warn of queries of other sessions that would be committed, were they of this one."""
         session = getattr(self._spark, "_jsparkSession", None)
         if session is None:  # Spark Connect shows a client its own queries alone
+            self._warn_of_silent()
             return
         known = set().union(*(listener.ids for listener in _attached))
         running = session.sharedState().activeStreamingQueries()
@@ -165,6 +175,18 @@ class CommitListener(StreamingQueryListener):
                 listed(found),
             )
 
+    def _warn_of_silent(self) -> None:
+        """Warn of queries that may be continuous: Spark Connect does not say."""
+        for run, since in list(self._silent.items()):
+            if time.monotonic() - since > SILENT_S:
+                self._silent.pop(run, None)
+                _log.warning(
+                    "query %s has reported nothing for %g s; if its trigger is continuous, it is "
+                    "not committed: with Spark Connect only offsetmgr spark follow, or reconcile, "
+                    "commits it from its checkpoint",
+                    *(run.query_id, SILENT_S),
+                )
+
     def _read(self, progress: object) -> Snapshot | None:
         warn_once = self._subscription.warn_once
         try:
@@ -173,6 +195,7 @@ class CommitListener(StreamingQueryListener):
             self._subscription.counts["unreadable"] += 1
             warn_once(("report",), f"a query's progress is not understood: {error}")
             return None
+        self._silent.pop(snapshot.run, None)
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
             if not self._has_matched:

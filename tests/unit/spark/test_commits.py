@@ -18,6 +18,7 @@ from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import committer as committing
+from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey, TopicPartition
 from tests.service.support import WAIT_S, running
@@ -534,6 +535,24 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
         session.report(12, batchId=2)
         eventually(lambda: at(client), 12)
         assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)
+
+
+def test_a_query_of_spark_connect_without_reports_is_named(
+    session: Session,
+    client: OffsetClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark Connect does not say that a trigger is continuous, and such a query reports nothing."""
+    monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr(listening, "SILENT_S", 0.2)
+    with attach(session, client):
+        session.start(Query("idle", lambda: None))
+        session.idle("idle")
+        session.start(Query("silent", lambda: None))
+        eventually(lambda: "query silent has reported nothing" in caplog.text, expected=True)
+    assert "query idle" not in caplog.text
+    assert caplog.text.count("if its trigger is continuous") == 1
 
 
 def test_queries_are_committed_once_a_thread_can_be_started(
