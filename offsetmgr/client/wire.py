@@ -24,6 +24,7 @@ from offsetmgr.errors import (
     error_info,
     shown,
 )
+from offsetmgr.text import visible
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
 _BAD_GATEWAY: Final = 502
+_TEXT_CHARS: Final = 4_000
 
 
 Settled = tuple[dict[ManagerKey, OffsetAndMetadata], dict[ManagerKey, OffsetManagerError]]
@@ -209,7 +211,7 @@ def error_of(
     """Return the error in an answer or an event about `key`; None stands for Kafka's silence."""
     if data is None:
         return OffsetTimeoutError("Kafka did not answer the service in time")
-    code, message = str(data["code"]), str(data["message"])
+    code, message = _line(data["code"]), _line(data["message"])
     if data.get("kafka_code") is not None:
         return _kafka_error(data, key, status, code, message)
     name = "a manager" if key is None else str(key)
@@ -217,7 +219,7 @@ def error_of(
         return OffsetRegressionError(name, int(data["offset"]), int(data["floor"]))
     if code == ManagerExistsError.code:
         left_s = data.get("lease_left_s")
-        owner = str(data.get("owner") or "another client")
+        owner = _line(data.get("owner") or "another client")
         return ManagerExistsError(name, owner, None if left_s is None else float(left_s))
     for kind in (ManagerStoppedError, ClientFencedError, OffsetTimeoutError, OverloadedError):
         if code == kind.code:
@@ -231,12 +233,17 @@ def _kafka_error(
     if key is None:
         return ServiceError(status, message, code)
     info = error_info(int(data["kafka_code"]), code)
-    hint = str(data.get("hint") or "")
+    hint = _line(data.get("hint") or "")
     detail = "" if hint == info.hint else hint
     offset = data.get("offset")
     # Only a commit is about an offset.
     kind = OffsetFetchError if offset is None else OffsetCommitError
     return (OffsetNoticeError if data.get("notice") else kind)(*key, offset, info, detail)
+
+
+def _line(text: object) -> str:
+    """Return a text of the service as one line: it may repeat names of others, and not be ours."""
+    return visible(str(text), _TEXT_CHARS)
 
 
 def failure_of(status: int, body: bytes) -> OffsetManagerError:

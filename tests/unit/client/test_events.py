@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.client import wire
 from offsetmgr.client.core import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
@@ -149,3 +150,14 @@ def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> No
     client.close(timeout=20)
     assert not any(thread.is_alive() for thread in own)
     assert list(errors) == []
+
+
+def test_texts_of_the_service_stay_on_one_line() -> None:
+    """They repeat names of others: line breaks and the like are escaped, and it is cut."""
+    text = "group a\n\x1b[2J" + "b" * 10_000
+    kafka_error: dict[str, object] = {"kafka_code": 12, "hint": text, "offset": 5}
+    for more in ({}, kafka_error):
+        error = wire.error_of({"code": "odd\n", "message": text, **more}, ManagerKey("g", "t", 0))
+        assert str(error).isprintable()
+        assert len(str(error)) < 5_000
+        assert error.code.isprintable()
