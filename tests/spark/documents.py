@@ -1,21 +1,23 @@
 """Runs the code blocks of documents in order, as a reader who copies them would.
 
 ``python documents.py FOLDER DOCUMENT...`` runs the blocks of all documents in ``FOLDER``: ``sh``
-blocks line by line in a shell, ``python`` blocks in one interpreter, which keeps their names.  A
-command that does not end by itself (see ``STAYS``) goes on in the background until the end.  The
-first failure ends the run, with the place of its block.  Blocks that install the package are left
-out: ``scripts/first-hour.sh`` runs those.
+blocks line by line in a shell, ``python`` blocks in one interpreter with a prompt, into whose
+terminal they are pasted.  A command that does not end by itself (see ``STAYS``) goes on in the
+background until the end, and is not started twice.  The first failure ends the run, with the place
+of its block.  Blocks that install the package are left out: ``scripts/first-hour.sh`` runs those.
 """
 
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -81,21 +83,80 @@ def commands(block: Block) -> list[str]:
     return found
 
 
+class Prompt:
+    """Python's own prompt in a terminal, as a user has it who types ``python``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._terminal, child = pty.openpty()
+        self._python = subprocess.Popen(
+            [sys.executable, "-q"],
+            cwd=folder,
+            env={**os.environ, "TERM": "xterm"},
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            start_new_session=True,
+        )
+        os.close(child)
+        self._pastes = 0
+        self._brackets = False
+
+    def paste(self, text: str) -> str:
+        """Paste a block and press Enter; return the terminal's text.
+
+        Raises SystemExit with that text if the prompt reports an exception: the lines behind it
+        run all the same, as in any prompt.
+        """
+        self._pastes += 1
+        # The prompt echoes this line, so that the text to wait for must not be in it.
+        question = f'import sys; print("pasted", {self._pastes}, hasattr(sys, "last_value"))\n'
+        block = f"\x1b[200~{text}\x1b[201~\n" if self._brackets else f"{text}\n"
+        shown = self._exchange(block + question, f"pasted {self._pastes} (True|False)")
+        if shown.endswith("True"):
+            raise SystemExit(shown)
+        return shown
+
+    def _exchange(self, text: str, mark: str) -> str:
+        waiting, shown = text.encode(), b""
+        deadline = time.monotonic() + _WAIT_S
+        while not (end := re.search(mark.encode(), shown)):
+            terminal = [self._terminal]
+            left_s = max(0.0, deadline - time.monotonic())
+            readable, writable, _ = select.select(terminal, terminal * bool(waiting), [], left_s)
+            try:
+                if writable:
+                    waiting = waiting[os.write(self._terminal, waiting[:512]) :]
+                if readable:
+                    shown += os.read(self._terminal, 65_536)
+            except OSError as error:
+                raise SystemExit(f"python has ended: {shown.decode(errors='replace')}") from error
+            if time.monotonic() > deadline:
+                raise SystemExit(f"python did not answer: {shown.decode(errors='replace')}")
+        # Python 3.13 tells the terminal to mark what is pasted.
+        self._brackets |= b"\x1b[?2004h" in shown
+        return shown[: end.end()].decode(errors="replace")
+
+    def close(self) -> None:
+        """Leave the prompt, and wait until Python has ended."""
+        with suppress(SystemExit):  # the terminal has ended
+            self._exchange("exit()\n", "$.")
+        self._python.wait(_STOP_S)
+        os.close(self._terminal)
+
+
 class Runner:
     """Runs blocks in a folder; ``printed`` holds what shell commands wrote."""
 
     def __init__(self, folder: Path) -> None:
         self.printed = ""
         self._folder = folder
-        self._names: dict[str, object] = {"__name__": "__main__"}
-        self._staying: list[subprocess.Popen[bytes]] = []
+        self._prompt = Prompt(folder)
+        self._staying: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, block: Block) -> None:
         """Run a block; raises where it fails."""
         if block.language == "python":
-            # With the empty lines before it, a traceback names the document's own line.
-            source = "\n" * block.line + block.text
-            exec(compile(source, str(block.path), "exec"), self._names)  # noqa: S102
+            print(self._prompt.paste(block.text), flush=True)  # noqa: T201
         elif block.language == "sh" and not block.installs:
             for command in commands(block):
                 self._command(command)
@@ -104,7 +165,8 @@ class Runner:
         print(f"$ {command}", flush=True)  # noqa: T201
         stays = next((mark for start, mark in STAYS.items() if command.startswith(start)), None)
         if stays is not None:
-            self._start(command, stays)
+            if command not in self._staying:
+                self._start(command, stays)
             return
         done = subprocess.run(
             ["bash", "-c", command],
@@ -131,7 +193,7 @@ class Runner:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self._staying.append(process)
+        self._staying[command] = process
         deadline = time.monotonic() + _WAIT_S
         while mark not in log.read_text():
             if process.poll() is not None or time.monotonic() > deadline:
@@ -139,8 +201,9 @@ class Runner:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Stop what stayed, the last one first."""
-        for process in reversed(self._staying):
+        """Leave Python, then stop what stayed, the last one first."""
+        self._prompt.close()
+        for process in reversed(self._staying.values()):
             process.send_signal(signal.SIGTERM)
             process.wait(_STOP_S)
 

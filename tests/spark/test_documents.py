@@ -25,6 +25,7 @@ README = ROOT / "README.md"
 GUIDES = [
     ROOT / "docs" / f"{name}.md"
     for name in (
+        "tutorial-spark",
         "spark",
         "python",
         "consumer",
