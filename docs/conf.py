@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
@@ -19,6 +23,11 @@ version = release = _version()
 author = project_copyright = "the offsetmgr authors"
 html_title = f"offsetmgr {version}"
 html_theme = "furo"
+html_theme_options = {
+    "source_repository": "https://github.com/offsetmgr/offsetmgr/",
+    "source_branch": "main",
+    "source_directory": "",
+}
 html_show_sphinx = False
 html_copy_source = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -32,7 +41,7 @@ suppress_warnings = [
 ]
 autodoc_default_options = {
     "members": True,
-    "inherited-members": "BaseException,Exception,tuple,Enum,Generic,Protocol",
+    "inherited-members": "BaseException,Exception,tuple,int,IntEnum,Enum,Generic,Protocol",
 }
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -42,3 +51,13 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 
 reference.write(Path(__file__).parent / "reference")
+
+
+def setup(app: Sphinx) -> None:
+    """Offer no edit of generated pages."""
+
+    def hide_edit(_: Sphinx, page: str, __: str, context: dict[str, object], ___: object) -> None:
+        if page.startswith("docs/reference/"):
+            context["page_source_suffix"] = ""
+
+    app.connect("html-page-context", hide_edit)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import subprocess
 import sys
 import time
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,7 +35,23 @@ PACKAGES: Final = {
     "offsetmgr.clusters": "Several clusters.",
     "offsetmgr.streams": "Stateful processors, views and emitters.",
 }
-"""Packages with public names (``__all__``), in the order of the reference."""
+"""Packages with public names, in the order of the reference."""
+MORE: Final = {
+    "offsetmgr.manager": ("config.CommitSettings", "coordinator.kafka.KafkaCoordinator"),
+    "offsetmgr.stores": (
+        "stores.sql.SqlOffsetStore",
+        "stores.sql.OffsetTransaction",
+        "stores.broker.BrokerOffsetStore",
+    ),
+    "offsetmgr.streams": (
+        *(f"streams.codecs.{name}" for name in ("Bytes", "String", "Int64", "Json", "MsgPack")),
+        "streams.partition_table.PartitionStats",
+        "streams.partition_table.TableState",
+        "streams.storage.Storage",
+        "streams.tester.TesterProcessor",
+    ),
+}
+"""Public names of modules inside a package, without ``offsetmgr.``."""
 
 
 def write(folder: Path) -> None:
@@ -44,7 +63,7 @@ def write(folder: Path) -> None:
         ("settings", _settings()),
         ("metrics", _metrics(service)),
         ("http", _http(service)),
-        ("python", _python()),
+        *((package, _python(package)) for package in PACKAGES),
     ):
         (folder / f"{name}.md").write_text(text)
 
@@ -152,18 +171,55 @@ def _json_type(kind: Mapping[str, Any]) -> str:
     return str(kind.get("type", "any"))
 
 
-def _python() -> str:
-    lines = ["# Python"]
-    for package, text in PACKAGES.items():
-        lines += [f"## {package}", text, "```{eval-rst}"]
-        module = importlib.import_module(package)
-        for name in sorted(module.__all__, key=str.lower):
-            value = getattr(module, name)
-            kind = "function" if callable(value) else "data"
-            kind = "class" if isinstance(value, type) else kind
-            lines += [f".. auto{kind}:: {package}.{name}"]
-        lines.append("```")
-    return "\n\n".join(lines)
+def public_names(package: str) -> list[str]:
+    """Return the full names of a package's public classes, functions and data, sorted."""
+    module = importlib.import_module(package)
+    names = {*module.__all__, *getattr(module, "_LAZY", ())}
+    own = [f"{package}.{name}" for name in names if not inspect.ismodule(getattr(module, name))]
+    more = [f"offsetmgr.{name}" for name in MORE.get(package, ())]
+    return sorted(own + more, key=lambda name: name.rpartition(".")[2].lower())
+
+
+def settings_of(package: str) -> dict[str, list[tuple[str, object]]]:
+    """Return the settings of a package's classes of settings, each with its default."""
+    classes = [value for name in public_names(package) if is_dataclass(value := resolve_name(name))]
+    return {
+        each.__name__: [
+            (field.name, _default(field)) for field in fields(each) if has_default(field)
+        ]
+        for each in classes
+        if isinstance(each, type) and each.__name__.endswith(("Settings", "Policy"))
+    }
+
+
+def has_default(field: Field[Any]) -> bool:
+    """Return True if a setting may be left out."""
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _python(package: str) -> str:
+    names = public_names(package)
+    values = {name: resolve_name(name) for name in names}
+    rows = [(f"[`{name.rpartition('.')[2]}`](#{name})", _purpose(values[name])) for name in names]
+    lines = [f"# {package}", PACKAGES[package], *_table(("name", "purpose"), rows)]
+    for settings, defaulted in settings_of(package).items():
+        shown = [(f"`{name}`", f"`{default!r}`") for name, default in defaulted]
+        lines += [f"## Defaults of {settings}", *_table(("setting", "default"), shown)]
+    lines += ["## Names", "```{eval-rst}"]
+    for name, value in values.items():
+        kind = "class" if isinstance(value, type) else "function" if callable(value) else "data"
+        lines += [f".. auto{kind}:: {name}", ""]
+    return "\n".join([*lines, "```"])
+
+
+def _purpose(value: object) -> str:
+    is_described = isinstance(value, type) or callable(value)
+    first = (inspect.getdoc(value) or "").partition("\n\n")[0] if is_described else ""
+    return first.replace("``", "`")
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

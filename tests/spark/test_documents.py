@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from codeop import CommandCompiler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,25 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert block.language in LANGUAGES, block.place
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)", page.read_text())) <= set(targets)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_can_be_pasted(page: Path) -> None:
+    """Each block is complete, line by line, at a prompt that ends a statement at an empty line.
+
+    Blocks of the guides are pasted into a real one; this names the line without starting Spark.
+    """
+    for block in blocks(page):
+        compiled, lines = CommandCompiler(), list[str]()
+        for number, line in enumerate(["", *block.text.splitlines(), ""], block.line):
+            lines.append(line)
+            if block.language == "python":
+                try:
+                    is_complete = compiled("\n".join(lines), symbol="single") is not None
+                except SyntaxError as error:
+                    pytest.fail(f"{page.name}:{number}: {error.msg}")
+                if is_complete:
+                    lines.clear()
 
 
 def _headings(page: Path) -> set[str]:
