@@ -218,7 +218,7 @@ class TableReader:
             self._note_seen()
         except BaseException as error:  # noqa: BLE001 -- stores and callbacks raise anything
             # At the end of the process the pool's threads end first.
-            self.error = _told(error) if threading.main_thread().is_alive() else None
+            self.error = _as_view_error(error) if threading.main_thread().is_alive() else None
         finally:
             self._close_consumer()
             for part in self.partitions.values():
@@ -540,7 +540,7 @@ class TableReader:
         self._plan.changed()
 
 
-def _told(error: BaseException) -> OffsetManagerError:
+def _as_view_error(error: BaseException) -> OffsetManagerError:
     """Return an error that has a text, whatever was raised."""
     if isinstance(error, OffsetManagerError):
         return error
