@@ -29,7 +29,7 @@ MODULES: Final = {
     **dict.fromkeys(("overhead", "paths"), "spark"),
     **dict.fromkeys(("consumer_peers", "streams", "view_peers", "keys"), "peers"),
 }
-"""Where a benchmark is a function of its name; the others are ``run`` of their module."""
+"""Modules of benchmarks that are a function of their name; the others are ``run`` of their module."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Consumers with marks and acks, and the reader of clusters, beside a bare confluent-kafka.
+"""Consumers with marks and acks, and the reader of clusters, compared with a bare confluent-kafka.
 
 All commit once a second; the bare loops by hand.  The clock runs from the first message to the last
 commit.  Run as a program, it is one of ``consumer_peers``.
@@ -106,8 +106,8 @@ def _reading(brokers: str, rounds: int) -> list[str]:
             "MultiClusterReader, one cluster": _cluster_reader,
         },
     )
-    missed = at_least("messages with acks beside bare ones", bare / acked, ACKS_FLOOR)
-    missed += at_least("reader of one cluster beside bare", polled / reader, READER_FLOOR)
+    missed = at_least("messages with acks against bare ones", bare / acked, ACKS_FLOOR)
+    missed += at_least("reader of one cluster against bare", polled / reader, READER_FLOOR)
     _, bare, marked = _in_turn(
         brokers,
         rounds,
@@ -118,7 +118,7 @@ def _reading(brokers: str, rounds: int) -> list[str]:
             "batches() with marks": batches,
         },
     )
-    return missed + at_least("batches with marks beside bare ones", bare / marked, BATCHES_FLOOR)
+    return missed + at_least("batches with marks against bare ones", bare / marked, BATCHES_FLOOR)
 
 
 def _in_turn(

@@ -1,4 +1,4 @@
-"""Our consumers, streams and views beside those of others, each in a process of its own.
+"""Our consumers, streams and views compared with those of others, each in a process of its own.
 
 The others are installed under ``.peers``: the Python ones by pip, goka by Go.  pyrallel-consumer
 needs Python 3.12; it is left out where there is none.  A peer that is faster than ours is a floor
@@ -71,7 +71,7 @@ def _seconds_of(command: Sequence[str]) -> float:
     return float(done.stdout.split()[-1])
 
 
-def _beside(title: str, rates: Mapping[str, Sequence[float]], floor: float = 1.0) -> list[str]:
+def _compared(title: str, rates: Mapping[str, Sequence[float]], floor: float = 1.0) -> list[str]:
     """Print the rates of rounds, ours first; return a line for each peer that is too fast."""
     # What else runs on the machine makes a round slower, never faster.
     best = {name: max(found) for name, found in rates.items()}
@@ -87,7 +87,7 @@ def _faster(what: str, rates: Mapping[str, float], floor: float = 1.0) -> list[s
     ours = rates["offsetmgr"]
     missed = []
     for name, rate in rates.items():
-        missed += at_least(f"{what}, our rate beside {name}", ours / rate, floor, "times")
+        missed += at_least(f"{what}, our rate against {name}", ours / rate, floor, "times")
     return missed
 
 
@@ -122,7 +122,7 @@ def consumer_peers(brokers: str, rounds: int) -> list[str]:
                 if work in counts:
                     words = [*command, work, brokers, topic, str(counts[work])]
                     rates.setdefault(name, []).append(counts[work] / _seconds_of(words))
-        missed += _beside(f"{work}: messages", rates, floor)
+        missed += _compared(f"{work}: messages", rates, floor)
     return missed
 
 
@@ -286,7 +286,7 @@ def view_peers(brokers: str, rounds: int) -> list[str]:
         for name, command in commands.items():
             with TemporaryDirectory(prefix="offsetmgr-views-") as folder:
                 rates[name].append(ROWS / _seconds_of([*command, f"{folder}/store"]))
-    return _beside(f"Recovery of {ROWS:,} rows", rates)
+    return _compared(f"Recovery of {ROWS:,} rows", rates)
 
 
 if __name__ == "__main__":
