@@ -29,7 +29,7 @@ MODULES: Final = {
     **dict.fromkeys(("overhead", "paths"), "spark"),
     **dict.fromkeys(("consumer_peers", "streams", "view_peers", "keys"), "peers"),
 }
-"""Modules of benchmarks that are a function of their name; the others are ``run`` of their module."""
+"""Modules of benchmarks that are a function of their name; the others are their ``run``."""
 
 
 def main() -> int:
