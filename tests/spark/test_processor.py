@@ -191,7 +191,7 @@ def running(
     made.send(made.names.blocked, [("all", b"77")])
     made.send(made.names.prices, [("k0", b"10"), ("k1", b"11")])
     with made.processor:
-        made.processor.wait_until_ready(WAIT_S)
+        made.processor.wait_until_ready(2 * WAIT_S)  # the first batch, with all that it imports
         yield made
 
 
