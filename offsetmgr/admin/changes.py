@@ -36,7 +36,14 @@ from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
-from offsetmgr.kafka.errors import RIGHT_CODES, does_not_exist, failure_of, known, request_error
+from offsetmgr.kafka.errors import (
+    RIGHT_CODES,
+    does_not_exist,
+    failure_of,
+    known,
+    request_error,
+    tried,
+)
 from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.lag.store_reader import StoreReader
@@ -125,10 +132,20 @@ class GroupChanges:
                 f"{listed(members) or 'that join now'}; "
                 f"{fix if fenced else 'stop them, then try again'}"
             )
+        if found.state == "Dead":
+            self._check_commits(group)
         if self._service is not None:
             owners = {each.client for each in self._service.managers(group)}
             check_unowned(group, owners, self._service.url)
         return found
+
+    def _check_commits(self, group: str) -> None:
+        """Raise InvalidValueError if a dead group is of a kind that commits no offsets."""
+        listings = tried(self.reader.groups)
+        for each in () if isinstance(listings, OffsetManagerError) else listings.groups:
+            if each.name == group and not each.has_offsets:
+                fix = "use Kafka's own tool for such groups: kafka-share-groups, for example"
+                raise InvalidValueError("group", group, f"is a {each.type} group", fix)
 
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed."""

@@ -309,6 +309,11 @@ def _print_group(group: Mapping[str, Any]) -> None:
         if not group["partitions"]:
             return
     members, partitions = group["members"], group["partitions"]
+    kind = group["type"]
+    if kind and not GroupListing(group["name"], "", kind).has_offsets:
+        text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
+        say(f"Group {group['name']}: {text}", bold=True)
+        return
     facts = [group["state"], group["type"], f"coordinator {group['coordinator']}"]
     facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
     say(f"Group {group['name']}: {', '.join(facts)}", bold=True)

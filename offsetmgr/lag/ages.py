@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.lag.measure import read_groups
+from offsetmgr.lag.measure import as_listed, read_groups
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -172,4 +172,5 @@ def measure(
     ``ages`` are those of a watcher, which knows earlier ends of the logs.
     """
     found, _ = read_groups(source, groups)
+    found |= as_listed(source, found.values())
     return (ages or RecordAges(source)).fill(found.values(), now_s)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from offsetmgr.acked_ranges import pending_below
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.kafka.cluster import GroupListings
+from offsetmgr.kafka.errors import tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -109,6 +111,26 @@ def read_groups(
     for name, offsets in source.committed(passed).items() if passed else ():
         measured[name] = _with_logs(_group(name, described[name], offsets), logs)
     return measured, logs
+
+
+def as_listed(
+    source: ClusterReader | StoreReader, groups: Iterable[GroupLag]
+) -> dict[str, GroupLag]:
+    """Return those of ``groups`` that commit no offsets, with the state and type of Kafka's list.
+
+    Kafka describes share groups, and others of newer types, as if they did not exist.
+    """
+    dead = {each.name: each for each in groups if each.error is None and not each.exists}
+    listings = tried(source.groups) if dead else GroupListings([])
+    if isinstance(listings, OffsetManagerError):
+        return {}
+    found = {}
+    for name, state, kind in listings.groups:
+        group = dead.get(name)
+        if group is not None and group.description is not None:
+            described = group.description._replace(state=state, type=kind)
+            found[name] = group._replace(description=described)
+    return found
 
 
 def _group(

@@ -163,6 +163,12 @@ def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProce
     listed = by_name(run(odd_kafka, "groups", "--json").json())
     assert {*ODD, GOOD, OUTSIDE} <= listed.keys()
     assert (listed[SHARED]["type"], listed[GOOD]["type"]) == ("share", "classic")
+    described = run(odd_kafka, "describe", SHARED)
+    assert described.status == 0
+    assert "a share group, which commits no offsets" in described.out
+    reset = run(odd_kafka, "reset", SHARED, "--all-topics", "--to-earliest", "--execute")
+    assert reset.status == 2
+    assert "group 'shared' is a share group" in reset.err
     for command in ("groups", "lag", "top"):
         ran = run_alone(command, "--json", *through)
         assert {*ODD, GOOD} <= by_name(json.loads(ran.stdout)).keys(), ran.stderr

@@ -39,6 +39,15 @@ export function setText(element, text) {
   }
 }
 
+/** Set where a link leads; null makes it a text. */
+export function setLink(link, href) {
+  if (href === null) {
+    link.removeAttribute("href");
+  } else {
+    link.href = href;
+  }
+}
+
 const wholeNumber = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const rateNumber = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 3 });
 const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];

@@ -1,6 +1,8 @@
 // A table of any length: only the rows in sight, and a few beside them, are elements.
 
-import { button, count, el, groupLink, NAMELESS, setText, urgency, visible } from "./dom.js";
+import {
+  button, count, el, groupLink, NAMELESS, setLink, setText, urgency, visible,
+} from "./dom.js";
 
 const ROW_PX = 28; // as in page.css
 const SPARE_ROWS = 8;
@@ -166,7 +168,7 @@ export class Table {
       const text = (NARROW.matches && column.brief ? column.brief : column.text)(row);
       setText(cell.firstElementChild ?? cell, text);
       if (column.href) {
-        cell.firstElementChild.href = column.href(row);
+        setLink(cell.firstElementChild, column.href(row));
       }
       if (column.tone) {
         cell.dataset.tone = column.tone(row);
@@ -207,10 +209,11 @@ export function statusColumn(title, width, text, tone, more = {}) {
   return { title, width, text, tone, sort: (row) => urgency(tone(row)), first: "desc", ...more };
 }
 
-/** Return a column with the group that `name(row)` names, and a link to it. */
+/** Return a column with the group that `name(row)` names, and a link to it; null is no group. */
 export function groupColumn(width, narrow, name) {
-  const text = (row) => name(row) || NAMELESS;
-  return { title: "Group", width, narrow, text, href: (row) => groupLink(name(row)) };
+  const text = (row) => (name(row) === null ? "" : name(row) || NAMELESS);
+  const href = (row) => (name(row) === null ? null : groupLink(name(row)));
+  return { title: "Group", width, narrow, text, href };
 }
 
 /** Return a column of numbers. */

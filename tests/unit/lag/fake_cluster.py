@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
-from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
+from offsetmgr.kafka.cluster import (
+    ClusterReader,
+    GroupDescription,
+    GroupListing,
+    GroupListings,
+    GroupMember,
+)
 from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -39,6 +45,10 @@ class FakeCluster(ClusterReader):
         made = GroupMember("one-1", "one", "/10.0.0.1", "", partitions)
         self.members[group] = (made,)
         return made
+
+    def groups(self) -> GroupListings:
+        self.asked.append("groups")
+        return GroupListings([GroupListing("shared", "Stable", "share")])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         self.asked.append("describe")

@@ -102,3 +102,15 @@ def test_a_log_cut_while_it_is_read_is_in_range() -> None:
     kafka.commit("etl", ORDERS[0], 20)
     (found,) = measure(kafka, ["etl"], NOW_S)
     assert (found.partitions[0].out_of_range, found.total) == (False, 70)
+
+
+def test_a_share_group_is_not_reported_as_missing() -> None:
+    """Kafka describes it as dead, and lists it with its type."""
+    shared, missing = measure(FakeCluster(), ["shared", "missing"], NOW_S)
+    assert shared.description is not None
+    assert (shared.exists, shared.description.state, shared.description.type) == (
+        True,
+        "Stable",
+        "share",
+    )
+    assert not missing.exists

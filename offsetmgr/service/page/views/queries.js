@@ -12,7 +12,7 @@ const COLUMNS = [
     narrow: 11,
     hint: (row) => row.error ?? "",
   }),
-  groupColumn(18, undefined, (row) => row.groups[0] ?? ""),
+  groupColumn(18, undefined, (row) => row.groups[0] ?? null),
   numberColumn("Last batch", 11, (row) => row.batch_id, count, { narrow: 12 }),
   numberColumn("Began", 13, (row) => row.began_at ?? null, ago),
   numberColumn("Records", 9, (row) => row.input_rows),
