@@ -92,27 +92,42 @@ class Question(Generic[_T]):
 
     def __init__(self, ask: Callable[[], _T]) -> None:
         self.asked_at_s: Final = time.monotonic()
-        self._answer: Future[_T] = Future()
+        self.answer: Final[Future[_T]] = Future()
         self._ask = ask
         try:
             threading.Thread(target=self._run, name="question", daemon=True).start()
         except RuntimeError as error:
-            self._answer.set_exception(ServiceUnavailableError(f"cannot start a thread: {error}"))
+            self.answer.set_exception(ServiceUnavailableError(f"cannot start a thread: {error}"))
 
     def wait(self, timeout_s: float = 0.0) -> bool:
         """Return True once there is an answer; wait up to ``timeout_s`` for it."""
         try:
-            self._answer.exception(timeout_s)
+            self.answer.exception(timeout_s)
         except NotAnsweredError:
             return False
         return True
 
     def result(self) -> _T:
         """Return the answer, or raise what the call has raised."""
-        return self._answer.result(0.0)
+        return self.answer.result(0.0)
 
     def _run(self) -> None:
         try:
-            self._answer.set_result(self._ask())
+            self.answer.set_result(self._ask())
         except BaseException as error:  # noqa: BLE001 -- whoever asked decides
-            self._answer.set_exception(error)
+            self.answer.set_exception(error)
+
+
+class Turn:
+    """A lock for which threads wait in turn; one that releases it and wants it again is last."""
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

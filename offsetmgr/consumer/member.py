@@ -42,15 +42,21 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.claims import Claims, claim
-from offsetmgr.consumer.keepers import MemberStore
+from offsetmgr.consumer.commits import (
+    Commits,
+    MemberStore,
+    causes_of,
+    is_rebalancing,
+    passes_later,
+)
 from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
-from offsetmgr.consumer.settings import ConsumerStats, Notification, kafka_settings, log
+from offsetmgr.consumer.settings import ConsumerStats, Notification, by_topic, kafka_settings, log
 from offsetmgr.consumer.topics import Discovery, ends_of
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     KafkaRequestError,
     ManagerStoppedError,
     OffsetManagerError,
-    OffsetsUncommittedError,
 )
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
@@ -60,6 +66,7 @@ from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.text import listed
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.workers import Question, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -89,9 +96,10 @@ _RETRY_S: Final = 1.0
 _MOVING_S: Final = 1.0
 """Time for the group to come to its next generation, while a rebalance waits for us."""
 
-_REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
-"""Refusals of a commit between two generations of the group; later it succeeds."""
+_SERVE_S: Final = 0.01
+"""Longest poll while a commit waits for its answer."""
 
+_REBALANCE_IN_PROGRESS: Final = 27
 _NO_COMMIT: Final = "could not commit"
 
 _END: Final = -191
@@ -190,12 +198,11 @@ class Member:
         self._starts: dict[TopicPartition, int] = dict(starts)
         self._fatal: OffsetManagerError | None = None
         self._repeats = RepeatLimiter()
-        self._turn = _Turn()
+        self._turn = Turn()
         self._here = threading.Event()  # the application waits for messages
         self._closed = False
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
-        self._look_at_s = self._polled_at_s
         self._moved: set[TopicPartition] = set()  # by `move`, to any offset
         self._polled_away = False  # the member's own thread handed over messages
         self._released_in_poll: set[TopicPartition] = set()
@@ -203,15 +210,18 @@ class Member:
         self._held: set[TopicPartition] = set()  # to be paused until `resume`
         self._doubts: dict[TopicPartition, int | None] = {}
         """Partitions whose offset is not in their log; None if their topic was recreated."""
-        self._settle_at_s = self._watch_at_s = self._polled_at_s
+        self._settle_at_s = self._watch_at_s = self._look_at_s = self._polled_at_s
         self._settling = Backoff(_RETRY_S / 4, _RETRY_S)
         self._leftovers: Mapping[TopicPartition, OffsetAndMetadata] = {}
         """Offsets of revoked partitions that the group did not take between two generations."""
         config = kafka_settings(kafka, group, settings)
         self._error_cb: Callable[[KafkaError], object] = config.get("error_cb") or (lambda _: None)
-        self._consumer = open_consumer(config, {"error_cb": self._connection_failed})
+        self._commit_cb: Callable[..., object] = config.get("on_commit") or (lambda *_: None)
+        ours = {"error_cb": self._connection_failed, "on_commit": self._commit_answered}
+        self._consumer = open_consumer(config, ours)
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
+        self._commits = Commits(self._store, group, work)
         if self._store.topic_ids is None:
             self._store.topic_ids = self._topic_ids
         self._claims = Claims(self._store, group, self.report)
@@ -324,10 +334,13 @@ class Member:
             if self._closed:
                 return
             self._closed = True
-            self._last_commit(self._serve, max(_MOVING_S, self.settings.dwell_s))
+            least_s = max(_MOVING_S, self.settings.dwell_s)
+            self._last_commit(self._commit_and_poll, self._serve, least_s, least_s)
             if self._partitions:
                 self._let_go(self._partitions)
-            self._consumer.close()
+            # librdkafka waits for a coordinator that is away.
+            if not Question(self._consumer.close).wait(least_s):
+                log.warning("group %s: left without an answer of its coordinator", self.group)
             self._claims.close(self.settings.dwell_s)
             if self._store.topic_ids == self._topic_ids:
                 self._store.topic_ids = None
@@ -425,6 +438,8 @@ class Member:
             self._paused = wanted
 
     def _do_what_is_due(self) -> None:
+        if (error := self._commits.end()) is not None and not is_rebalancing(error):
+            self.report(error, _NO_COMMIT)
         claimed = self._claims.take()
         if claimed:
             self._take_over(claimed)
@@ -515,10 +530,13 @@ class Member:
 
     # Commits
 
-    def _commit(self) -> None:
+    def _committable(
+        self,
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], KafkaRequestError | None]:
+        """Return the offsets to commit, and the error of those whose topic does not exist."""
         offsets = self.work.to_commit()
         if not offsets:
-            return
+            return {}, None
         if not self._logs.missing.isdisjoint(each.topic for each in offsets):
             self._logs.expire()
         self._look_at_logs(LOOK_S)
@@ -528,51 +546,90 @@ class Member:
             for each, offset in offsets.items()
             if each not in self._doubts and each not in missing
         }
-        what = f"commit for group {self.group}"
-        if known:
-            try:
-                self._store.commit(self.group, known)
-            except Exception as error:
-                raise as_store_error(what, error) from error
-            self.work.committed(known)
-        if missing:
-            text = f"the topic of {listed(missing)} does not exist"
-            raise KafkaRequestError(what, error_info(UNKNOWN_TOPIC), text, topic=missing[0].topic)
+        if not missing:
+            return known, None
+        text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
+        return known, KafkaRequestError(
+            f"commit for group {self.group}", info, text, topic=missing[0].topic
+        )
+
+    def _commit(self, timeout_s: float = _REQUEST_S) -> None:
+        """Commit without a poll; wait up to ``timeout_s`` for a former commit that goes on."""
+        offsets, missing = self._committable()
+        self._commits.commit(offsets, timeout_s)
+        if missing is not None:
+            raise missing
+
+    def _begin_commit(self) -> None:
+        offsets, missing = self._committable()
+        self._commits.begin(offsets)
+        if missing is not None:
+            raise missing
+
+    def _commit_and_poll(self, timeout_s: float) -> None:
+        """Commit; serve rebalances until that is answered.  Raises OffsetManagerError."""
+        deadline = Deadline(max(0.0, timeout_s))
+        self._await_commit(deadline)  # a former one, which is tried again if it was refused
+        self._begin_commit()
+        error = self._await_commit(deadline)
+        if error is not None:
+            raise error
+
+    def _await_commit(self, deadline: Deadline) -> OffsetManagerError | None:
+        """Poll until the commit under way is answered; return its error."""
+        error = None
+        while self._commits.under_way and not deadline.over:
+            self._serve(_SERVE_S)
+            error = self._commits.end()
+        self._commits.check_ended()
+        return error
+
+    def _commit_answered(self, error: KafkaError | None, answers: list[KafkaPartition]) -> None:
+        self._commit_cb(error, answers)
+        self._commits.answered(error, answers)
 
     def _commit_in_turn(self) -> bool:
-        """Commit what is processed; False if that has to wait for a look at the logs."""
+        """Begin to commit what is processed; False if that has to wait."""
+        if self._commits.under_way:
+            return False
         if not self.work.to_commit():
             return True
         if not self._look_at_logs():
             return False
         try:
-            self._commit()
+            self._begin_commit()
         except OffsetManagerError as error:
-            if not _is_rebalancing(error):
+            if not is_rebalancing(error):
                 self.report(error, _NO_COMMIT)
         return True
 
-    def _last_commit(self, pause: Callable[[float], object], moving_s: float) -> None:
+    def _last_commit(
+        self,
+        commit: Callable[[float], None],
+        pause: Callable[[float], object],
+        moving_s: float,
+        least_s: float = 0.0,
+    ) -> None:
         """Commit what is processed; try again for ``dwell_s`` in all where that can help.
 
-        While the group is between two generations, only for ``moving_s``.
+        A ``commit`` has at least ``least_s``.  While the group is between two generations, it is
+        tried again only for ``moving_s``.
         """
-        tried_s = 0.0
+        began_s = time.monotonic()
         while True:
             error = None
             try:
-                self._commit()
+                commit(max(least_s, self.settings.dwell_s) - (time.monotonic() - began_s))
             except OffsetManagerError as failed:
                 error = failed
             if error is None and not (self._closed and self._leftovers):
                 return
-            moving = error is None or _is_rebalancing(error)
-            passes = error is None or _passes(error)
+            moving = error is None or is_rebalancing(error)
+            passes = error is None or passes_later(error)
             limit_s = moving_s if moving else self.settings.dwell_s if passes else 0.0
-            if tried_s >= limit_s:
+            if time.monotonic() - began_s >= limit_s:
                 break
             pause(SLICE_S)
-            tried_s += SLICE_S
         if moving and not self._closed:
             self._leftovers = dict(self.work.to_commit())
         elif error is not None:
@@ -648,14 +705,17 @@ class Member:
         self._leftovers = {}
         try:
             if lost:
-                what = f"commit of group {self.group}"
-                text = f"the group rebalanced meanwhile; {listed(sorted(lost))} are read again"
-                self.report(KafkaRequestError(what, error_info(27), text), _NO_COMMIT)
+                self._report_lost(lost)
             if offsets:
                 self._store.commit(self.group, offsets)
         except Exception as error:  # noqa: BLE001 -- of a user's store, too
             failure = as_store_error(f"commit for group {self.group}", error)
             self.report(failure, _NO_COMMIT)
+
+    def _report_lost(self, partitions: Collection[TopicPartition]) -> None:
+        what, info = f"commit for group {self.group}", error_info(_REBALANCE_IN_PROGRESS)
+        text = f"the group rebalanced meanwhile; {listed(sorted(partitions))} are read again"
+        self.report(KafkaRequestError(what, info, text), _NO_COMMIT)
 
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Begin to read at once: librdkafka does not have to look up where.
@@ -690,7 +750,7 @@ class Member:
         if not self.ended.is_set():
             self._notify("start", released=releasing)
             self.work.begin_release(releasing, self.settings.dwell_s)
-        self._last_commit(time.sleep, min(_MOVING_S, self.settings.dwell_s))
+        self._last_commit(self._commit, time.sleep, min(_MOVING_S, self.settings.dwell_s))
         self._let_go(partitions)
 
     def _let_go(
@@ -698,6 +758,9 @@ class Member:
     ) -> None:
         self._claims.drop(partitions, 0.0 if kind == "error" else self.settings.dwell_s)
         gone = self.assigned.intersection(partitions)
+        lost = gone & self.work.to_commit().keys() if kind == "error" else ()
+        if lost:
+            self._report_lost(lost)
         self.assigned -= gone
         self._paused -= gone
         self._held -= gone
@@ -727,43 +790,6 @@ class Member:
         self.notifications.append(Notification(kind, *steps))
 
 
-class _Turn:
-    """A lock that is had in turn: who lets it go and wants it again comes after who waits."""
-
-    def __init__(self) -> None:
-        self._next = threading.Lock()
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._next:
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
-    return found
-
-
 def drain(unread: deque[_T]) -> list[_T]:
     """Take all that is in ``unread``, while others add to it."""
     return [unread.popleft() for _ in range(len(unread))]
-
-
-def _is_rebalancing(error: OffsetManagerError) -> bool:
-    """Return True if a commit was refused as the group is between two generations."""
-    return any(each.code in _REBALANCING for each in causes_of(error))
-
-
-def _passes(error: OffsetManagerError) -> bool:
-    """Return True if the same commit can succeed later."""
-    return any(getattr(each, "retriable", False) for each in causes_of(error))
-
-
-def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:
-    """Return the errors of the single partitions of a commit; ``error`` itself if it is one."""
-    return error.errors.values() if isinstance(error, OffsetsUncommittedError) else [error]

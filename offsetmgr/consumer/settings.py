@@ -10,7 +10,9 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from offsetmgr.types import TopicPartition
 
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
@@ -65,6 +67,13 @@ class Notification(NamedTuple):
     current: Mapping[str, Sequence[int]]
 
 
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
 @dataclass
 class ConsumerStats:
     """Figures of a consumer since it was made."""
@@ -101,7 +110,7 @@ def kafka_settings(
     callbacks = {
         name: _guarded_callback(name, value)
         for name, value in kafka.items()
-        if callable(value) and name.endswith("_cb") and name != "oauth_cb"
+        if callable(value) and name != "oauth_cb" and (name.endswith("_cb") or name == "on_commit")
     }
     return {**_DEFAULTS, **kafka, **callbacks, **ours}
 

@@ -242,6 +242,36 @@ def test_close_in_the_middle_of_a_rebalance(kafka: DevKafka, group: str) -> None
             first.commit_offsets()
 
 
+def test_a_dead_coordinator_delays_neither_poll_nor_close(
+    breakable_kafka: DevKafka, group: str
+) -> None:
+    """Both return long before the session's time-out; the uncommitted partition is reported."""
+    filled(breakable_kafka, group, 4)
+    servers = breakable_kafka.bootstrap_servers
+    config = {"bootstrap.servers": servers, "session.timeout.ms": 4 * int(WAIT_S) * 1_000}
+    settings = ConsumerSettings(commit_interval_s=0.1, dwell_s=0.5)
+    consumer = GroupConsumer(config, group, [group], settings=settings)
+    message = consumer.poll(WAIT_S)
+    assert message is not None
+    broker, closed = breakable_kafka.broker(1), threading.Event()
+
+    def use() -> None:
+        for _ in range(10):
+            consumer.poll(0.1)
+        consumer.close()
+        closed.set()
+
+    broker.kill()
+    try:
+        consumer.mark_offset(message)
+        threading.Thread(target=use, daemon=True).start()
+        assert closed.wait(WAIT_S)
+    finally:
+        broker.start()
+    (error,) = (each for each in consumer.errors() if each.code == "timeout")
+    assert f"{group}-{message.partition()}" in str(error)
+
+
 def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, group: str) -> None:
     """The application needs longer than the dwell time; another member goes on meanwhile."""
     filled(kafka, group, 40)
