@@ -31,6 +31,7 @@ TESTS: Final = (
     "tests/spark/test_foreach_batch.py",  # with batch_ranges, and reconcile
     "tests/spark/test_restarts.py",  # from the checkpoint
     "tests/spark/test_starting_offsets.py",  # from the group
+    "tests/spark/test_follow.py",  # checkpoints of jobs that do not commit
     "tests/spark/test_examples.py",
     "tests/spark/test_views.py::test_lookups_read_the_view_beside_them",  # with a processor
 )
@@ -103,7 +104,9 @@ def install(version: str, home: Path, *, connect: bool) -> None:
     python = str(home / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "-c", str(own_pins)]
     subprocess.run(
-        [*pip, "-e", ".[server,sql,streams,dev]", "pandas", "pyarrow", spark], cwd=ROOT, check=True
+        [*pip, "-e", ".[follow,server,sql,streams,dev]", "pandas", "pyarrow", spark],
+        cwd=ROOT,
+        check=True,
     )
     done.touch()
 

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import Tester, TopicManager
 from tests.spark.processor_job import numbering
+from tests.spark.scene import GUARD_S, TICK_S, Driver
 from tests.spark.test_processor import messages, table
-from tests.spark.test_random_kills import GUARD_S, TICK_S, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,8 +36,6 @@ EACH = 500
 
 class ProcessorDriver(Driver):
     """The driver; its Python workers can be killed as well."""
-
-    job = "tests.spark.processor_job"
 
     def kill_worker(self, chance: random.Random) -> bool:
         """Kill one of the Python workers; return False if none runs."""
@@ -85,7 +83,7 @@ def test_table_and_outputs_end_as_in_the_tester(
     }
     tester = Tester()
     processor = tester.add_processor(numbering(group, inputs, outputs))
-    driver = ProcessorDriver(tmp_path, options)
+    driver = ProcessorDriver(tmp_path, "tests.spark.processor_job", options)
     kills: Counter[str] = Counter()
     aborted = 0
     topics = TopicManager(brokers)

@@ -2,157 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import threading
-import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
 from offsetmgr.devkafka.cluster import free_ports
-from offsetmgr.kafka.commit_log import read_commits
-from tests.chaos.offsets_topic import read_committed
-from tests.chaos.processes import Supervised, service
-from tests.spark.jobs import flags
-from tests.spark.mirror import last_number, read_batches, records, violations
+from tests.chaos.processes import service
+from tests.spark.scene import Driver, Orders, Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from typing_extensions import Self
 
     from tests.spark.support import Topic
 
 SEED = 5
 KILLS = 50
 BATCH = 500
-EACH = 10
-"""Records that are produced at once."""
-PAUSE_S = 0.05
-TICK_S = 0.02
-GUARD_S = 900.0
-"""Time limit for everything to come back on a busy machine; not a measure."""
 
 SETTINGS = ("commit.commit_interval_s=0.1", "commit.request_timeout_s=2", "lease_s=4")
-
-
-class Driver(Supervised):
-    """A Spark driver, which is Python and Java: both are killed, as with a container."""
-
-    job = "tests.spark.driver_job"
-
-    def __init__(self, folder: Path, options: Mapping[str, object]) -> None:
-        command = [self.job, *flags(options)]
-        super().__init__("the driver", folder / "driver.log", lambda _: command, frozenset({0}))
-
-    def kill(self) -> None:
-        """End all of its process group, of which the watchdog is one."""
-        self._ordered |= {-signal.SIGKILL}
-        os.killpg(os.getpgid(self.process.pid), signal.SIGKILL)
-
-
-class Orders:
-    """Goes on producing until the end of its block; then all of them are in Kafka."""
-
-    def __init__(self, topic: Topic) -> None:
-        self.count = 0
-        self._topic = topic
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._produce, name="test-orders", daemon=True)
-        self._thread.start()
-
-    def _produce(self) -> None:
-        producer = Producer({"bootstrap.servers": self._topic.kafka.bootstrap_servers})
-        while not self._stopped.wait(PAUSE_S):
-            for _ in range(EACH):
-                partition = self.count % self._topic.partitions
-                producer.produce(self._topic.name, str(self.count), partition=partition)
-                self.count += 1
-            producer.flush(GUARD_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join(GUARD_S)
-
-
-def runs(one: Supervised) -> bool:
-    """True if its present life has not ended."""
-    return one.process.running()
-
-
-class Scene:
-    """A driver and a service under supervision, and what the checkpoint holds meanwhile."""
-
-    def __init__(self, topic: Topic, group: str, folder: Path, checkpoint: Path) -> None:
-        (port,) = free_ports(1)
-        servers = topic.kafka.bootstrap_servers
-        self._checkpoint = checkpoint
-        self.service = service(folder, f"127.0.0.1:{port}", servers, SETTINGS)
-        options = {
-            "service": f"http://127.0.0.1:{port}",
-            "name": group,
-            "brokers": servers,
-            "topic": topic.name,
-            "group": group,
-            "checkpoint": checkpoint,
-            "batch": BATCH,
-        }
-        self.driver = Driver(folder, options)
-        self.both = (self.service, self.driver)
-        self.kills: Counter[str] = Counter()
-        for each in self.both:
-            each.start()
-
-    @property
-    def incidents(self) -> list[str]:
-        """Ends that nobody ordered."""
-        return [what for each in self.both for what in each.incidents]
-
-    def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Supervise until something holds."""
-        deadline = time.monotonic() + GUARD_S
-        while not holds():
-            if time.monotonic() > deadline:
-                pytest.fail(f"{what}; incidents: {self.incidents}")
-            for each in self.both:
-                each.tick()
-            time.sleep(TICK_S)
-
-    def kill(self, victim: Supervised, delay_s: float, *, in_work: bool) -> None:
-        """Kill after a while, counted from the next batch that is finished or from the start."""
-        if in_work:
-            before = last_number(self._checkpoint)
-            self.until(lambda: last_number(self._checkpoint) > before, "no batch is finished")
-        self.until(lambda: runs(victim), f"{victim.name} does not start")
-        at = time.monotonic() + delay_s
-        self.until(lambda: time.monotonic() >= at, "time stands still")
-        if runs(victim):
-            victim.kill()
-            self.kills[victim.name] += 1
-            self.until(lambda: not runs(victim), f"{victim.name} survives")
-
-    def well(self) -> bool:
-        """True if both run."""
-        return all(map(runs, self.both))
-
-    def close(self) -> None:
-        """End both at once."""
-        for each in self.both:
-            each.close()
 
 
 @pytest.fixture
 def scene(topic: Topic, group: str, tmp_path: Path) -> Iterator[Scene]:
     """Both run."""
-    made = Scene(topic, group, tmp_path, tmp_path / "checkpoint")
+    (port,) = free_ports(1)
+    servers, checkpoint = topic.kafka.bootstrap_servers, tmp_path / "checkpoint"
+    options = {
+        "service": f"http://127.0.0.1:{port}",
+        "name": group,
+        "brokers": servers,
+        "topic": topic.name,
+        "group": group,
+        "checkpoint": checkpoint,
+        "batch": BATCH,
+    }
+    served = service(tmp_path, f"127.0.0.1:{port}", servers, SETTINGS)
+    made = Scene(served, Driver(tmp_path, "tests.spark.driver_job", options), checkpoint)
     yield made
     made.close()
 
@@ -160,31 +47,12 @@ def scene(topic: Topic, group: str, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.chaos
 @pytest.mark.timeout(3_600)
 def test_the_group_is_never_ahead_of_the_checkpoint_and_ends_with_it(
-    scene: Scene, topic: Topic, group: str, tmp_path: Path
+    scene: Scene, topic: Topic, group: str
 ) -> None:
     """Every record that Kafka has of the group is held against the checkpoint's own times."""
-    chance = random.Random(SEED)  # noqa: S311 -- a schedule
-    checkpoint = tmp_path / "checkpoint"
-    with Orders(topic) as orders:
-        for _ in range(KILLS - 2):
-            victim = chance.choice(scene.both)
-            in_work = chance.random() < 0.75
-            scene.kill(victim, chance.uniform(0, 1 if in_work else 8), in_work=in_work)
-    scene.until(lambda: records(checkpoint) == orders.count, "not everything is read")
-    # Nothing new comes any more: what was not committed is in the checkpoint alone.
-    for each in scene.both:
-        scene.kill(each, 0, in_work=False)
-    scene.until(scene.well, "not both run again")
-    batches = read_batches(checkpoint)
-    ends = {where.partition: end for where, end in batches[-1].ends.items()}
-    servers = topic.kafka.bootstrap_servers
-    scene.until(
-        lambda: read_committed(servers, group, topic.name, ends) == ends,
-        "the group does not end where the checkpoint is",
-    )
-    commits = list(read_commits(servers, {group}))
-    assert violations(batches, commits) == []
-    assert scene.incidents == []
+    with Orders(topic) as produced:
+        scene.kill_at_random(KILLS - 2, random.Random(SEED))  # noqa: S311 -- a schedule
+    commits = scene.judge(topic, group, produced.count)
     assert scene.kills.total() == KILLS
     assert min(scene.kills.values()) > KILLS // 4
     assert len({commit.offset for commit in commits}) > KILLS
