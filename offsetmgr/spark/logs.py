@@ -63,7 +63,7 @@ def recreated(
     return {
         partition: f"the topic was deleted and recreated; its id is {log.topic_id}, it was {was}"
         for partition, was in read_from.items()
-        if (log := logs.get(partition)) is not None and log.topic_id not in {"", was}
+        if was and (log := logs.get(partition)) is not None and log.topic_id not in {"", was}
     }
 
 

@@ -30,6 +30,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
+from offsetmgr.spark.logs import recreated
 from offsetmgr.types import (
     TopicPartition,
     check_count,
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsetmgr.types import OffsetAndMetadata, PartitionRange
+    from offsetmgr.client.offsets import LogEnds
+    from offsetmgr.types import OffsetAndMetadata
 
 _log = SafeLogger("offsetmgr.spark")
 
@@ -132,7 +134,7 @@ def starting_offsets(
     try:
         if pattern is not None:
             names = _matching(client, pattern, spark or _active_session(), deadline)
-        logs = client.topics(names, timeout=deadline.left_s)
+        logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
         committed = client.committed(group, timeout=deadline.left_s)
         starts, absent = _starts(client, group, logs, committed, missing, deadline)
     except OffsetManagerError as error:
@@ -223,7 +225,7 @@ def kafka_batch(
         OffsetTimeoutError, ServiceError, ServiceUnavailableError: the range could not be read in
             time; nothing was changed.
         OffsetConflictError: after the block: somebody else has changed the group's offsets in the
-            meantime.  They are not overwritten.
+            meantime, which are not overwritten; or a topic was recreated.
         OffsetTimeoutError, OffsetCommitError, ClientFencedError: after the block, as a submit with
             ``sync``.  The next batch reads the same records again.
 
@@ -237,12 +239,8 @@ def kafka_batch(
     _check_missing(missing)
     check_flag(read_committed, "read_committed")
     deadline = Deadline(timeout)
-    logs = client.topics(names, timeout=deadline.left_s)
-    latest = {
-        TopicPartition(topic, number): log.high_watermark
-        for topic, partitions in logs.items()
-        for number, log in partitions.items()
-    }
+    logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
+    latest = {partition: log.high_watermark for partition, log in logs.items()}
     # Nobody else commits for these partitions from here on.
     client.claim(group, latest, timeout=deadline.left_s)
     try:
@@ -262,7 +260,9 @@ def kafka_batch(
         if max_records is not None:
             ranges = bounded(ranges, max_records)
         yield KafkaBatch(ranges, read_committed)
-        _commit(client, group, ranges, committed, Deadline(timeout))
+        deadline = Deadline(timeout)
+        _check_recreated(client, group, logs, deadline)
+        _commit(client, group, ranges, committed, deadline)
     finally:
         client.stop_managers(timeout=timeout, group=group, partitions=latest)
 
@@ -311,6 +311,18 @@ def _commit(
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
 
 
+def _check_recreated(
+    client: Offsets, group: str, logs: Mapping[TopicPartition, LogEnds], deadline: Deadline
+) -> None:
+    """Raise OffsetConflictError if a topic was recreated since its ``logs`` were read."""
+    now = client.logs({partition.topic for partition in logs}, timeout=deadline.left_s)
+    found = recreated({partition: log.topic_id for partition, log in logs.items()}, now)
+    if found:
+        (partition, reason), *_ = found.items()
+        text = f"nothing is committed to group {group}: {partition} was read, but {reason}"
+        raise OffsetConflictError(f"{text}; the next batch reads the new log from its start")
+
+
 def bounded(
     ranges: Mapping[TopicPartition, OffsetRange], most: int
 ) -> dict[TopicPartition, OffsetRange]:
@@ -331,7 +343,7 @@ def bounded(
 def _starts(
     client: Offsets,
     group: str,
-    logs: Mapping[str, Mapping[int, PartitionRange]],
+    logs: Mapping[TopicPartition, LogEnds],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     missing: Missing,
     deadline: Deadline,
@@ -340,26 +352,21 @@ def _starts(
 
     Raises InvalidValueError if ``missing`` is ``error`` and a partition starts there.
     """
-    places = {
-        TopicPartition(topic, number): log
-        for topic, partitions in logs.items()
-        for number, log in sorted(partitions.items())
-    }
-    known = {place: committed[place].offset for place in places if place in committed}
-    beyond = [place for place, offset in known.items() if offset > places[place].high_watermark]
-    absent = [place for place in places if place not in known or place in beyond]
-    starts = {place: log.log_start_offset for place, log in places.items()}
+    known = {place: committed[place].offset for place in logs if place in committed}
+    beyond = [place for place, offset in known.items() if offset > logs[place].high_watermark]
+    absent = [place for place in logs if place not in known or place in beyond]
+    starts = {place: log.log_start_offset for place, log in logs.items()}
     if missing != "earliest":
-        starts.update({place: places[place].high_watermark for place in absent})
+        starts.update({place: logs[place].high_watermark for place in absent})
     for place in known.keys() - set(beyond):
         expired = starts[place] - known[place]
         starts[place] = max(starts[place], known[place])
         if expired > 0:
             _log.warning(
                 "group %s has offset %d committed for %s; %d records have expired unread (%s)",
-                *(group, known[place], place, expired, _holds(places[place])),
+                *(group, known[place], place, expired, _holds(logs[place])),
             )
-    _report_absent(group, known, places, beyond, len(absent), missing)
+    _report_absent(group, known, logs, beyond, len(absent), missing)
     if isinstance(missing, datetime) and absent:
         at_ms = check_moment(missing, "missing")
         at = client.offsets_at({each.topic for each in absent}, at_ms, timeout=deadline.left_s)
@@ -371,7 +378,7 @@ def _starts(
 def _report_absent(
     group: str,
     known: Mapping[TopicPartition, int],
-    logs: Mapping[TopicPartition, PartitionRange],
+    logs: Mapping[TopicPartition, LogEnds],
     beyond: Collection[TopicPartition],
     absent: int,
     missing: Missing,
@@ -398,7 +405,7 @@ def _report_absent(
         _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
 
 
-def _holds(log: PartitionRange) -> str:
+def _holds(log: LogEnds) -> str:
     count = log.high_watermark - log.log_start_offset
     return f"the log holds {count} records, {log.log_start_offset} to {log.high_watermark}"
 

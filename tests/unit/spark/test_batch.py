@@ -67,6 +67,14 @@ def commit(service: Running, offsets: dict[TopicPartition, int]) -> None:
     service.coordinator.broker.commit_externally(GROUP, entries)
 
 
+def recreate(service: Running, end: int) -> None:
+    """Delete the topic and create it again, with records in partition 0 alone."""
+    broker = service.coordinator.broker
+    broker.delete_topic("orders")
+    broker.create_topic("orders", 2)
+    broker.set_log(ZERO, 0, end)
+
+
 def commits(service: Running) -> list[SentRequest]:
     """The commits that Kafka was asked for."""
     return [each for each in service.coordinator.requests if each.operation == "commit"]
@@ -94,6 +102,21 @@ def test_the_range_is_committed_by_a_clean_end(service: Running, client: OffsetC
         assert committed(service) == {ZERO: 12}
     assert committed(service) == {ZERO: 30, ONE: 5}
     assert managers(service) == 0
+
+
+@pytest.mark.parametrize("before", [{}, {ZERO: 12, ONE: 3}])
+@pytest.mark.parametrize("end", [7, 30, 99])
+def test_a_topic_recreated_during_a_batch_gets_none_of_its_offsets(
+    service: Running, client: OffsetClient, before: dict[TopicPartition, int], end: int
+) -> None:
+    """A shorter, equal or longer new log is read from its start by the next batch."""
+    commit(service, before)
+    error = pytest.raises(OffsetConflictError, match="was deleted and recreated")
+    with error, kafka_batch(client, GROUP, ["orders"]):
+        recreate(service, end)
+    assert committed(service) == {}
+    with kafka_batch(client, GROUP, ["orders"]) as batch:
+        assert batch.ranges == {ZERO: (0, end), ONE: (0, 0)}
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])
