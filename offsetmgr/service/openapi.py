@@ -84,6 +84,7 @@ def operations(part: object) -> list[Operation]:
     return [each._replace(handler=getattr(part, each.name)) for each in marked if each is not None]
 
 
+_NOT_HTTP: Final = "The head of the request is too large, or is not HTTP."
 _ANY: Final = (401, 403, 412, 421, 429, 500)
 _READS: Final = (400, 409, 502, 503, 504)
 _WRITES: Final = (*_READS, 408, 413, 415)
@@ -138,9 +139,12 @@ def _described(operation: Operation, by_type: Mapping[Any, Any]) -> dict[str, An
         statuses += _READS
     failures = {**dict.fromkeys(statuses, ErrorAnswer), **operation.others}
     for status, failure in sorted(failures.items()):
+        content: dict[str, Any] = {"application/json": {"schema": by_type[failure]}}
+        if status == HTTPStatus.BAD_REQUEST:
+            content["text/plain"] = {"schema": {"type": "string", "description": _NOT_HTTP}}
         described["responses"][str(status)] = {
             "description": HTTPStatus(status).phrase,
-            "content": {"application/json": {"schema": by_type[failure]}},
+            "content": content,
         }
     return described
 
