@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -44,6 +45,8 @@ from offsetmgr.text import listed
 from offsetmgr.types import check_existing_group, check_group
 
 _QUERY_BYTES = 16_384
+_HEAD_BYTES = 30_000
+"""A service takes no longer query; only a single name can be as long."""
 _GROUPS_ASKED = 50
 """In one request to a service, whose head has a limit."""
 
@@ -97,13 +100,22 @@ class _Service:
         return {"groups": found, **errors}
 
     def _lag_of(self, names: list[str]) -> list[dict[str, Any]]:
-        query = urlencode([("group", name) for name in names])
         try:
-            groups: list[dict[str, Any]] = self._reader.ask("GET", f"/v1/lag?{query}")["groups"]
+            return self._ask(names)
         except ServiceError as error:
             if len(names) > 1:  # the service refuses one of them
                 return [group for name in names for group in self._lag_of([name])]
-            groups = lag_report([GroupLag(names[0], None, (), error)])["groups"]
+            groups: list[dict[str, Any]] = lag_report([GroupLag(names[0], None, (), error)])[
+                "groups"
+            ]
+            return groups
+
+    def _ask(self, names: list[str]) -> list[dict[str, Any]]:
+        query = urlencode([("group", name) for name in names])
+        if len(query) > _HEAD_BYTES:
+            text = "the name is too long for a request to the service; ask Kafka itself"
+            raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
+        groups: list[dict[str, Any]] = self._reader.ask("GET", f"/v1/lag?{query}")["groups"]
         return groups
 
     def watched(self, names: list[str]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def test_only_json_is_taken(etl: httpx.Client, kind: str) -> None:
     ("path", "query", "field"),
     [
         ("/v1/offsets", {}, "query.group"),
-        ("/v1/offsets", {"group": "x" * 33_000}, "query.group"),
+        ("/v1/offsets", {"group": ["a", "b"]}, "query.group"),
         ("/v1/offsets", {"group": "g", "topics": "t"}, "query.topics"),
         ("/v1/topics", {}, "query.topic"),
         ("/v1/topics", {"topic": "a/b"}, "query.topic"),
