@@ -19,7 +19,7 @@ from offsetmgr.devkafka import DevKafkaError, kafka_jars
 from tests.compat.run import ROOT
 
 VERSIONS: Final = ("3.3.2", "3.6.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0")
-"""The oldest and the newest release of each line; README.md names them."""
+"""A release of each line that managed services run."""
 
 ROOMS: Final = {
     "service": ("tests/kafka/test_sidecar.py::test_an_offset_goes_all_the_way",),
@@ -38,7 +38,7 @@ ROOMS: Final = {
     "copy": ("tests/kafka/test_migration.py::test_a_group_goes_on_in_the_mirror_where_it_was",),
     "consumer": (
         "tests/kafka/test_group_consumer.py::test_the_next_member_goes_on_where_the_marks_are",
-        "tests/kafka/test_acks.py::test_a_restart_repeats_what_was_not_acknowledged_and_no_more",
+        "tests/kafka/test_acks.py::test_a_restart_repeats_only_unacknowledged_messages",
     ),
     "view": ("tests/kafka/test_views.py::test_a_view_is_served_over_http",),
     "Spark": (

@@ -12,6 +12,9 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.compat.kafka_releases import ROOMS
+from tests.compat.run import CONNECT, TESTS
+
 ROOT = Path(__file__).parents[2]
 VERSION = "0.1.0"
 
@@ -161,6 +164,14 @@ def test_the_hashed_requirements_are_the_constraints() -> None:
     assert locked
     assert [pin for pin, marker in locked if "win32" not in marker and pin not in pins] == []
     assert text.count("--hash=sha256:") > len(locked)
+
+
+def test_the_tests_that_compat_names_exist() -> None:
+    """A renamed test would end a round before its first test."""
+    named = [*TESTS, CONNECT, *(test for tests in ROOMS.values() for test in tests)]
+    for file, _, function in (test.partition("::") for test in named):
+        text = (ROOT / file).read_text()
+        assert not function or f"def {function}(" in text, f"{file} has no {function}"
 
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
