@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.member import UNREAD, drain
+from offsetmgr.consumer.settings import UNREAD, drain
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config

@@ -204,6 +204,9 @@ class AckWork:
                     due_s = now_s + retried.due_s - time.time()
                     again = AckMessage(message, claim, retried.tries + 1, retried.first)
                     self._deliveries.add(again, due_s, now_s)
+            count, size = self._deliveries.unfinished
+            if count:
+                self._usual_bytes = size // count
             self._pause_blocked()
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
@@ -301,10 +304,7 @@ class AckWork:
 
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""
-        count, size = self._deliveries.unfinished
-        if count:
-            self._usual_bytes = size // count
-        left = self.settings.max_pending_bytes - size
+        left = self.settings.max_pending_bytes - self._deliveries.unfinished[1]
         # The size of the first message of all is not known.
         by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
         return min(self.settings.max_pending - self._deliveries.pending, by_size)

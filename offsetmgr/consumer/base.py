@@ -11,12 +11,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from offsetmgr.consumer.member import Member, Work, drain
+from offsetmgr.consumer.member import Member, Work
 from offsetmgr.consumer.settings import (
     ConsumerSettings,
     ConsumerStats,
     Notification,
     by_topic,
+    drain,
     kafka_settings,
 )
 from offsetmgr.consumer.topics import Subscription

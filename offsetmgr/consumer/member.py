@@ -19,15 +19,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -42,22 +34,19 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.claims import Claims, claim
-from offsetmgr.consumer.commits import (
-    Commits,
-    MemberStore,
-    causes_of,
-    is_rebalancing,
-    passes_later,
-)
+from offsetmgr.consumer.commits import Commits, MemberStore, causes_of, is_rebalancing, passes_later
 from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
-from offsetmgr.consumer.settings import ConsumerStats, Notification, by_topic, kafka_settings, log
+from offsetmgr.consumer.settings import (
+    UNREAD,
+    ConsumerStats,
+    Notification,
+    by_topic,
+    kafka_settings,
+    log,
+)
 from offsetmgr.consumer.topics import Discovery, ends_of
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import (
-    KafkaRequestError,
-    ManagerStoppedError,
-    OffsetManagerError,
-)
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
@@ -75,9 +64,6 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.stores import OffsetStore
 
-UNREAD: Final = 100
-"""Notifications and errors kept until they are read; the oldest are dropped."""
-
 SLICE_S: Final = 0.1
 """Longest single wait for Kafka, so that another thread's turn comes soon."""
 
@@ -88,7 +74,7 @@ _WATCH_S: Final = 5.0
 """Interval at which the ids of topics are looked up while nothing is committed."""
 
 _ELECTION_TRIES: Final = 3
-"""The ends of a log may not be known for so many tries after its topic was created."""
+"""Tries in which the ends of a new topic's logs may not be known."""
 
 _RETRY_S: Final = 1.0
 """Pause before a question to Kafka is asked again."""
@@ -116,7 +102,7 @@ _REFUSING: Final = frozenset({-169, -181, -187, -193})
 are reported.  Others are followed by one of these, or by none."""
 
 _error_of = Message.error
-_T = TypeVar("_T")
+_Offsets: TypeAlias = "dict[TopicPartition, OffsetAndMetadata]"
 
 
 class Start(NamedTuple):
@@ -163,6 +149,9 @@ class Work(Protocol):
 
 class Member:
     """Reads topics as a member of a group, or partitions alone, and commits what is processed."""
+
+    _is_cut_off = False
+    """True once no broker can be reached, until one answers."""
 
     def __init__(
         self,
@@ -339,8 +328,11 @@ class Member:
             if self._partitions:
                 self._let_go(self._partitions)
             # librdkafka waits for a coordinator that is away.
-            if not Question(self._consumer.close).wait(least_s):
-                log.warning("group %s: left without an answer of its coordinator", self.group)
+            question, deadline = Question(self._consumer.close), Deadline(least_s)
+            while not question.wait(SLICE_S):
+                if deadline.over and self._is_cut_off:
+                    log.warning("group %s: left without an answer of its coordinator", self.group)
+                    break
             self._claims.close(self.settings.dwell_s)
             if self._store.topic_ids == self._topic_ids:
                 self._store.topic_ids = None
@@ -369,6 +361,7 @@ class Member:
         events = [each for each in found if each.error()] if any(map(_error_of, found)) else []
         messages = [each for each in found if not each.error()] if events else found
         if messages:
+            self._is_cut_off = False
             self.stats.messages += len(messages)
             self.stats.bytes += sum(map(len, messages))
             self.work.receive(messages)
@@ -409,6 +402,7 @@ class Member:
     def _connection_failed(self, error: KafkaError) -> None:
         """Take in an error that is not about a message, in the thread that polls."""
         self._error_cb(error)
+        self._is_cut_off = self._is_cut_off or error.code() in _REFUSING
         if error.fatal():
             self.end(request_error(f"group {self.group}", error))
         elif error.code() in _REFUSING:
@@ -530,9 +524,7 @@ class Member:
 
     # Commits
 
-    def _committable(
-        self,
-    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], KafkaRequestError | None]:
+    def _committable(self) -> tuple[_Offsets, KafkaRequestError | None]:
         """Return the offsets to commit, and the error of those whose topic does not exist."""
         offsets = self.work.to_commit()
         if not offsets:
@@ -549,9 +541,8 @@ class Member:
         if not missing:
             return known, None
         text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
-        return known, KafkaRequestError(
-            f"commit for group {self.group}", info, text, topic=missing[0].topic
-        )
+        what = f"commit for group {self.group}"
+        return known, KafkaRequestError(what, info, text, topic=missing[0].topic)
 
     def _commit(self, timeout_s: float = _REQUEST_S) -> None:
         """Commit without a poll; wait up to ``timeout_s`` for a former commit that goes on."""
@@ -578,13 +569,23 @@ class Member:
     def _await_commit(self, deadline: Deadline) -> OffsetManagerError | None:
         """Poll until the commit under way is answered; return its error."""
         error = None
-        while self._commits.under_way and not deadline.over:
+        while self._commits.under_way and not (deadline.over and self._may_hang):
             self._serve(_SERVE_S)
             error = self._commits.end()
         self._commits.check_ended()
         return error
 
+    @property
+    def _may_hang(self) -> bool:
+        """True unless each commit is answered.
+
+        A coordinator that can be reached answers once this member has joined again, which takes up
+        to the session's time-out of another one.  That time does not count.
+        """
+        return self._is_cut_off or not isinstance(self._store, MemberStore)
+
     def _commit_answered(self, error: KafkaError | None, answers: list[KafkaPartition]) -> None:
+        self._is_cut_off = self._is_cut_off and error is not None
         self._commit_cb(error, answers)
         self._commits.answered(error, answers)
 
@@ -617,11 +618,13 @@ class Member:
         """
         began_s = time.monotonic()
         while True:
-            error = None
+            error, begun_s = None, time.monotonic()
             try:
-                commit(max(least_s, self.settings.dwell_s) - (time.monotonic() - began_s))
+                commit(max(least_s, self.settings.dwell_s) - (begun_s - began_s))
             except OffsetManagerError as failed:
                 error = failed
+            if not self._may_hang:
+                began_s += time.monotonic() - begun_s
             if error is None and not (self._closed and self._leftovers):
                 return
             moving = error is None or is_rebalancing(error)
@@ -788,8 +791,3 @@ class Member:
         self.stats.rebalances += kind != "start"
         steps = map(by_topic, (claimed, released, self.assigned.union(claimed)))
         self.notifications.append(Notification(kind, *steps))
-
-
-def drain(unread: deque[_T]) -> list[_T]:
-    """Take all that is in ``unread``, while others add to it."""
-    return [unread.popleft() for _ in range(len(unread))]

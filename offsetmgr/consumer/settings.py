@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_timeout
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.types import TopicPartition
 
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
+
+UNREAD: Final = 100
+"""Notifications and errors kept until they are read; the oldest are dropped."""
 
 _DEFAULTS: Final = {
     # In its default of 1 s a fast consumer of small messages reads the whole queue and waits.
@@ -25,6 +29,8 @@ _DEFAULTS: Final = {
 """Settings of librdkafka that the application's may replace."""
 
 log = SafeLogger("offsetmgr.consumer")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Notification(NamedTuple):
     claimed: Mapping[str, Sequence[int]]
     released: Mapping[str, Sequence[int]]
     current: Mapping[str, Sequence[int]]
+
+
+def drain(unread: deque[_T]) -> list[_T]:
+    """Take all that is in ``unread``, while others add to it."""
+    return [unread.popleft() for _ in range(len(unread))]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

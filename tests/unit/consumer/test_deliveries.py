@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 
 from offsetmgr.acked_ranges import encode_acks
+from offsetmgr.consumer.ack_work import AckSettings, AckWork
 from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
+from offsetmgr.consumer.member import Start
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -249,3 +252,17 @@ def test_a_delayed_message_holds_back_those_behind_it() -> None:
     consumer.now_s = 10
     assert offsets(consumer.handed_out()) == [0, 1]
     assert consumer.deliveries.blocked() == set()
+
+
+def test_messages_acknowledged_at_once_are_read_in_large_batches() -> None:
+    """The usual size of a message is known though none is pending between two reads."""
+    settings = AckSettings(max_pending=1_000, max_pending_bytes=100_000)
+    work = AckWork(settings, "here", None)
+    work.claim({WHERE: Start(None, 0)})
+    for offset, size in enumerate((10, 10, 1_500)):
+        value = b"x" * size
+        work.receive([Message(topic="orders", partition=0, offset=offset, value=value)])
+        message = work.next()
+        assert message is not None
+        message.ack()
+        assert work._room() == min(1_000, ceil(100_000 / message.size))
