@@ -43,7 +43,7 @@ _URL_FIX: Final = (
     "unix:///path/of/the.sock, and nothing behind it"
 )
 _IS_IT_KAFKA: Final = (
-    "was it killed, or is this not its port? One with TLS needs https://; Kafka's speaks no HTTP"
+    "was it killed, or is this not its port? Kafka's does not speak HTTP; TLS needs https://"
 )
 _NO_CERTIFICATE: Final = "was it killed, or does it refuse cert_file and key_file, or want them?"
 _MAX_IDLE: Final = 2

@@ -177,7 +177,7 @@ def test_kafkas_own_port_and_a_topic_that_is_not_there(
 ) -> None:
     """Two first mistakes, told in a line each."""
     failed = fail(f"http://{kafka.bootstrap_servers}", "client.committed('g', timeout=2)")
-    assert failed.last.endswith("is this not its port? Kafka's does not speak HTTP")
+    assert "is this not its port? Kafka's does not speak HTTP" in failed.last
     line = f"client.topics([{unique_name!r}], timeout={WAIT_S})"
     assert fail(sidecar.address, line).last.endswith(
         f"topic {unique_name} does not exist in the cluster; create it, or correct its name"

@@ -174,7 +174,7 @@ def test_a_trickling_answer_ends_at_its_deadline(
 def test_http_to_a_port_with_tls_is_explained(listening: socket.socket) -> None:
     """The other side hangs up; the error says what may be the reason."""
     Listener(listening, answer(b"\x15\x03\x03\x00\x02\x02\x46"))
-    with pytest.raises(Unreachable, match="One with TLS needs https://"):
+    with pytest.raises(Unreachable, match="TLS needs https://"):
         session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
 
 
