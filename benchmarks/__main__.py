@@ -21,7 +21,7 @@ from offsetmgr.service.run import tune_gc
 
 NAMES: Final = (
     *("managers", "watch", "stores", "service", "consumer", "crowd", "overhead", "paths"),
-    "page",
+    *("page", "follow"),
 )
 FURTHER: Final = ("consumer_peers", "streams", "views", "view_peers", "keys")
 """Longer ones, to be named; those of peers install them."""

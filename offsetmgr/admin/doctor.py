@@ -36,7 +36,7 @@ from offsetmgr.kafka.errors import (
     tried,
 )
 from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.text import listed, visible
+from offsetmgr.text import listed, shell_word, visible
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -384,6 +384,13 @@ def _service(facts: Facts) -> Iterable[Finding]:
             "this service commits nothing of those groups any more",
             "stop one of the two services, then restart this one",
             check="fence",
+        )
+    for checkpoint, problem in service.failing_checkpoints.items():
+        yield _trouble(
+            f"checkpoint {checkpoint}, which the service follows: {problem}",
+            "its group does not show how far the query has come",
+            f"offsetmgr spark status --checkpoint {shell_word(checkpoint)}",
+            check="follow",
         )
     if not service.ready:
         problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"

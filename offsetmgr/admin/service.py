@@ -59,6 +59,8 @@ class ServiceFacts(NamedTuple):
     fenced_groups: int
     """Groups that another service has taken over."""
     managers: list[LiveManager]
+    failing_checkpoints: Mapping[str, str] = {}
+    """Checkpoints that it follows in vain: location → problem."""
 
 
 class ServiceReader:
@@ -96,6 +98,7 @@ class ServiceReader:
             ready["kafka"],
             ready["fenced_groups"],
             self.managers(),
+            _failing_checkpoints(self.ask("GET", "/v1/queries")),
         )
 
     def failures(self, group: str | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -231,6 +234,19 @@ def rewind_failures(
         if each["offset"] != offsets[where].offset:
             failures[where] = f"its job has already committed {each['offset']} over it"
     return failures
+
+
+def _failing_checkpoints(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Return the problem of each followed checkpoint that has one, or another committer."""
+    reported = {each["id"]: each["client"] for each in answer["queries"]}
+    found = {}
+    for each in answer.get("followed", ()):
+        other = reported.get(each["query_id"])
+        if each["problem"] is not None:
+            found[each["checkpoint"]] = each["problem"]
+        elif other is not None:
+            found[each["checkpoint"]] = f"client {other} commits this query as well"
+    return found
 
 
 def _manager(view: Mapping[str, Any]) -> LiveManager:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsetmgr.admin.service import ServiceReader
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.settings import by_name, load
@@ -55,9 +56,11 @@ def test_a_service_follows_checkpoints(tmp_path: Path) -> None:
         bad = until(lambda: followed(service).get("notes"))
         with service.http("page") as http:
             metrics = http.get("/metrics").text
+        failing = ServiceReader(service.address).facts().failing_checkpoints
     assert (row["state"], row["batch_id"], row["records"], row["lag"]) == ("running", 5, 20, 40)
     assert (row["groups"], row["problem"]) == (["spark-orders"], None)
     assert bad["state"] == "failing"
+    assert failing == {str(tmp_path / "notes"): bad["problem"]}, "as doctor shows it"
     for state in ("running", "failing"):
         labels = f'cluster_name="default",follow="lake",state="{state}"'
         assert f"offsetmgr_followed_checkpoints{{{labels}}} 1.0" in metrics

@@ -1,0 +1,92 @@
+"""Checkpoints in S3, on a real S3 server of a package."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from actors import ActorSystem
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.spark import starting_offsets
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.files import open_files
+from offsetmgr.spark.follow import Follower
+from offsetmgr.spark.follow_settings import Follow
+from offsetmgr.types import TopicPartition
+from tests.service.support import local_over
+from tests.unit.spark.checkpoints import HEAD
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from offsetmgr.spark.files import Files
+
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket; the library finds its server and login in the environment."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "reader")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = f"lake-{port}"
+    try:
+        import fsspec  # noqa: PLC0415 -- its file system is made for this server
+
+        fsspec.filesystem("s3", skip_instance_cache=True).mkdir(name)
+        fsspec.filesystem("s3").clear_instance_cache()
+        yield f"s3://{name}/checkpoints"
+    finally:
+        server.stop()
+
+
+def write_batch(files: Files, number: int, end: int) -> None:
+    files.write("metadata", '{"id":"7d3d4a8e"}')
+    files.write(f"offsets/{number}", f'{HEAD}\n{{"orders":{{"0":{end}}}}}')
+    files.write(f"commits/{number}", "v1\n{}")
+
+
+@contextmanager
+def following(url: str) -> Iterator[MemoryCoordinator]:
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
+        coordinator.broker.create_topic("orders")
+        coordinator.broker.set_log(PLACE, 0, 1_000)
+        with local_over(coordinator) as client:
+            follower = Follower({"lake": Follow(url, "{name}", interval_s=0.1)}, client)
+            follower.start()
+            yield coordinator
+            assert [each.problem for each in follower.queries()] == [None]
+            follower.close()
+
+
+def test_checkpoints_in_s3_are_followed(bucket: str) -> None:
+    """Commands and ``starting_offsets(checkpoint=)`` read the same URLs, also as ``s3a:``."""
+    files = open_files(f"{bucket}/etl", None)
+    write_batch(files, 3, 30)
+
+    def committed(group: str = "etl") -> int | None:
+        found = coordinator.broker.committed(group).get(PLACE)
+        return None if found is None else found.offset
+
+    with following(f"{bucket}/*") as coordinator:
+        eventually(committed, 30)
+        for number in range(4, 9):
+            write_batch(files, number, number * 10)
+        eventually(committed, 80)
+        with local_over(coordinator) as client:
+            url = f"{bucket}/etl".replace("s3:", "s3a:")
+            start = starting_offsets(client, "none", ["orders"], checkpoint=url)
+    assert start == "earliest"
+    assert Checkpoint(f"{bucket}/etl").last_finished() == (8, {PLACE: 80})
