@@ -249,7 +249,7 @@ class Partitions:
                 return None
         # Before it is new, so that a signal handler in between has it sent, and after it.
         self._waiting[key] = None
-        if newest is not None and value.offset < newest.offset:
+        if rewind if newest is None else value.offset < newest.offset:
             # It may be the first of a recreated topic that nobody else has noticed yet, and what
             # follows is of that one, too.
             self._topic_ids.pop(key.topic, None)

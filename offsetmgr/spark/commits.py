@@ -274,7 +274,7 @@ class OffsetCommits:
         """
         wanted = self._subscription.offsets(snapshot)
         offsets = {key.topic_partition: offset for key, offset in wanted.items()}
-        topic_ids = {**self._committer.topic_ids, **self._client.topic_ids_of(wanted)}
+        topic_ids = self._committer.topic_ids_of(snapshot.run, wanted)
         read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
         if not (read_from or check_ends):
             return {}

@@ -69,7 +69,7 @@ _SHOWN_GROUPS: Final = 10
 _ERROR_CHARS: Final = 4_000
 
 _MAX_REMEMBERED: Final = 1_000
-"""Warnings that were logged, and managers that were stopped."""
+"""Warnings that were logged, and partitions of ended runs."""
 
 Ask: TypeAlias = "Callable[[], Snapshot | None]"
 """Returns how far a run is; None if it cannot say yet."""
@@ -190,8 +190,8 @@ class Committer:
         last try could not commit."""
         self._lost: set[ManagerKey] = set()
         """Of those, the managers whose uncommitted offset was logged."""
-        self.topic_ids: dict[ManagerKey, str] = {}
-        """Ids of the topics that stopped managers had committed for."""
+        self._topic_ids: dict[tuple[Run, ManagerKey], str] = {}
+        """Ids of the topics that ended runs have read."""
         self._overdue: set[str] = set()
         """Groups whose uncommitted offsets are logged at once."""
         self._retry_at = self._poll_at = self._look_at = 0.0
@@ -256,6 +256,24 @@ class Committer:
             else:
                 found.update((ManagerKey(group, *p), each.offset) for p, each in committed.items())
         return found
+
+    def topic_ids_of(self, run: Run, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
+        """Return the ids of the topics that the run has read ``keys`` from, where known."""
+        live = {key for key in keys if self._is_known(key.group, run)}
+        ended = {key: self._topic_ids.get((run, key), "") for key in keys if key not in live}
+        known = {**ended, **self._client.topic_ids_of(live)}
+        return {key: topic_id for key, topic_id in known.items() if topic_id}
+
+    def _is_known(self, group: str, run: Run) -> bool:
+        """Return True if the run has reported, and has not ended."""
+        return self._callers.get((group, run.query_id), ("",))[0] == run.run_id
+
+    def _remember(self, group: str, run: Run) -> None:
+        if len(self._topic_ids) > _MAX_REMEMBERED:
+            self._topic_ids.clear()
+        keys = [ManagerKey(group, *place) for place in self._groups[group].read_by(run.query_id)]
+        found = self._client.topic_ids_of(keys)
+        self._topic_ids.update({(run, key): topic_id for key, topic_id in found.items()})
 
     def warn_once(self, key: tuple[str, ...], message: str) -> None:
         """Log the first warning of each key."""
@@ -333,7 +351,8 @@ class Committer:
         by.unheard.pop(run, None)
         by.silent.pop(run, None)
         for group in by.groups.names():
-            if self._callers.get((group, run.query_id), ("",))[0] == run.run_id:
+            if self._is_known(group, run):
+                self._remember(group, run)
                 del self._callers[group, run.query_id]
             self._apply(by, group, self._groups[group].end(run), f"query {run.query_id}")
         report = self._reports.pop(run, None)
@@ -510,9 +529,6 @@ class Committer:
             self._unread.update({key: flushed.uncommitted.get(key) for key in keys})
             stopped = [key for key in keys if not self._may_commit(self._unread[key])]
             if stopped:
-                if len(self.topic_ids) > _MAX_REMEMBERED:
-                    self.topic_ids.clear()
-                self.topic_ids.update(self._client.topic_ids_of(stopped))
                 places = [key.topic_partition for key in stopped]
                 self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
             lost = keys if group in self._overdue else stopped

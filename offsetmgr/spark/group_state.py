@@ -180,7 +180,7 @@ class GroupState:
         if query is None or query.run_id != run.run_id or query.ended:
             return Decision()
         query.ended = True
-        read = self._read_by(run.query_id)
+        read = self.read_by(run.query_id)
         held = {each for each in read if len(self._offsets[each]) > 1 and not query.is_released}
         self._leave(run.query_id, [each for each in read if each not in held])
         self._queries.move_to_end(run.query_id)
@@ -199,7 +199,7 @@ class GroupState:
             query = self._queries[query_id]
             query.is_released = True
             if query.ended:
-                left += self._leave(query_id, self._read_by(query_id))
+                left += self._leave(query_id, self.read_by(query_id))
         return Decision(self._raised(left), unread=self._unread(left)) if found else None
 
     def _is_late(self, snapshot: Snapshot) -> bool:
@@ -228,13 +228,14 @@ class GroupState:
                 has_name = name is not None and before.name == name
                 if each == query_id or (has_name and (before.ended or before.session == session)):
                     before.ended = before.is_released = True
-                    left += self._leave(each, self._read_by(each))
+                    left += self._leave(each, self.read_by(each))
             query = self._queries[query_id] = _Query(run_id, name, session)
         query.timestamp = snapshot.timestamp
         query.batch_id = snapshot.batch_id
         return left, is_next
 
-    def _read_by(self, query_id: str) -> list[TopicPartition]:
+    def read_by(self, query_id: str) -> list[TopicPartition]:
+        """Return the partitions whose minimum the query counts in."""
         return [each for each, counting in self._offsets.items() if query_id in counting]
 
     def _leave(self, query_id: str, partitions: list[TopicPartition]) -> list[TopicPartition]:

@@ -322,7 +322,12 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
         left = result.uncommitted[KEY]
         assert (left.offset.offset, left.error.code) == (90, "TOPIC_RECREATED")
         assert "start the query with a new checkpoint" in str(left.error)
-    assert at(client) is None
+        assert at(client) is None
+        session.report(20, query="new")  # with a new checkpoint
+        again: Any = Query("new", partial(progress, 20, "new"))
+        again.isActive = False
+        assert commits.flush(again, WAIT_S).ok
+        assert at(client) == 20
 
 
 def test_a_flush_reports_offsets_of_stopped_managers(
