@@ -59,9 +59,9 @@ KEY: Final = ("g", "t", 0)
 INTERNAL: Final = {
     Factory: {"topic_ids"},
     ManagerHandle: set(),
-    OffsetClient: {"check_process", "report_query"},
+    OffsetClient: {"check_process", "report_query", "topic_ids_of"},
     RemoteManagerHandle: set(),
-    KafkaCoordinator: set(),
+    KafkaCoordinator: {"connect"},
 }
 """Methods called by handles, by the Spark functions, and at the interpreter's exit."""
 
@@ -109,6 +109,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
         "topics": {"topics": ["t"], "timeout": 0},
         "offsets_at": {"topics": ["t"], "at_ms": 0, "timeout": 0},
         "stable_ends": {"topics": ["t"], "timeout": 0},
+        "logs": {"topics": ["t"], "timeout": 0},
         "topic_names": {"timeout": 0},
         "watch_errors": {"on_error": print},
         "close": {"timeout": 0},
