@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[kafka]'
 """Write the messages of a topic to files in batches, and mark each batch once it is on disk.
 
 A batch that was written and not yet committed is written again after a crash: no message is lost.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", default="localhost:9092")
+    parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--group", default="orders-files")
     parser.add_argument("--folder", type=Path, default=Path("orders-files"))
@@ -30,7 +31,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     written = 0
-    with GroupConsumer(given.brokers, given.group, [given.topic]) as consumer:
+    with GroupConsumer(given.bootstrap_servers, given.group, [given.topic]) as consumer:
         for batch in consumer.batches(max_records=1000, max_wait_s=1.0):
             write(given.folder, batch)
             consumer.mark_messages(batch)

@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[sql]'
 """Orders into a table of PostgreSQL by a consumer, each exactly once.
 
 Rows and offsets are committed in one transaction, so a killed consumer leaves neither rows without
@@ -32,7 +33,7 @@ MESSAGES = Table("messages", TABLES, Column("value", Text))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--brokers", default="localhost:9092")
+    parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--group", default="orders-table")
     parser.add_argument("--database", default="postgresql+psycopg:///orders")
@@ -50,7 +51,8 @@ def main() -> None:
             connection.execute(insert(MESSAGES), rows)
 
     read = 0
-    with GroupConsumer(given.brokers, given.group, [given.topic], store=store) as consumer:
+    servers, topics = given.bootstrap_servers, [given.topic]
+    with GroupConsumer(servers, given.group, topics, store=store) as consumer:
         for batch in consumer.batches(max_records=500, max_wait_s=1.0):
             # Called again, in a new transaction, while the database fails.
             store.run(partial(write, batch))

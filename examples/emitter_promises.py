@@ -1,8 +1,9 @@
+# pip install 'offsetmgr[kafka,streams]'
 """Write prices into a table's topic with an emitter, and learn what has become of each."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from typing import TYPE_CHECKING
 
 from offsetmgr.streams import TopicManager, codecs, kafka_emitter
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
 
     from offsetmgr.answers import Written
 
-brokers, topic = sys.argv[1:] or ("localhost:9092", "prices")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--bootstrap-servers", default="localhost:9092")
+parser.add_argument("--topic", default="prices")
+given = parser.parse_args()
+servers, topic = given.bootstrap_servers, given.topic
 
-with TopicManager(brokers) as topics:
+with TopicManager(servers) as topics:
     topics.ensure_table(topic, 4)
 
 
@@ -27,7 +32,7 @@ def tell(written: Future[Written]) -> None:
 
 
 prices = {"bicycle": 499.0, "helmet": 59.0, "lamp": 25.0}
-with kafka_emitter(brokers, topic, codecs.Json(), default_headers={"from": b"example"}) as emitter:
+with kafka_emitter(servers, topic, codecs.Json(), default_headers={"from": b"example"}) as emitter:
     for product, price in prices.items():
         promise = emitter.emit(product, {"product": product, "price": price})
         promise.add_done_callback(tell)

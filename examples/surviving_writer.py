@@ -1,22 +1,31 @@
+# pip install 'offsetmgr[kafka]'
 """Write orders to a primary cluster, and to its backup while the primary is down.
 
-python surviving_writer.py localhost:9092 localhost:9192 orders
+Start two: ``offsetmgr dev-kafka --topic orders:4``, and the same with ``--port 9192``.  Stop the
+first while this writes.
 """
 
+from __future__ import annotations
+
+import argparse
 import json
 import logging
-import sys
 import time
 
 from offsetmgr.clusters import MultiClusterWriter, ProducerRecord, WriteErrors, WriterSettings
 
-west, east, topic = sys.argv[1:] or ("localhost:9092", "localhost:9192", "orders")
-ORDERS = 500
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--bootstrap-servers", default="localhost:9092", help="of the primary")
+parser.add_argument("--backup", default="localhost:9192", help="bootstrap servers of the backup")
+parser.add_argument("--topic", default="orders")
+parser.add_argument("--orders", type=int, default=500)
+given = parser.parse_args()
 logging.basicConfig(level=logging.INFO, format="%(message)s")  # a line for each change of cluster
 
+clusters = {"west": given.bootstrap_servers, "east": given.backup}
 settings = WriterSettings(fail_over_s=3, fail_back_s=30)
-with MultiClusterWriter({"west": west, "east": east}, topic, settings=settings) as writer:
-    for start in range(0, ORDERS, 10):
+with MultiClusterWriter(clusters, given.topic, settings=settings) as writer:
+    for start in range(0, given.orders, 10):
         orders = [
             ProducerRecord(json.dumps({"order_id": number, "amount": 5}), key=str(number % 100))
             for number in range(start, start + 10)

@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[server,spark,streams]'
 """A processor on Spark counts clicks, and a view of its table answers over HTTP meanwhile.
 
 In production the view is a process of its own, which any number of hosts may have:
@@ -6,6 +7,7 @@ In production the view is a process of its own, which any number of hosts may ha
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,9 +16,9 @@ import time
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pyspark
 from pyspark.sql import SparkSession
 
-from offsetmgr.devkafka import spark_kafka_jars
 from offsetmgr.streams import (
     Context,
     Processor,
@@ -31,7 +33,6 @@ from offsetmgr.streams import (
 )
 
 WAIT_S = 120.0
-PORT = 8742
 
 
 def count(ctx: Context, _url: str) -> None:
@@ -39,25 +40,26 @@ def count(ctx: Context, _url: str) -> None:
     ctx.set_value((ctx.value() or 0) + 1)
 
 
-def main(brokers: str, group: str, port: int) -> None:
+def main(servers: str, group: str, port: int) -> None:
     """Count some clicks, and ask for the counts over HTTP."""
     clicks, folder = f"{group}-clicks", tempfile.mkdtemp(prefix="clicks-")
-    jars = ",".join(map(str, spark_kafka_jars()))
-    spark = SparkSession.builder.config("spark.jars", jars).getOrCreate()
-    with TopicManager(brokers) as topics:
+    scala = "2.13" if pyspark.__version__ >= "4" else "2.12"
+    connector = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
+    spark = SparkSession.builder.config("spark.jars.packages", connector).getOrCreate()
+    with TopicManager(servers) as topics:
         topics.ensure_stream(clicks, 2)
         topics.ensure_table(group_table(group), 2)
     graph = define_group(group, input(clicks, codecs.String(), count), persist(codecs.Int64()))
     settings = ProcessorSettings(missing="earliest", buckets=4)
     serve = ["offsetmgr", "view", "serve", "--table", graph.table_topic, "--codec", "int64"]
     serve += ["--path", f"{folder}/view", "--listen", f"127.0.0.1:{port}"]
-    serve += ["--bootstrap-servers", brokers]
+    serve += ["--bootstrap-servers", servers]
     processor = Processor(
-        spark, graph, brokers, checkpoint=f"{folder}/checkpoint", settings=settings
+        spark, graph, servers, checkpoint=f"{folder}/checkpoint", settings=settings
     )
     with subprocess.Popen([sys.executable, "-m", *serve]) as view:
         try:
-            with processor, kafka_emitter(brokers, clicks, codecs.String()) as emitter:
+            with processor, kafka_emitter(servers, clicks, codecs.String()) as emitter:
                 for user in ("ann", "bob", "bob"):
                     emitter.emit_sync(user, "/cart", timeout=WAIT_S)
                 print(f"bob has clicked {clicks_of('bob', 2, port)} times")
@@ -81,6 +83,9 @@ def clicks_of(user: str, wanted: int, port: int) -> int:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:] or ["localhost:9092"]
-    name, own_port = given[1:3] if len(given) > 1 else ("click-counter", str(PORT))
-    main(given[0], name, int(own_port))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-servers", default="localhost:9092")
+    parser.add_argument("--group", default="click-counter")
+    parser.add_argument("--port", type=int, default=8742, help="of the view")
+    given = parser.parse_args()
+    main(given.bootstrap_servers, given.group, given.port)

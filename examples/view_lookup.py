@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[kafka,spark,streams]'
 """A Spark job that looks keys up in a view, on its executors; and the view as a DataFrame.
 
 The view's store is a folder, which any process on its host may read.  It has to be on the host of
@@ -6,7 +7,7 @@ each executor; here Spark is local.  Write the prices with emitter_promises.py f
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def main(brokers: str, topic: str) -> None:
+def main(servers: str, topic: str) -> None:
     """Price some orders."""
     path = tempfile.mkdtemp(prefix="prices-view-")
     spark = SparkSession.builder.getOrCreate()
@@ -34,7 +35,7 @@ def main(brokers: str, topic: str) -> None:
                 rows = map(prices.get, frame["product"])
                 yield frame.assign(price=[None if row is None else row["price"] for row in rows])
 
-    with View(brokers, topic, codecs.Json(), path) as view:
+    with View(servers, topic, codecs.Json(), path) as view:
         view.wait_until_running()
         schema = "order_id int, product string, price double"
         for order in orders.mapInPandas(priced, schema).sort("order_id").collect():
@@ -46,4 +47,8 @@ def main(brokers: str, topic: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ("localhost:9092", "prices")))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-servers", default="localhost:9092")
+    parser.add_argument("--topic", default="prices")
+    given = parser.parse_args()
+    main(given.bootstrap_servers, given.topic)

@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[spark]'
 """A windowed aggregation: the revenue of each hour, kept up to date while orders come in.
 
 Its sink is a table that is written by ``foreachBatch``: rows and the batch's number in one
@@ -9,32 +10,44 @@ so. The table keeps how many orders each batch has read, so the end tells how ma
 
 from __future__ import annotations
 
+import argparse
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import shop
+import pyspark
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
-from offsetmgr import OffsetClient
+from offsetmgr import OffsetClient, TopicPartition
 from offsetmgr.spark import batch_ranges, commit_offsets, starting_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
-    from offsetmgr import TopicPartition
+    from offsetmgr import Offsets
     from offsetmgr.spark import OffsetRange
 
+SCHEMA = "order_id BIGINT, placed_at TIMESTAMP, country STRING, product STRING, amount DOUBLE"
 GROUP = "revenue-by-hour"
 
 
 def main() -> None:
-    """Produce orders over some hours and keep the revenue of each."""
-    given = shop.arguments(__doc__)
-    spark = shop.session(given.master)
-    shop.place_orders(spark, given.brokers, given.topic, given.orders)
+    """Keep the revenue of each hour."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bootstrap-servers", default="localhost:9092")
+    parser.add_argument("--service", default="http://127.0.0.1:8741")
+    parser.add_argument("--topic", default="orders")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("revenue-by-hour"), help="for all results"
+    )
+    parser.add_argument("--batch-size", type=int, default=5_000, help="orders at a time")
+    given = parser.parse_args()
+    scala = "2.13" if pyspark.__version__ >= "4" else "2.12"
+    connector = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
+    spark = SparkSession.builder.config("spark.jars.packages", connector).getOrCreate()
     checkpoint = str(given.folder / "checkpoint")
     database = given.folder / "revenue.db"
     create(database)
@@ -56,14 +69,14 @@ def main() -> None:
         start = starting_offsets(client, GROUP, [given.topic], checkpoint=checkpoint)
         messages = (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", given.brokers)
+            .option("kafka.bootstrap.servers", given.bootstrap_servers)
             .option("subscribe", given.topic)
             .option("startingOffsets", start)
-            .option("maxOffsetsPerTrigger", max(1, given.orders // 2))
+            .option("maxOffsetsPerTrigger", given.batch_size)
             .load()
         )
         hours = (
-            shop.as_orders(messages)
+            as_orders(messages)
             .withWatermark("placed_at", "1 hour")
             .groupBy(F.window("placed_at", "1 hour").alias("window"))
             .agg(F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
@@ -80,7 +93,7 @@ def main() -> None:
             )
             query.awaitTermination()
             commits.flush(query)
-        shop.report_lag(client, GROUP, given.topic)
+        show_group(client, GROUP, given.topic)
     show(database)
 
 
@@ -103,6 +116,21 @@ def show(database: Path) -> None:
             total += orders
         (read,) = table.execute("SELECT COALESCE(SUM(read), 0) FROM batches").fetchone()
     print(f"{total:,} orders in {database}, {read - total:,} more came too late for their hour")
+
+
+def show_group(client: Offsets, group: str, topic: str) -> None:
+    """Print how far the group is, as every lag tool sees it now."""
+    committed = client.committed(group)
+    for partition, log in client.topics([topic])[topic].items():
+        entry = committed.get(TopicPartition(topic, partition))
+        offset = "nothing" if entry is None else entry.offset
+        print(f"{group}: {topic}/{partition}: {offset} committed of {log.high_watermark}")
+
+
+def as_orders(messages: DataFrame) -> DataFrame:
+    """Return Kafka's messages as orders."""
+    order = F.from_json(F.col("value").cast("string"), SCHEMA).alias("order")
+    return messages.select(order).select("order.*")
 
 
 if __name__ == "__main__":

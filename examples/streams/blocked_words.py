@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[streams]'
 """Mask words in comments: one group keeps the words, another looks them up."""
 
 from offsetmgr.streams import (
@@ -43,3 +44,9 @@ comments = define_group(
     lookup(WORDS, codecs.Json(bool)),
     output("clean-comments", codecs.String()),
 )
+
+SAMPLES = {
+    "block-word": [("spam", "true")],
+    "comments": [("bob", "no more spam please")],
+}
+"""Messages to see it with: keys and values by topic."""

@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[streams]'
 """Count the clicks of each user."""
 
 from offsetmgr.streams import Context, codecs, define_group, input, persist
@@ -13,3 +14,6 @@ graph = define_group(
     input("clicks", codecs.String(), count),
     persist(codecs.Int64()),
 )
+
+SAMPLES = {"clicks": [("ann", "/cart"), ("bob", "/cart"), ("bob", "/pay")]}
+"""Messages to see it with: keys and values by topic."""

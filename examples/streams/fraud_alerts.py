@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[streams]'
 """Find accounts that pass on what they receive: a loop tells the payee's row of a payment."""
 
 from dataclasses import dataclass
@@ -64,3 +65,11 @@ graph = define_group(
     persist(codecs.Json(Account)),
     output("fraud-alerts", codecs.Json(Account)),
 )
+
+SAMPLES = {
+    "payments": [
+        ("thief", '{"payee": "mule", "cents": 200000}'),
+        ("mule", '{"payee": "boss", "cents": 190000}'),
+    ]
+}
+"""Messages to see it with: keys and values by topic."""

@@ -1,3 +1,4 @@
+# pip install 'offsetmgr[streams]'
 """Add the country of their user to clicks: a stream joined with a table."""
 
 from dataclasses import dataclass
@@ -34,3 +35,9 @@ graph = define_group(
     join("profiles", codecs.Json(Profile)),
     output("country-clicks", codecs.Json(CountryClick)),
 )
+
+SAMPLES = {
+    "profiles": [("bob", '{"name": "Bob", "country": "CH"}')],
+    "clicks": [("bob", "/cart"), ("ann", "/pay")],
+}
+"""Messages to see it with: keys and values by topic."""

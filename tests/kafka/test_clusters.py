@@ -466,7 +466,8 @@ def test_the_example_survives_its_primary(
     clusters: dict[str, str], breakable_kafka: DevKafka, unique_name: str
 ) -> None:
     """Every order is in one of the two clusters, though the primary dies on the way."""
-    arguments = [sys.executable, str(EXAMPLE), clusters["west"], clusters["east"], unique_name]
+    options = ["--bootstrap-servers", clusters["west"], "--backup", clusters["east"]]
+    arguments = [sys.executable, str(EXAMPLE), *options, "--topic", unique_name]
     lines: list[str] = []
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

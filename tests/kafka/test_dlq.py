@@ -134,14 +134,11 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
 def test_the_order_processor(kafka: DevKafka, group: str) -> None:
     """The example processes the good orders; the bad one fails four times and is a letter."""
     create_topic(kafka, group, 4)
-    orders = [{"order_id": n, "amount": -1 if n == 3 else 5} for n in range(8)]
-    produce(kafka, group, *map(json.dumps, orders))
-    script = EXAMPLE.read_text().replace("localhost:9092", kafka.bootstrap_servers)
-    script = script.replace('"orders"', repr(group)).replace('"order-processor"', repr(group))
-    script = script.replace("(1, 5, 30)", "(0.1, 0.2, 0.3)")
+    options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", group, "--group", group]
+    options += ["--orders", "8", "--delays", "0.1", "0.2", "0.3"]
     process = subprocess.Popen(
         # A shell's background job ignores SIGINT, and so would its children.
-        ["env", "--default-signal=INT", sys.executable, "-u", "-c", script],
+        ["env", "--default-signal=INT", sys.executable, "-u", str(EXAMPLE), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -422,7 +422,7 @@ def test_the_example_marks_only_written_messages(
     filled(kafka, group, 40)
     example = Path(__file__).parents[2] / "examples" / "batch_writer.py"
     options = {
-        "--brokers": kafka.bootstrap_servers,
+        "--bootstrap-servers": kafka.bootstrap_servers,
         "--topic": group,
         "--group": group,
         "--folder": str(tmp_path),

@@ -40,7 +40,7 @@ GUIDES = [
         "tutorial",
     )
 ]
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 _WAIT_S = 900
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.devkafka.jars import cache_dir
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
 from tests.spark.test_processor import messages, send, table
@@ -32,12 +33,12 @@ def run(
 ) -> Callable[[str], None]:
     """Run a graph in this process, so that it finds the Spark that is there already."""
     assert spark is not None
-    monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run_graph(graph: str) -> None:
         checkpoint = str(tmp_path / graph.replace(":", "-"))
-        options = ["--brokers", kafka.bootstrap_servers, "--checkpoint", checkpoint]
-        command = ["stream_on_spark.py", graph, *options, "--available-now"]
+        options = ["--bootstrap-servers", kafka.bootstrap_servers, "--checkpoint", checkpoint]
+        options += ["--available-now", "--no-samples"]
+        command = ["stream_on_spark.py", graph, *options]
         monkeypatch.setattr(sys, "argv", command)
         runpy.run_path(str(EXAMPLES / "stream_on_spark.py"), run_name="__main__")
 
@@ -105,7 +106,11 @@ def test_the_counter_runs_on_executors_of_their_own(
     brokers = kafka.bootstrap_servers
     create_topic(kafka, "clicks", PARTITIONS)
     send(brokers, "clicks", [(f"user-{number % 50}", b"/") for number in range(1_000)])
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(f"spark.jars.ivy {cache_dir() / 'ivy-home'}\n")
     env = {
+        "SPARK_CONF_DIR": str(conf),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(sys.path),
         "SPARK_HOME": str(spark_home),
@@ -113,8 +118,8 @@ def test_the_counter_runs_on_executors_of_their_own(
     command = [
         *("env", *(f"{name}={value}" for name, value in env.items())),
         *(sys.executable, str(EXAMPLES / "stream_on_spark.py"), "click_counter:graph"),
-        *("--brokers", brokers, "--master", "local-cluster[2,1,1024]", "--available-now"),
-        *("--checkpoint", str(tmp_path / "checkpoint")),
+        *("--bootstrap-servers", brokers, "--master", "local-cluster[2,1,1024]"),
+        *("--available-now", "--no-samples", "--checkpoint", str(tmp_path / "checkpoint")),
     ]
     log = tmp_path / "driver.log"
     driver = WatchedProcess(command, cwd=tmp_path, log_path=log)

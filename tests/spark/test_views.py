@@ -108,11 +108,12 @@ def test_examples_of_an_emitter_and_of_a_lookup(
     run_example: RunExample, kafka: DevKafka, unique_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A Spark job finds what the emitter has written."""
-    run_example("emitter_promises", kafka.bootstrap_servers, unique_name)
+    options = ["--bootstrap-servers", kafka.bootstrap_servers, "--topic", unique_name]
+    run_example("emitter_promises", *options)
     said = capsys.readouterr().out
     assert said.count("written to partition") == 3
     assert "the pump is at offset" in said
-    run_example("view_lookup", kafka.bootstrap_servers, unique_name)
+    run_example("view_lookup", *options)
     said = capsys.readouterr().out
     assert "order 1: bicycle for 499.0" in said
     assert "order 3: rocket for None" in said
@@ -124,5 +125,6 @@ def test_example_of_a_view_beside_a_processor(
 ) -> None:
     """Counts of a processor are read over HTTP while it runs."""
     (port,) = free_ports(1)
-    run_example("view_beside_processor", kafka.bootstrap_servers, unique_name, str(port))
+    options = ["--bootstrap-servers", kafka.bootstrap_servers, "--group", unique_name]
+    run_example("view_beside_processor", *options, "--port", str(port))
     assert "bob has clicked 2 times" in capfd.readouterr().out

@@ -121,7 +121,7 @@ def test_the_example_stores_each_message_once(kafka: DevKafka, group: str, datab
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     options = {
-        "--brokers": kafka.bootstrap_servers,
+        "--bootstrap-servers": kafka.bootstrap_servers,
         "--topic": group,
         "--group": group,
         "--database": database,
