@@ -177,7 +177,7 @@ def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
     """Reading begins by ``missing=`` and is committed from there on, with one error."""
     filled(kafka, group, 20, partitions=1)
     commit(kafka, group, 1_000)
-    with Reader(kafka, group, kind, settings={"start": start}) as reader:
+    with Reader(kafka, group, kind, settings={"missing": start}) as reader:
         if start == "latest":
             wait_until(lambda: reader.consumer.poll(0.1) is None and reader.consumer.stats().errors)
             produce(kafka, group, range(20, 25), partitions=1)
@@ -267,7 +267,7 @@ def test_latest_loses_nothing_that_is_produced_after_the_start(
     """An idle partition over a restart; history is skipped, and a new partition is read whole."""
     create_topic(kafka, group, 2)
     produce(kafka, group, range(10), partitions=2)
-    latest: dict[str, Any] = {"start": "latest"}
+    latest: dict[str, Any] = {"missing": "latest"}
     refresh = {"topic.metadata.refresh.interval.ms": 1000}
     with Reader(kafka, group, kind, settings=latest) as reader:
         wait_until(lambda: reader.consumer.poll(0.1) is None and len(by(kafka, group)) == 2)
@@ -296,7 +296,7 @@ def test_two_members_that_start_together_with_latest_skip_the_history(
 ) -> None:
     """The first commit of one does not make the other take its partitions for new ones."""
     filled(kafka, group, 40)
-    latest: dict[str, Any] = {"start": "latest", "away_s": 0.0}
+    latest: dict[str, Any] = {"missing": "latest", "away_s": 0.0}
     with (
         Reader(kafka, group, "marks", settings=latest) as one,
         Reader(kafka, group, "marks", settings=latest) as two,
