@@ -232,7 +232,8 @@ def _kafka_error(
 ) -> OffsetManagerError:
     if key is None:
         return ServiceError(status, message, code)
-    info = error_info(int(data["kafka_code"]), code)
+    # Two names of the product's own share a number with codes of librdkafka.
+    info = error_info(int(data["kafka_code"]), code)._replace(name=code)
     hint = _line(data.get("hint") or "")
     detail = "" if hint == info.hint else hint
     offset = data.get("offset")
