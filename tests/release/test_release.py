@@ -123,6 +123,7 @@ def test_the_changelog_has_the_version_as_its_newest() -> None:
     assert newest[1] == VERSION
 
 
+@pytest.mark.chaos
 def test_each_extra_alone_does_its_work_or_names_the_missing_one(
     archives: Path, tmp_path: Path
 ) -> None:
