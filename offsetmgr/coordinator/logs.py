@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-LOOK_AGE_S: Final = 0.2
+LOOK_AGE_S: Final = 0.05
 """Age up to which a topic's id counts as seen just now."""
 
 _KEPT: Final = 10_000

@@ -243,7 +243,7 @@ class TestRaces:
 
     def test_a_look_comes_before_a_commit_unless_it_was_just_made(self) -> None:
         """Steady commits pay for one look in ``LOOK_AGE_S``."""
-        core = Core(commit_interval_s=LOOK_AGE_S / 10)
+        core = Core(commit_interval_s=LOOK_AGE_S / 10, latency_s=LOOK_AGE_S / 20)
         core.broker.create_topic("t")
         core.broker.set_log(tp(), 0, 1000)
         handle = core.spawn()
