@@ -1,4 +1,4 @@
-"""What the managers of one group share with each other and with user threads."""
+"""State that the managers of one group share with each other and with user threads."""
 
 from __future__ import annotations
 

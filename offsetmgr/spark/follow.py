@@ -11,6 +11,7 @@ import heapq
 import itertools
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from datetime import datetime, timezone
 from queue import SimpleQueue
@@ -233,7 +234,7 @@ class _Readers:
             self._do(task)
 
 
-class _Task:
+class _Task(ABC):
     """Something that is looked at again and again."""
 
     def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
@@ -246,8 +247,9 @@ class _Task:
         self.problem: str | None = None
         self.is_gone = False
 
+    @abstractmethod
     def look(self) -> None:
-        raise NotImplementedError
+        """Read what is new; called when it is due."""
 
     def failed(self, problem: str) -> None:
         self.follower.failures[self.follow_name] += 1

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
@@ -90,7 +91,7 @@ class Storage(Protocol):
         """Called once a partition has recovered its rows."""
 
 
-class _Notes:
+class _Notes(ABC):
     """Reads what a store keeps with its rows."""
 
     def offset(self, partition: int) -> int | None:
@@ -101,8 +102,9 @@ class _Notes:
         seen = self._meta_value(_SEEN)
         return None if seen is None else float(seen)
 
+    @abstractmethod
     def _meta_value(self, name: bytes) -> bytes | None:
-        raise NotImplementedError
+        """Return the value that is kept under ``name``."""
 
 
 class LmdbReader(_Notes):

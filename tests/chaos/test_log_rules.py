@@ -103,7 +103,7 @@ def test_offsets_of_their_own_logs_are_in_order() -> None:
 
 
 def test_a_planted_commit_of_a_former_log_is_found() -> None:
-    """Whether its number lies in the new log or beyond its end."""
+    """Its number may lie in the new log or beyond its end."""
     for offset in (120, 5_000):
         story = former(CREATED_S + 1, CREATED_S + 0.8, offset=offset)
         assert story.broken() == ["former log"]

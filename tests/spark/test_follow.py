@@ -32,7 +32,7 @@ def follow_once(topic: Topic, checkpoint: str, group: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_command_commits_what_a_query_has_finished(
+def test_the_command_commits_finished_batches(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str
 ) -> None:
     """A second run, without another batch, commits nothing and is no failure."""

@@ -134,7 +134,7 @@ def test_a_bad_checkpoint_is_one_bad_row(
     assert len(lines) == 1
 
 
-def test_a_group_that_is_no_name_is_one_bad_row(
+def test_an_invalid_group_name_is_one_bad_row(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
     WrittenCheckpoint(tmp_path / ("x" * 255)).batch(0, orders(5))

@@ -115,7 +115,7 @@ def test_skipped_numbers_are_found_by_a_list(watched: Watched) -> None:
     assert watched.look() is None
 
 
-def test_a_long_pause_is_no_gap(watched: Watched) -> None:
+def test_a_long_pause_leaves_no_gap(watched: Watched) -> None:
     """After a pause the next numbers may be removed; afterwards names are enough again."""
     watched.written.batch(0, orders(1))
     watched.look()
