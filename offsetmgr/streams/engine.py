@@ -73,7 +73,7 @@ class Engine:
         graph.validate()
         if nil_handling not in {"ignore", "process", "decode"}:
             fix = "give 'ignore', 'process' or 'decode'"
-            raise InvalidValueError("nil_handling", nil_handling, "is no way to handle nil", fix)
+            raise InvalidValueError("nil_handling", nil_handling, "is not a way to handle nil", fix)
         self.graph = graph
         self._nil_handling = nil_handling
         self._default_headers = dict(header_list(default_headers or {}))

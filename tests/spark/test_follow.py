@@ -35,7 +35,7 @@ def follow_once(topic: Topic, checkpoint: str, group: str) -> tuple[int, str]:
 def test_the_command_commits_finished_batches(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str
 ) -> None:
-    """A second run, without another batch, commits nothing and is no failure."""
+    """A second run, without another batch, commits nothing and is not a failure."""
     topic.produce(30)
     query = run(topic.read(spark, "earliest", 10), Collected(), checkpoint)
     assert follow_once(topic, checkpoint, group)[0] == 0

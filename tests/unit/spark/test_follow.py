@@ -64,7 +64,7 @@ def follow(path: Path, group: str = "etl") -> Follow:
 def test_many_checkpoints_are_named_by_the_star(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
-    """Also one that appears later; a folder that is no checkpoint is one bad row."""
+    """Also one that appears later; a folder that is not a checkpoint is one bad row."""
     WrittenCheckpoint(tmp_path / "a-v1").batch(3, orders(30))
     (tmp_path / "notes-v1").mkdir()
     with following(coordinator, follow(tmp_path / "*-v1", "etl-{name}")) as follower:
