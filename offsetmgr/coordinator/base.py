@@ -11,7 +11,7 @@ are checked, because librdkafka ends the process on some of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from actors import Future
 from offsetmgr.answers import CommitResult as CommitResult
@@ -34,6 +34,9 @@ _BATCH_BYTES: Final = 500_000
 _RECORD_BYTES: Final = 80
 """The most that a record takes in addition to its group, topic and metadata."""
 
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
 
 _UNSENT: Final = Failure(NOT_SENT, "not sent, as the request before it in this commit failed")
 
@@ -104,6 +107,21 @@ def live_members(group: str, members: Sequence[LiveMember]) -> str:
     return f"{text}; commit to another group or stop them"
 
 
+def or_fail(answer: Future[_R], callback: Callable[[_T], None]) -> Callable[[_T], None]:
+    """Return ``callback``, with whatever it raises as the answer.
+
+    Without an answer the group would stand still for good.
+    """
+
+    def call(argument: _T) -> None:
+        try:
+            callback(argument)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is the answer
+            answer.set_exception(error)
+
+    return call
+
+
 def commit_in_batches(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -121,7 +139,7 @@ def commit_in_batches(
 
     def send_next() -> None:
         if batches:
-            send(batches.pop(0)).add_done_callback(answered)
+            send(batches.pop(0)).add_done_callback(or_fail(committed, answered))
         else:
             committed.set(CommitResult(failures))
 

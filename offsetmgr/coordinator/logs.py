@@ -11,11 +11,11 @@ Brokers before 2.8 have no topic ids: there offsets are committed unseen.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from actors import Future
 from offsetmgr.codes import NOT_SENT, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,9 +30,6 @@ _KEPT: Final = 10_000
 """Topics whose ids are kept."""
 
 _NOT_ALLOWED: Final = 29
-
-_R = TypeVar("_R")
-_T = TypeVar("_T")
 
 TopicId: TypeAlias = "str | Failure"
 """Empty with a broker that has no topic ids."""
@@ -78,12 +75,12 @@ class LogGuard:
             if asked:
                 left_s = max(by_s - self._now(), 0.001)
                 sent = self._coordinator.fetch(group, asked, left_s)
-                sent.add_done_callback(_or_fail(answer, fetched))
+                sent.add_done_callback(or_fail(answer, fetched))
             else:
                 answer.set(FetchResult({}, failures))
 
         topics = {partition.topic for partition in partitions}
-        self._look(topics, -1.0, timeout_s, _or_fail(answer, looked))
+        self._look(topics, -1.0, timeout_s, or_fail(answer, looked))
         return answer
 
     def commit(
@@ -119,11 +116,11 @@ class LogGuard:
             if good:
                 left_s = max(by_s - self._now(), 0.001)
                 sent = self._coordinator.commit(group, good, left_s)
-                sent.add_done_callback(_or_fail(answer, committed))
+                sent.add_done_callback(or_fail(answer, committed))
             else:
                 answer.set(CommitResult(failures))
 
-        self._look(guarded, LOOK_AGE_S, timeout_s, _or_fail(answer, looked))
+        self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked))
         return answer
 
     def _look(
@@ -194,18 +191,6 @@ class LogGuard:
             sent = Future()
             sent.set_exception(error)
         sent.add_done_callback(answered)
-
-
-def _or_fail(answer: Future[_R], callback: Callable[[_T], None]) -> Callable[[_T], None]:
-    """Return ``callback``, with whatever it raises as the answer."""
-
-    def call(argument: _T) -> None:
-        try:
-            callback(argument)
-        except Exception as error:  # noqa: BLE001 -- without an answer the group would stand still
-            answer.set_exception(error)
-
-    return call
 
 
 def _unreadable(topic_id: TopicId) -> Failure | None:

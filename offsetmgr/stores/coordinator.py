@@ -10,6 +10,7 @@ from actors import Future, MonotonicClock, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
 from offsetmgr.client.offsets import by_group
 from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, Fault
+from offsetmgr.coordinator.base import or_fail
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
@@ -116,7 +117,7 @@ class StoreCoordinator:
             answer.set({topic: "" if _is_away(topic_id) else topic_id for topic, topic_id in found})
 
         wait_s = min(timeout_s, LOOK_S)
-        self._kafka.topic_ids(topics, wait_s).add_done_callback(answered)
+        self._kafka.topic_ids(topics, wait_s).add_done_callback(or_fail(answer, answered))
         return answer
 
     def release(self, group: str) -> None:

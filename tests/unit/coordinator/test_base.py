@@ -89,6 +89,18 @@ def test_a_refused_partition_does_not_stop_other_batches() -> None:
     assert {where for each in broker.sent for where in each} == offsets.keys()
 
 
+def test_a_batch_that_cannot_be_sent_ends_the_commit() -> None:
+    """Also a later one, which is sent once the one before it is answered."""
+
+    def send(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
+        if TopicPartition("t", 0) not in offsets:
+            raise RuntimeError("no more threads")
+        return Broker().send(offsets)
+
+    with pytest.raises(RuntimeError, match="no more threads"):
+        commit_in_batches("g", offsets_of([600] * 2_000), send).get(timeout=0)
+
+
 def test_many_members_are_counted() -> None:
     """At most ten members are named, the others counted."""
     text = live_members("g", [LiveMember(f"c{n}", f"/10.0.0.{n}") for n in range(12)])
