@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 
 from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
+from offsetmgr.consumer.ack_messages import AckMessage
 from offsetmgr.consumer.ack_work import AckSettings
 from offsetmgr.consumer.acks import AckConsumer
 from offsetmgr.consumer.base import LONG_S, MessageReader
-from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.group import GroupConsumer
 from offsetmgr.consumer.pool import check_pool
 from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats
@@ -545,7 +545,7 @@ class _ReaderConsumer(GroupConsumer):
 
     def position(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
-        return self._work.marks.end_from(topic_partition, offset)
+        return self._work.end_from(topic_partition, offset)
 
     def _fill(self, timeout_s: float) -> None:
         waiting = self._work.waiting

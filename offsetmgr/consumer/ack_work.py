@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from itertools import count
+from math import ceil, inf
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from offsetmgr.codes import OFFSET_CHANGED, error_info
-from offsetmgr.consumer.deliveries import AckFunctions, AckMessage, Claim, Deliveries
+from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.member import SLICE_S, Start
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.errors import (
-    KafkaRequestError,
-    ManagerStoppedError,
-    MessageError,
-)
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError, MessageError
 from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
     OffsetAndMetadata,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.answers import Written
-    from offsetmgr.consumer.deliveries import PartitionProgress
+    from offsetmgr.consumer.ack_messages import PartitionProgress
     from offsetmgr.consumer.member import Member
 
 _BLOCKED_S: Final = 0.01
@@ -84,42 +83,75 @@ class AckSettings(ConsumerSettings):
 
 
 class AckWork:
-    """Messages on their way to an application that acknowledges each; for any thread."""
+    """Messages on their way to an application that acknowledges each; for any thread.
+
+    A message waits until it is due and its partition has room for one more; then it is ready, then
+    in work, then acknowledged, or delayed until it is ready once more.
+    """
 
     member: Member
 
-    def __init__(self, settings: AckSettings, cluster: str, retries: RetryProducer | None) -> None:
+    def __init__(
+        self,
+        settings: AckSettings,
+        cluster: str,
+        retries: RetryProducer | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``cluster`` is that of messages."""
         self.cluster = cluster
         self.retries: Final = retries
         self.closing = False
         self.settings: Final = settings
+        self.paused: Collection[TopicPartition] = ()
+        self._now_s = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiters = 0  # threads that wait for `_changed`
-        self._deliveries = Deliveries(settings.ack_timeout_s)
-        self._blocked: set[TopicPartition] = set()
+        self._claims: dict[TopicPartition, Claim] = {}
+        self._ready: deque[AckMessage] = deque()
+        self._in_work: dict[AckMessage, float] = {}  # with their time-outs, which rise
+        self._rejected: set[AckMessage] = set()  # on their way to a retry topic
+        self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
+        self._numbers = count()
         self._usual_bytes = 0
 
     @property
     def pending(self) -> int:
+        """Messages that were delivered and are not acknowledged."""
         with self._lock:
-            return self._deliveries.pending
+            return self._pending()
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         with self._lock:
-            return self._deliveries.progress(time.time())
+            return {
+                each: claim.progress(time.time()) for each, claim in sorted(self._claims.items())
+            }
 
     # Acks
 
     def acknowledge(self, message: AckMessage) -> None:
+        """Take in an ack; that of an earlier delivery counts as well: the message was processed."""
+        claim = message.claim
         with self._lock:
-            self._deliveries.acknowledge(message)
+            self._in_work.pop(message, None)
+            if self._rejected:
+                self._rejected.discard(message)
+            if not claim.released and claim.tracker.acknowledge(message.at):
+                claim.bytes -= message.size
             if self._waiters:
                 self._changed.notify_all()
 
     def acknowledge_up_to(self, message: AckMessage) -> None:
+        """Acknowledge ``message`` and all messages before it in its partition."""
+        claim = message.claim
         with self._lock:
-            self._deliveries.acknowledge_up_to(message)
+            if claim.released:
+                return
+            done = claim.tracker.acknowledge_up_to(message.at)
+            claim.bytes -= sum(each.size for each in done)
+            self._ready = deque(m for m in self._ready if m.is_pending)
+            self._in_work = {m: due_s for m, due_s in self._in_work.items() if m.is_pending}
             self._changed.notify_all()
 
     def reject(
@@ -128,8 +160,10 @@ class AckWork:
         if delay is not None:
             check_timeout(delay, "delay")
         with self._lock:
-            if not self._deliveries.reject(message):
+            was_in_work = self._in_work.pop(message, None) is not None
+            if not was_in_work or not message.is_pending:
                 return
+            self._rejected.add(message)
         if self.retries is None:
             self._redeliver(message, self.settings.nack_delay_s if delay is None else delay)
             return
@@ -150,22 +184,29 @@ class AckWork:
             self._redeliver(message, self.settings.nack_delay_s)
 
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
+        claim, due_s = message.claim, self._now_s() + delay_s
         given_up = message.tries >= self.settings.max_tries
         with self._lock:
+            self._rejected.discard(message)
             if given_up:
-                self._deliveries.give_up(message)
-            else:
-                self._deliveries.redeliver(message, time.monotonic() + delay_s)
+                claim.given_up.add(message.at)
+            elif message.is_pending and not claim.releasing:
+                again = AckMessage(message.raw, claim, message.tries + 1, message.first)
+                heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
             self._changed.notify_all()
         if given_up:
             text = f"{message!r} is not delivered again: no try has acknowledged it"
             self.member.report(MessageError(text, *message.place), "gave up a message")
 
     def abandon(self) -> None:
-        """Wait no longer for messages in work, for which ``dwell_s`` is over, and report them."""
+        """Wait no longer for messages in work, for which ``dwell_s`` is over, and report them.
+
+        A late ack of them still counts.
+        """
         with self._lock:
-            undone = self._deliveries.in_work()
-            self._deliveries.abandon()
+            undone = self._of(self._claims)
+            self._in_work.clear()
+            self._rejected.clear()
         if undone:
             dwell_s = self.settings.dwell_s
             text = f"not done within {dwell_s:g} s and not committed: {listed(undone)}"
@@ -178,7 +219,7 @@ class AckWork:
             if self.closing:
                 return False
             self.closing = True
-            self._wait(lambda: not self._deliveries.in_work(None), timeout_s)
+            self._wait(lambda: not self._of(self._claims), timeout_s)
         return True
 
     # Called in the thread that polls
@@ -186,56 +227,55 @@ class AckWork:
     def receive(self, messages: Sequence[Message]) -> None:
         retry_topics = self.retries.topics if self.retries is not None else {}
         with self._lock:
-            now_s = time.monotonic()
+            now_s = self._now_s()
             place: tuple[str | None, int | None] = "", -1
             claim: Claim | None = None
             for message in messages:
                 before, place = place, (message.topic(), message.partition())
                 if place != before:
-                    claim = self._deliveries.claim_of(place)
-                    self._check_ranges(claim)
+                    claim = self._claim_of(place)
                 if claim is None:
                     continue
                 stage = retry_topics.get(place[0] or "")
                 if stage is None or self.retries is None:
-                    self._deliveries.add(AckMessage(message, claim), now_s, now_s)
+                    self._add(AckMessage(message, claim), now_s, now_s)
                 else:
                     retried = read_retried(message, stage, time.time(), self.retries.longest_s)
                     due_s = now_s + retried.due_s - time.time()
                     again = AckMessage(message, claim, retried.tries + 1, retried.first)
-                    self._deliveries.add(again, due_s, now_s)
-            count, size = self._deliveries.unfinished
-            if count:
-                self._usual_bytes = size // count
+                    self._add(again, due_s, now_s)
+            number, size = self._unfinished()
+            if number:
+                self._usual_bytes = size // number
             self._pause_blocked()
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
         with self._lock:
-            claim = self._deliveries.claim_of(topic_partition)
-            self._check_ranges(claim)
+            claim = self._claim_of(topic_partition)
             if claim is not None:
                 claim.reach_end(end)
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        functions = AckFunctions(self.cluster, self.acknowledge, self.reject)
         bare = self.settings.metadata == "kafka-pixy"
         with self._lock:
+            self._release(starts)
             for each, (committed, start) in starts.items():
-                self._blocked.discard(each)
                 try:
-                    claim = Claim(functions, each, committed, start=start, bare=bare)
+                    claim = Claim(self, each, committed, start=start, bare=bare)
                 except ValueError as problem:
                     offset = 0 if committed is None else committed.offset
-                    claim = Claim(functions, each, OffsetAndMetadata(offset), bare=bare)
+                    claim = Claim(self, each, OffsetAndMetadata(offset), bare=bare)
                     self._report_metadata(claim, str(problem))
-                self._deliveries.claim(claim)
+                self._claims[each] = claim
 
-    def _check_ranges(self, claim: Claim | None) -> None:
-        """Ignore acknowledged ranges that were committed and are not of this log."""
+    def _claim_of(self, place: tuple[str | None, int | None]) -> Claim | None:
+        """Return a claim; acknowledged ranges that were committed for another log are dropped."""
+        claim = self._claims.get(cast("TopicPartition", place))
         if claim is not None and not claim.checked:
             end = self.member.log_end(claim.topic_partition)
             if end is not None and claim.drop_ranges_beyond(end):
                 self._report_metadata(claim, f"it has acks beyond the log's end {end}")
+        return claim
 
     def _report_metadata(self, claim: Claim, problem: str) -> None:
         offset, (topic, partition) = claim.tracker.offset, claim.topic_partition
@@ -250,46 +290,56 @@ class AckWork:
 
     def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
         with self._lock:
-            self._deliveries.begin_release(partitions)
-            self._wait(lambda: not self._deliveries.in_work(partitions), timeout_s)
+            self._begin_release(partitions)
+            self._wait(lambda: not self._of(partitions), timeout_s)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         with self._lock:
-            self._deliveries.release(partitions)
-            self._blocked.difference_update(partitions)
+            self._release(partitions)
 
     def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        found = {}
         with self._lock:
-            return self._deliveries.positions()
+            for topic_partition, claim in self._claims.items():
+                if claim.begun:
+                    position, known = claim.tracker.position, claim.committed
+                    if known is None or position[:2] != known[:2]:
+                        found[topic_partition] = position
+        return found
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         with self._lock:
-            self._deliveries.committed(offsets)
+            for topic_partition in self._claims.keys() & offsets.keys():
+                self._claims[topic_partition].committed = offsets[topic_partition]
 
     # Reading
 
     def next(self) -> AckMessage | None:
+        """Take the next ready message into work."""
         with self._lock:
-            return None if self.closing else self._deliveries.next(time.monotonic())
+            message = self._next_ready()
+            if message is not None:
+                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
+            return message
 
     def next_queued(self) -> AckMessage | None:
-        """Return a message that a worker will begin later."""
+        """Return the next ready message, which a worker will begin later."""
         with self._lock:
-            return None if self.closing else self._deliveries.next_ready()
+            return self._next_ready()
 
     def begin(self, message: AckMessage) -> bool:
         """Take a message into work; False if it must not be handled any more."""
         with self._lock:
-            return not self.closing and self._deliveries.begin(message, time.monotonic())
+            good = not (self.closing or message.claim.releasing) and message.is_pending
+            if good:
+                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
+            return good
 
     def fill(self, timeout_s: float) -> None:
         """Read messages, and make ready what is due or has room."""
+        overdue, due_s = self.refresh()
         with self._lock:
-            now_s = time.monotonic()
-            self._deliveries.refresh(now_s)
-            self._pause_blocked()
-            overdue = self._deliveries.overdue(now_s)
-            due_in_s = self._deliveries.next_due_s() - now_s
+            due_in_s = due_s - self._now_s()
             # A due message that waits for room all the same waits for an ack.
             wait_s = min(timeout_s, SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
             room = self._room()
@@ -302,21 +352,109 @@ class AckWork:
             with suppress(ManagerStoppedError):
                 self.member.wait_for(min(_PREFETCH, room), wait_s)
 
+    def refresh(self) -> tuple[list[AckMessage], float]:
+        """Make ready what has room and is due.
+
+        Returns the messages in work whose ack has timed out, and when others will be due, infinity
+        where none waits for a time.
+        """
+        with self._lock:
+            now_s, due_s = self._now_s(), inf
+            for claim in self._claims.values():
+                waiting = claim.waiting
+                while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1]):
+                    waiting.popleft()
+                    claim.pass_over_end()
+                if waiting:
+                    due_s = min(due_s, waiting[0][0])
+            while self._delayed and self._delayed[0][0] <= now_s:
+                self._ready.append(heapq.heappop(self._delayed)[2])
+            if self._delayed:
+                due_s = min(due_s, self._delayed[0][0])
+            self._pause_blocked()
+            overdue = []
+            for message, timeout_s in self._in_work.items():
+                if timeout_s > now_s:
+                    break
+                overdue.append(message)
+            return overdue, due_s
+
+    # With the lock
+
+    def _pending(self) -> int:
+        return sum(claim.tracker.pending for claim in self._claims.values())
+
+    def _unfinished(self) -> tuple[int, int]:
+        """Return number and size of all messages that were read and are not acknowledged."""
+        claims = self._claims.values()
+        waiting = sum(len(claim.waiting) for claim in claims)
+        return self._pending() + waiting, sum(claim.bytes for claim in claims)
+
+    def _of(self, partitions: Collection[TopicPartition]) -> list[AckMessage]:
+        """Return the messages of ``partitions`` that the application has in work."""
+        return [
+            message
+            for message in (*self._in_work, *self._rejected)
+            if message.claim.topic_partition in partitions and message.is_pending
+        ]
+
+    def _begin_release(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out no more messages of ``partitions``; those in work can be acknowledged still."""
+        for claim in (self._claims[each] for each in partitions if each in self._claims):
+            claim.releasing = True
+            claim.bytes -= sum(each.size for _, each in claim.waiting)
+            claim.waiting.clear()
+        self._ready = deque(each for each in self._ready if not each.claim.releasing)
+        self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
+        heapq.heapify(self._delayed)
+
+    def _release(self, partitions: Collection[TopicPartition]) -> None:
+        self._begin_release(partitions)
+        for claim in (self._claims.pop(each) for each in partitions if each in self._claims):
+            claim.released = True
+        self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m.claim.released}
+        self._rejected = {each for each in self._rejected if not each.claim.released}
+        self._pause_blocked()
+
+    def _add(self, message: AckMessage, due_s: float, now_s: float) -> None:
+        """Take in a message that was read, in the order of its partition."""
+        claim = message.claim
+        if not claim.releasing:
+            claim.bytes += message.size
+            if claim.waiting or due_s > now_s or not self._deliver(message):
+                claim.waiting.append((due_s, message))
+
+    def _deliver(self, message: AckMessage) -> bool:
+        """Make a message ready, unless it is acknowledged; False where it has no room."""
+        claim = message.claim
+        claim.begin(message.at)
+        tracker = claim.tracker
+        if not tracker.has_room:
+            return False
+        if tracker.deliver(message.at, message):
+            self._ready.append(message)
+        else:
+            claim.bytes -= message.size
+        return True
+
+    def _next_ready(self) -> AckMessage | None:
+        while self._ready and not self.closing:
+            message = self._ready.popleft()
+            # One that is delivered again may be acknowledged by now.
+            if message.tries == 1 or message.is_pending:
+                return message
+        return None
+
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""
-        left = self.settings.max_pending_bytes - self._deliveries.unfinished[1]
+        left = self.settings.max_pending_bytes - self._unfinished()[1]
         # The size of the first message of all is not known.
         by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
-        return min(self.settings.max_pending - self._deliveries.pending, by_size)
+        return min(self.settings.max_pending - self._pending(), by_size)
 
     def _pause_blocked(self) -> None:
         """Pause the partitions whose messages wait; others go on."""
-        blocked = self._deliveries.blocked()
-        for each in blocked - self._blocked:
-            self.member.pause(each)
-        for each in self._blocked - blocked:
-            self.member.resume(each)
-        self._blocked = blocked
+        self.paused = {each for each, claim in self._claims.items() if claim.waiting}
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         self._waiters += 1

@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from offsetmgr.consumer.ack_messages import AckMessage
 from offsetmgr.consumer.ack_work import AckSettings, AckWork
 from offsetmgr.consumer.base import MessageReader
-from offsetmgr.consumer.deliveries import AckMessage
 from offsetmgr.consumer.pool import OrderedBy, Pool
 from offsetmgr.consumer.retry import RetryProducer
 from offsetmgr.errors import InvalidValueError
@@ -16,7 +16,7 @@ from offsetmgr.errors import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from offsetmgr.consumer.deliveries import PartitionProgress
+    from offsetmgr.consumer.ack_messages import PartitionProgress
     from offsetmgr.consumer.member import Work
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription

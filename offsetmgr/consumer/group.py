@@ -31,16 +31,10 @@ BUFFERED: Final = 1_000
 _LOOK_S: Final = 0.005
 
 
-class _MarkedWork(ABC):
+class _MarkedWork(Marks, ABC):
     """Messages on their way to an application that marks them."""
 
     member: Member
-
-    def __init__(self) -> None:
-        self.marks = Marks()
-        self.reach_end = self.marks.reach_end
-        self.to_commit = self.marks.to_commit
-        self.committed = self.marks.committed
 
     @abstractmethod
     def drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -49,13 +43,6 @@ class _MarkedWork(ABC):
     @abstractmethod
     def in_work(self, partitions: Collection[TopicPartition]) -> bool:
         """Return True while the application has messages of ``partitions`` in work."""
-
-    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        self.marks.claim(starts)
-
-    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.drop([topic_partition])
-        self.marks.restart(topic_partition, offset)
 
     def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
         self.drop(partitions)
@@ -66,22 +53,24 @@ class _MarkedWork(ABC):
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self.drop(partitions)
-        self.marks.release(partitions)
+        super().release(partitions)
 
 
 class MarkedStream(_MarkedWork):
     """The messages of all partitions as one stream."""
 
+    paused: Collection[TopicPartition] = ()
+
     def __init__(self) -> None:
         super().__init__()
-        self._lock = threading.Lock()
+        self._order = threading.Lock()
         self.waiting: deque[Message] = deque()
         """Received, and not handed out yet."""
         self._in_work: Sequence[Message] = ()  # what the application got last
 
     def next(self) -> Message | None:
         """Hand out a message; the one before is no longer in work."""
-        with self._lock:
+        with self._order:
             if not self.waiting:
                 self._in_work = ()
                 return None
@@ -90,7 +79,7 @@ class MarkedStream(_MarkedWork):
             return message
 
     def next_batch(self, most: int) -> list[Message]:
-        with self._lock:
+        with self._order:
             batch = [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
             self._in_work = batch.copy()
         return batch
@@ -101,19 +90,23 @@ class MarkedStream(_MarkedWork):
 
     def clear(self) -> None:
         """Drop what was received and is not handed out."""
-        with self._lock:
+        with self._order:
             self.waiting.clear()
 
     def receive(self, messages: Sequence[Message]) -> None:
-        self.marks.receive(messages)
-        with self._lock:
+        super().receive(messages)
+        with self._order:
             self.waiting.extend(messages)
+
+    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
+        self.drop([topic_partition])
+        super().restart(topic_partition, offset)
 
     def in_work(self, partitions: Collection[TopicPartition]) -> bool:
         return any(_place(each) in partitions for each in self._in_work)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        with self._lock:
+        with self._order:
             self.waiting = deque(each for each in self.waiting if _place(each) not in partitions)
 
 
@@ -139,7 +132,7 @@ class GroupConsumer(Markable, MessageReader[Message]):
     ) -> tuple[Work, Subscription]:
         del kafka, group, settings
         self._work = MarkedStream()
-        self._mark = self._work.marks.mark
+        self._mark = self._work.mark
         return self._work, subscription
 
     def _next(self) -> Message | None:
@@ -167,22 +160,23 @@ class PartitionStream:
     """
 
     def __init__(self, topic_partition: TopicPartition, member: Member) -> None:
-        self._topic_partition = topic_partition
+        self.topic_partition = topic_partition
         self._member = member
         self._changed = threading.Condition()
         self._waiting: deque[Message] = deque()
-        self._paused = False
         self._ended = False
+        self.paused = False
+        """True while no more of the partition is to be received."""
         self.in_work = False
         """True while the application has a message."""
 
     @property
     def topic(self) -> str:
-        return self._topic_partition.topic
+        return self.topic_partition.topic
 
     @property
     def partition(self) -> int:
-        return self._topic_partition.partition
+        return self.topic_partition.partition
 
     @property
     def ended(self) -> bool:
@@ -191,7 +185,7 @@ class PartitionStream:
 
     def high_water_mark(self) -> int | None:
         """Return the end of the partition at the last fetch; None before the first."""
-        return self._member.high_watermarks.get(self._topic_partition)
+        return self._member.high_watermarks.get(self.topic_partition)
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self._next()) is not None:
@@ -199,7 +193,7 @@ class PartitionStream:
 
     def close(self) -> None:
         """Read no more; the partition stays with this member until the consumer is closed."""
-        self._member.pause(self._topic_partition)
+        self.paused = True
         self.end()
 
     def _next(self) -> Message | None:
@@ -211,9 +205,8 @@ class PartitionStream:
                 return None
             message = self._waiting.popleft()
             self.in_work = True
-            if self._paused and len(self._waiting) <= BUFFERED // 2:
-                self._paused = False
-                self._member.resume(self._topic_partition)
+            if len(self._waiting) <= BUFFERED // 2:
+                self.paused = False
             return message
 
     # For the consumer
@@ -230,16 +223,13 @@ class PartitionStream:
                 return
             self._waiting.extend(messages)
             self._changed.notify()
-            if len(self._waiting) >= BUFFERED and not self._paused:
-                self._paused = True
-                self._member.pause(self._topic_partition)
+            self.paused = self.paused or len(self._waiting) >= BUFFERED
 
     def clear(self) -> None:
         """Drop what waits: the partition has a new log."""
         with self._changed:
             self._waiting.clear()
-            self._paused = False
-        self._member.resume(self._topic_partition)
+            self.paused = self._ended
 
     def end(self) -> None:
         """End the iteration."""
@@ -258,8 +248,12 @@ class PartitionStreams(_MarkedWork):
         """Streams as their partitions are claimed; None once no more come."""
         self._streams: dict[tuple[object, object], PartitionStream] = {}
 
+    @property
+    def paused(self) -> Collection[TopicPartition]:
+        return [each.topic_partition for each in self._streams.values() if each.paused]
+
     def receive(self, messages: Sequence[Message]) -> None:
-        self.marks.receive(messages)
+        super().receive(messages)
         found: defaultdict[tuple[object, object], list[Message]] = defaultdict(list)
         for message in messages:
             found[message.topic(), message.partition()].append(message)
@@ -276,7 +270,7 @@ class PartitionStreams(_MarkedWork):
             self.new.put(stream)
 
     def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.marks.restart(topic_partition, offset)
+        super().restart(topic_partition, offset)
         self._streams[topic_partition].clear()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -307,7 +301,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
     ) -> tuple[Work, Subscription]:
         del kafka, settings
         self._work = PartitionStreams()
-        self._mark = self._work.marks.mark
+        self._mark = self._work.mark
         self._reader = threading.Thread(target=self._read, name=f"partitions-{group}", daemon=True)
         return self._work, subscription
 

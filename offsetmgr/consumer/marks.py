@@ -16,7 +16,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -163,15 +163,15 @@ class Marks:
                     self._marked[each] = (offset, "")
                     self._uncommitted.add(each)
 
-    def restart(self, place: Place, offset: int) -> None:
+    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
         """Begin again with a new log, to be committed from ``offset`` on."""
         with self._lock:
-            self._forget(place)
-            self._marked[place] = (offset, "")
-            self._uncommitted.add(place)
-            self._restarted.add(place)
+            self._forget(topic_partition)
+            self._marked[topic_partition] = (offset, "")
+            self._uncommitted.add(topic_partition)
+            self._restarted.add(topic_partition)
 
-    def release(self, partitions: Iterable[Place]) -> None:
+    def release(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the marks of partitions: another member may be further."""
         with self._lock:
             for each in partitions:
@@ -200,10 +200,10 @@ class Marks:
         self._received[place] = offset + 1
         self._ends.pop(place, None)
 
-    def reach_end(self, place: Place, end: int) -> None:
+    def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
         """Take in that a partition has no further message before ``end``."""
-        if end > self._received.get(place, 0):
-            self._ends[place] = end
+        if end > self._received.get(topic_partition, 0):
+            self._ends[topic_partition] = end
 
     def end_from(self, place: Place, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""

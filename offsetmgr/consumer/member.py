@@ -119,6 +119,10 @@ class Work(Protocol):
     member: Member
     """Set before any call."""
 
+    @property
+    def paused(self) -> Collection[TopicPartition]:
+        """Partitions of which nothing is to be received from the next poll on."""
+
     def receive(self, messages: Sequence[Message]) -> None:
         """Take in messages of claimed partitions, in their order."""
 
@@ -196,7 +200,6 @@ class Member:
         self._polled_away = False  # the member's own thread handed over messages
         self._released_in_poll: set[TopicPartition] = set()
         self._paused: frozenset[TopicPartition] = frozenset()
-        self._held: set[TopicPartition] = set()  # to be paused until `resume`
         self._doubts: dict[TopicPartition, int | None] = {}
         """Partitions whose offset is not in their log; None if their topic was recreated."""
         self._settle_at_s = self._watch_at_s = self._look_at_s = self._polled_at_s
@@ -264,13 +267,6 @@ class Member:
         if self.ended.is_set():
             stopped = ManagerStoppedError(f"the consumer of group {self.group} is closed")
             raise stopped if self._closed or self._fatal is None else self._fatal
-
-    def pause(self, topic_partition: TopicPartition) -> None:
-        """Receive no more of a partition from the next poll on, until ``resume``."""
-        self._held.add(topic_partition)
-
-    def resume(self, topic_partition: TopicPartition) -> None:
-        self._held.discard(topic_partition)
 
     def log_end(self, topic_partition: TopicPartition) -> int | None:
         """Return the end of a log at its last fetch; None before.  For ``Work`` alone."""
@@ -425,7 +421,7 @@ class Member:
                 log.exception("group %s: the member's own thread failed, and goes on", self.group)
 
     def _pause_and_resume(self, *, away: bool) -> None:
-        wanted = self.assigned if away else self.assigned & self._held
+        wanted = self.assigned if away else self.assigned.intersection(self.work.paused)
         if wanted != self._paused:
             self._consumer.pause([KafkaPartition(*each) for each in wanted - self._paused])
             self._consumer.resume([KafkaPartition(*each) for each in self._paused - wanted])
@@ -766,7 +762,6 @@ class Member:
             self._report_lost(lost)
         self.assigned -= gone
         self._paused -= gone
-        self._held -= gone
         self._released_in_poll.update(gone)
         for each in gone:
             self._doubts.pop(each, None)

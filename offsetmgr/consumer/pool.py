@@ -21,8 +21,8 @@ from offsetmgr.types import check_callable, check_choice, check_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
+    from offsetmgr.consumer.ack_messages import AckMessage
     from offsetmgr.consumer.ack_work import AckWork
-    from offsetmgr.consumer.deliveries import AckMessage
 
 OrderedBy = Literal["partition", "key"]
 

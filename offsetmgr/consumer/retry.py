@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from offsetmgr.consumer.deliveries import FirstRead
+from offsetmgr.consumer.ack_messages import FirstRead
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.answers import Written
-    from offsetmgr.consumer.deliveries import AckMessage
+    from offsetmgr.consumer.ack_messages import AckMessage
     from offsetmgr.retry_headers import Headers
 
 LONGEST_DELAY_S: Final = 3600.0
