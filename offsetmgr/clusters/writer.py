@@ -41,15 +41,11 @@ Mode = Literal["primary-backup", "round-robin"]
 LEAST_FAIL_OVER_S: Final = 3.0
 LONGEST_S: Final = 86_400.0
 
-_SCAN_S: Final = 1.0
-"""librdkafka looks for messages that have timed out once a second."""
-
+_SCAN_S: Final = 1.0  # librdkafka looks for messages that have timed out once a second
 _MOST_KBYTES: Final = 2**31 - 1
 """No limit to librdkafka's queue: a writer waits, so that its own list is the limit."""
 
-_OVERDUE_S: Final = 5.0
-"""Time after which a report that librdkafka owes is no longer waited for."""
-
+_OVERDUE_S: Final = 5.0  # time after which a report that librdkafka owes is no longer waited for
 _OF_THE_MESSAGE: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 LIMIT_CHARS: Final = MAX_METADATA_CHARS - 1
 """Longest metadata of a commit; confluent-kafka sends one character more than it is given."""
 
-_OVERHEAD_BYTES: Final = 500
-"""Of the objects that a message is made of."""
+_OVERHEAD_BYTES: Final = 500  # of the objects that a message is made of
 
 
 class PartitionProgress(NamedTuple):

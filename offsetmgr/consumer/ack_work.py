@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 _BLOCKED_S: Final = 0.01
 """Longest wait for Kafka or for an ack while messages wait for room in their partition."""
 
-_PREFETCH: Final = 500
-"""Messages taken from librdkafka at once."""
+_PREFETCH: Final = 500  # messages taken from librdkafka at once
 
 Metadata = Literal["offsetmgr", "kafka-pixy"]
 

@@ -6,23 +6,19 @@ from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.errors import (
-    OffsetManagerError,
-    OffsetsUncommittedError,
-    OffsetTimeoutError,
-)
+from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.stores.base import OffsetStore, as_store_error
 from offsetmgr.text import listed
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from confluent_kafka import Consumer, KafkaError
 
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
+_Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it succeeds."""
@@ -52,7 +49,7 @@ class MemberStore(OffsetStore):
             return known(self._reader.committed([group])[group])
         return self._reader.stable_offsets(group, partitions) if partitions else {}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(self, group: str, offsets: _Offsets) -> None:
         # While the coordinator is away this waits for the time-out of a session, as do all polls.
         try:
             answers = self._consumer.commit(offsets=_sent(offsets), asynchronous=False)
@@ -60,9 +57,7 @@ class MemberStore(OffsetStore):
             raise _refusal(group, error) from error
         _check(group, answers or ())
 
-    def begin_commit(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> Future[None]:
+    def begin_commit(self, group: str, offsets: _Offsets) -> Future[None]:
         """Begin to commit; the answer comes during a later poll, by ``answered``."""
         answer: Future[None] = Future()
         try:
@@ -91,22 +86,18 @@ class MemberStore(OffsetStore):
             answer.set_result(None)
 
 
-class CommittedWork(Protocol):
-    """The part of a consumer that knows which offsets are committed."""
-
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Take in that these offsets are committed."""
-
-
 class Commits:
-    """Commits of a consumer's ``work``, one at a time; for one thread at a time."""
+    """Commits of a consumer, one at a time; for one thread at a time."""
 
-    def __init__(self, store: OffsetStore, group: str, work: CommittedWork) -> None:
+    def __init__(
+        self, store: OffsetStore, group: str, committed: Callable[[_Offsets], object]
+    ) -> None:
+        """``committed`` is called with the offsets that were committed."""
         self._store = store
         self._group = group
-        self._work = work
+        self._committed = committed
         self._what = f"commit for group {group}"
-        self._sent: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        self._sent: _Offsets = {}
         self._answer: Future[None] | None = None
 
     @property
@@ -114,7 +105,7 @@ class Commits:
         """True while a commit that was begun has no answer."""
         return self._answer is not None
 
-    def begin(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def begin(self, offsets: _Offsets) -> None:
         """Begin to commit, so that no poll waits for it; ``end`` has the answer."""
         if not offsets:
             return
@@ -135,7 +126,7 @@ class Commits:
         self._answer = None
         if error is not None:
             return as_store_error(self._what, error)
-        self._work.committed(self._sent)
+        self._committed(self._sent)
         return None
 
     def check_ended(self) -> None:
@@ -144,7 +135,7 @@ class Commits:
             text = f"{self._what}: no answer in time for {listed(sorted(self._sent))}"
             raise OffsetTimeoutError(text)
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
+    def commit(self, offsets: _Offsets, timeout_s: float) -> None:
         """Commit, after a commit under way, which has ``timeout_s``.  Raises OffsetManagerError."""
         if isinstance(self._store, MemberStore):
             self._answer = None  # librdkafka keeps the order, and the answer needs a poll
@@ -156,7 +147,7 @@ class Commits:
                 self._store.commit(self._group, offsets)
         except Exception as error:
             raise as_store_error(self._what, error) from error
-        self._work.committed(offsets)
+        self._committed(offsets)
 
     def answered(self, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
         """Take in librdkafka's answer to a commit that was begun."""
@@ -164,7 +155,7 @@ class Commits:
             self._store.answered(self._group, error, answers)
 
 
-def _sent(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[KafkaPartition]:
+def _sent(offsets: _Offsets) -> list[KafkaPartition]:
     return [KafkaPartition(*key, each.offset, each.metadata) for key, each in offsets.items()]
 
 

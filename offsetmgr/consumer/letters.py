@@ -41,20 +41,11 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-_TOGETHER: Final = 500
-"""Letters of one transaction."""
-
-_TOGETHER_BYTES: Final = 16 * 2**20
-"""The same in bytes."""
-
-_BATCH_BYTES: Final = 1_000_000
-"""Largest batch of messages; a larger message is sent alone."""
-
-_BY_KEY: Final = -1
-"""librdkafka's RD_KAFKA__BY_KEY: the partition is chosen by the key."""
-
-_INTERNAL: Final = "__"
-"""Begins the names of Kafka's own topics."""
+_TOGETHER: Final = 500  # letters of one transaction
+_TOGETHER_BYTES: Final = 16 * 2**20  # the same in bytes
+_BATCH_BYTES: Final = 1_000_000  # largest batch of messages; a larger message is sent alone
+_BY_KEY: Final = -1  # librdkafka's RD_KAFKA__BY_KEY: the partition is chosen by the key
+_INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 
 
 class Letter(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
 from offsetmgr.errors import KafkaRequestError
@@ -83,37 +83,25 @@ class LogWatch:
         return recreated
 
 
-class Restart(NamedTuple):
-    """The place where a partition is read on whose offset is not in its log."""
-
-    offset: int
-    is_new: bool
-    """True if what is known of the log does not count any more."""
-    skipped: int
-    """Records that were deleted before they were read."""
-    error: KafkaRequestError | None
-
-
 def restart_at(
     topic_partition: TopicPartition, offset: int | None, low: int, high: int, *, latest: bool
-) -> Restart:
-    """Decide where to go on in a log from ``low`` up to before ``high``.
+) -> tuple[int, KafkaRequestError | None]:
+    """Return the offset at which to go on in a log from ``low`` up to before ``high``, and why.
 
-    ``offset`` is out of range; None if the topic was recreated, which is read from its start.
+    ``offset`` was out of range; None if the topic was recreated, which is read from its start.
     """
-    skipped, code = 0, OFFSET_OUTSIDE_LOG
-    start = high if latest else low
+    start, code = high if latest else low, OFFSET_OUTSIDE_LOG
     if offset is None:
         start, code = low, TOPIC_RECREATED
         text = f"its new log of {high - low} records is read from offset {low} on"
     elif offset < low:
-        start, skipped = low, low - offset
-        text = f"{skipped} records were deleted before they were read; goes on at {low}"
+        start = low
+        text = f"{low - offset} records were deleted before they were read; goes on at {low}"
     elif offset > high:
         text = f"the log ends at {high}; goes on at {start}, so {high - start} are read again"
     else:
-        return Restart(offset, is_new=False, skipped=0, error=None)
+        return offset, None
     topic, partition = topic_partition
     place: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
     error = KafkaRequestError(f"reading of {topic_partition}", error_info(code), text, **place)
-    return Restart(start, offset is None or offset > high, skipped, error)
+    return start, error

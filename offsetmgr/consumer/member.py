@@ -67,36 +67,19 @@ if TYPE_CHECKING:
 SLICE_S: Final = 0.1
 """Longest single wait for Kafka, so that another thread's turn comes soon."""
 
-_REQUEST_S: Final = 10.0
-"""Time that Kafka has to answer a question in the background."""
+_REQUEST_S: Final = 10.0  # for an answer of Kafka in the background
+_WATCH_S: Final = 5.0  # between looks at the ids of topics while nothing is committed
+_ELECTION_TRIES: Final = 3  # in which the ends of a new topic's logs may not be known
+_RETRY_S: Final = 1.0  # before a question to Kafka is asked again
+_MOVING_S: Final = 1.0  # for the group's next generation, while a rebalance waits for us
+_SERVE_S: Final = 0.01  # longest poll while a commit waits for its answer
 
-_WATCH_S: Final = 5.0
-"""Interval at which the ids of topics are looked up while nothing is committed."""
-
-_ELECTION_TRIES: Final = 3
-"""Tries in which the ends of a new topic's logs may not be known."""
-
-_RETRY_S: Final = 1.0
-"""Pause before a question to Kafka is asked again."""
-
-_MOVING_S: Final = 1.0
-"""Time for the group to come to its next generation, while a rebalance waits for us."""
-
-_SERVE_S: Final = 0.01
-"""Longest poll while a commit waits for its answer."""
-
-_REBALANCE_IN_PROGRESS: Final = 27
 _NO_COMMIT: Final = "could not commit"
 
-_END: Final = -191
-"""librdkafka's _PARTITION_EOF."""
-
-_FATAL: Final = -150
-"""The same of a client that can do no more."""
-
-_OUT_OF_RANGE: Final = frozenset({-140, -139})
-"""librdkafka's _AUTO_OFFSET_RESET and _LOG_TRUNCATION."""
-
+_REBALANCE_IN_PROGRESS: Final = 27
+_END: Final = -191  # librdkafka's _PARTITION_EOF
+_FATAL: Final = -150  # of a client that can do no more
+_OUT_OF_RANGE: Final = frozenset({-140, -139})  # _AUTO_OFFSET_RESET, _LOG_TRUNCATION
 _REFUSING: Final = frozenset({-169, -181, -187, -193})
 """librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
 are reported.  Others are followed by one of these, or by none."""
@@ -213,7 +196,7 @@ class Member:
         self._consumer = open_consumer(config, ours)
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
-        self._commits = Commits(self._store, group, work)
+        self._commits = Commits(self._store, group, work.committed)
         if self._store.topic_ids is None:
             self._store.topic_ids = self._topic_ids
         self._claims = Claims(self._store, group, self.report)
@@ -493,14 +476,15 @@ class Member:
                 self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
                 continue
             del self._doubts[each]
-            restart = restart_at(each, offset, low, high, latest=self._latest)
-            self.stats.skipped += restart.skipped
-            if restart.error is not None:
-                self.report(restart.error, "offsets are not of the log")
-            if restart.is_new:
-                self.work.restart(each, restart.offset)
+            start, reason = restart_at(each, offset, low, high, latest=self._latest)
+            if reason is not None:
+                self.report(reason, "offsets are not of the log")
+            if offset is None or offset > high:  # what is known of the log does not count any more
+                self.work.restart(each, start)
                 self._commit_at_s = min(self._commit_at_s, time.monotonic())
-            self._read_from(each, restart.offset)
+            else:
+                self.stats.skipped += start - offset
+            self._read_from(each, start)
 
     def _read_from(self, each: TopicPartition, offset: int) -> None:
         self._starts[each] = offset
@@ -520,44 +504,34 @@ class Member:
 
     # Commits
 
-    def _committable(self) -> tuple[_Offsets, KafkaRequestError | None]:
-        """Return the offsets to commit, and the error of those whose topic does not exist."""
-        offsets = self.work.to_commit()
-        if not offsets:
-            return {}, None
-        if not self._logs.missing.isdisjoint(each.topic for each in offsets):
-            self._logs.expire()
-        self._look_at_logs(LOOK_S)
-        missing = [each for each in offsets if each.topic in self._logs.missing]
-        known = {
-            each: offset
-            for each, offset in offsets.items()
-            if each not in self._doubts and each not in missing
-        }
-        if not missing:
-            return known, None
-        text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
-        what = f"commit for group {self.group}"
-        return known, KafkaRequestError(what, info, text, topic=missing[0].topic)
-
     def _commit(self, timeout_s: float = _REQUEST_S) -> None:
         """Commit without a poll; wait up to ``timeout_s`` for a former commit that goes on."""
-        offsets, missing = self._committable()
-        self._commits.commit(offsets, timeout_s)
-        if missing is not None:
-            raise missing
+        self._commit_by(lambda offsets: self._commits.commit(offsets, timeout_s))
 
-    def _begin_commit(self) -> None:
-        offsets, missing = self._committable()
-        self._commits.begin(offsets)
-        if missing is not None:
-            raise missing
+    def _commit_by(self, commit: Callable[[_Offsets], None]) -> None:
+        """Call ``commit`` with what is processed.  Raises OffsetManagerError.
+
+        An error also tells of partitions whose topic does not exist.
+        """
+        offsets = dict(self.work.to_commit())
+        if not self._logs.missing.isdisjoint(each.topic for each in offsets):
+            self._logs.expire()
+        if offsets:
+            self._look_at_logs(LOOK_S)
+        missing = [each for each in offsets if each.topic in self._logs.missing]
+        for each in {*missing, *self._doubts}:
+            offsets.pop(each, None)
+        commit(offsets)
+        if missing:
+            text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
+            what = f"commit for group {self.group}"
+            raise KafkaRequestError(what, info, text, topic=missing[0].topic)
 
     def _commit_and_poll(self, timeout_s: float) -> None:
         """Commit; serve rebalances until that is answered.  Raises OffsetManagerError."""
         deadline = Deadline(max(0.0, timeout_s))
         self._await_commit(deadline)  # a former one, which is tried again if it was refused
-        self._begin_commit()
+        self._commit_by(self._commits.begin)
         error = self._await_commit(deadline)
         if error is not None:
             raise error
@@ -594,7 +568,7 @@ class Member:
         if not self._look_at_logs():
             return False
         try:
-            self._begin_commit()
+            self._commit_by(self._commits.begin)
         except OffsetManagerError as error:
             if not is_rebalancing(error):
                 self.report(error, _NO_COMMIT)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.consumer.member import SLICE_S
@@ -26,22 +25,10 @@ if TYPE_CHECKING:
 
 OrderedBy = Literal["partition", "key"]
 
-_ERROR_CHARS: Final = 500
-"""Longest text of a failure in the log."""
+_ERROR_CHARS: Final = 500  # longest text of a failure in the log
 
 PROGRESS_S: Final = 30.0
 """Interval of the pool's progress in the log."""
-
-
-@dataclass
-class _Line:
-    """The messages of one key, of which one is handled at a time."""
-
-    message: AckMessage
-    """The one that is queued, in work, or waits to be delivered again."""
-    again: AckMessage | None = None
-    """Its next delivery, which has come while this one is in work still."""
-    behind: deque[AckMessage] = field(default_factory=deque)
 
 
 def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
@@ -73,8 +60,9 @@ class Pool:
         self._ordered_by = ordered_by
         self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, _Line] = {}
-        self._idle: set[Hashable] = set()  # keys whose message waits to be delivered again
+        self._lines: dict[Hashable, deque[AckMessage]] = {}
+        """The messages of each key; the first is queued, in work, or waits to come again."""
+        self._idle: set[Hashable] = set()  # keys whose first message waits to come again
         self._stopping = False
         self._handled = 0
         self._failed = 0
@@ -128,18 +116,18 @@ class Pool:
         key = _order_key(message, self._ordered_by)
         if key is not None:
             with self._lock:
-                line = self._lines.get(key)
-                if line is None:
-                    self._lines[key] = _Line(message)
-                elif not _same(line.message, message):
-                    line.behind.append(message)
+                line = self._lines.setdefault(key, deque())
+                if not line:
+                    line.append(message)
+                elif not _same(line[0], message):
+                    line.append(message)
                     return
-                elif key not in self._idle:
-                    line.again = message
-                    return
-                else:
+                elif key in self._idle:
                     self._idle.discard(key)
-                    line.message = message
+                    line[0] = message
+                else:
+                    line.insert(1, message)  # its former delivery is in work still
+                    return
         self._queue.put((key, message))
 
     def _work(self) -> None:
@@ -172,23 +160,20 @@ class Pool:
     def _next_of(self, key: Hashable, *, waits: bool) -> None:
         """Go on with the messages of a key; ``waits`` for the one that has just failed."""
         line = self._lines[key]
-        if line.again is not None:
-            line.message, line.again = line.again, None
-        elif waits and _comes_again(line.message):
+        done = line.popleft()
+        if waits and _comes_again(done) and not (line and _same(line[0], done)):
+            line.appendleft(done)
             self._idle.add(key)
-            return
-        elif line.behind:
-            line.message = line.behind.popleft()
+        elif line:
+            self._queue.put((key, line[0]))
         else:
             del self._lines[key]
-            return
-        self._queue.put((key, line.message))
 
     def _free_lines(self) -> None:
         """Go on with keys whose message waits to be delivered again, and will not be."""
         if self._idle:
             with self._lock:
-                over = [key for key in self._idle if not _comes_again(self._lines[key].message)]
+                over = [key for key in self._idle if not _comes_again(self._lines[key][0])]
                 self._idle.difference_update(over)
                 for key in over:
                     self._next_of(key, waits=False)

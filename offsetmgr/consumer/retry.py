@@ -57,12 +57,8 @@ others may have written, counts as this one: the messages behind it wait too."""
 
 _REQUEST_S: Final = 30.0
 _MOST_TRIES: Final = 1_000_000
-_HEADER_BYTES: Final = 64 * 1024
-"""Room for the headers that tell of failures."""
-
-_KEY_BYTES: Final = 1_000
-"""Of a longer key this much is kept in a letter that has no room for all of it."""
-
+_HEADER_BYTES: Final = 64 * 1024  # room for the headers that tell of failures
+_KEY_BYTES: Final = 1_000  # kept of a longer key in a letter that has no room for all of it
 _LIMIT: Final = "max.message.bytes"
 _DEFAULT_BYTES: Final = 1_048_588
 
@@ -158,13 +154,12 @@ class RetryProducer:
         self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
         wanted = [*self._stages, self._dead_letter_topic]
-        found = prepare_topics(kafka, wanted, policy.partitions, sources)
+        existing, self._limit = _prepare_topics(kafka, wanted, policy.partitions, sources)
         pattern = re.compile(rf"{re.escape(policy.name or group)}\.retry\.([1-9][0-9]{{0,3}})")
-        numbered = (pattern.fullmatch(each) for each in {*found.names, *self._stages})
+        numbered = (pattern.fullmatch(each) for each in {*existing, *self._stages})
         self.topics: Final = {each.group(): int(each.group(1)) for each in numbered if each}
         """The retry topics and their numbers, those of a former policy with more delays too."""
         self._config = {**COPIES, **kafka}
-        self._limit = found.max_message_bytes
         self._producer = self._open()
         self._single: MessageProducer | None = None
         """Sends messages that were refused as too large, each by itself: they may have been in one
@@ -237,24 +232,16 @@ def _smaller_letters(
     ]
 
 
-class PreparedTopics(NamedTuple):
-    """The topics of the cluster after some were created."""
-
-    names: Collection[str]
-    """All that existed before."""
-    max_message_bytes: int
-    """The smallest limit of the wanted topics, as far as this user may see it."""
-
-
-def prepare_topics(
+def _prepare_topics(
     kafka: Mapping[str, Any],
     wanted: Sequence[str],
     partitions: int,
     sources_of: Callable[[Iterable[str]], Collection[str]],
-) -> PreparedTopics:
+) -> tuple[Collection[str], int]:
     """Create the ``wanted`` topics that do not exist, for messages as large as their sources take.
 
-    Limits are raised as far as this user may see and change them.  Raises KafkaRequestError.
+    Limits are raised as far as this user may see and change them.  Returns all topics that existed
+    before, and the smallest limit of the wanted ones in bytes.  Raises KafkaRequestError.
     """
     with ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S) as reader:
         existing = reader.topic_names()
@@ -266,10 +253,11 @@ def prepare_topics(
         new = [NewTopic(each, partitions, config=config) for each in wanted if each not in existing]
         if new:
             create_topics(reader.admin, new, _REQUEST_S)
-        low = [each for each in wanted if limits.get(each, needed) < needed]
-        _raise_limits(reader, dict.fromkeys(low, needed))
+        _raise_limits(
+            reader, [each for each in wanted if limits.get(each, needed) < needed], needed
+        )
         known = _limits(reader, wanted)
-    return PreparedTopics(existing, min([*known.values(), needed or _DEFAULT_BYTES]))
+    return existing, min([*known.values(), needed or _DEFAULT_BYTES])
 
 
 def _limits(reader: ClusterReader, topics: Collection[str]) -> dict[str, int]:
@@ -278,17 +266,16 @@ def _limits(reader: ClusterReader, topics: Collection[str]) -> dict[str, int]:
     return {each: int(held[_LIMIT]) for each, held in found.items() if isinstance(held, dict)}
 
 
-def _raise_limits(reader: ClusterReader, limits: Mapping[str, int]) -> None:
+def _raise_limits(reader: ClusterReader, topics: Iterable[str], limit: int) -> None:
     """Set the largest message of topics, as far as this user may."""
-    asked = []
-    for topic, limit in limits.items():
-        entry = ConfigEntry(
-            _LIMIT,
-            str(limit),
-            source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-            incremental_operation=AlterConfigOpType.SET,
-        )
-        asked.append(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]))
+    entry = ConfigEntry(
+        _LIMIT,
+        str(limit),
+        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    kind = ResourceType.TOPIC
+    asked = [ConfigResource(kind, each, incremental_configs=[entry]) for each in topics]
     for answer in (reader.admin.incremental_alter_configs(asked) if asked else {}).values():
         with suppress(KafkaRequestError):
             reader.result(answer, "limits of topics")

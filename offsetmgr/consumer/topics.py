@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
 
-_INTERNAL: Final = "__"
-"""Begins the names of Kafka's own topics."""
-
+_INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
 
 _INTERVAL_S: Final = 30.0

@@ -40,9 +40,7 @@ _PASSING: Final = (
 _LEFT: Final = ("08", "25006", "26000", "42P05", "57P", "58")
 """Those after which a connection is not used again: its server may stay as it is."""
 
-_NO_TABLE: Final = ("42P01", "42703")
-"""No such table, or column."""
-
+_NO_TABLE: Final = ("42P01", "42703")  # no such table, or column
 _IS_THERE: Final = "23505"
 
 

@@ -61,9 +61,7 @@ MAX_CHECKPOINT_CHARS: Final = 512
 
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-_AT_ONCE: Final = 1_000
-"""Partitions of one statement: databases have a limit of parameters."""
-
+_AT_ONCE: Final = 1_000  # partitions of one statement: databases have a limit of parameters
 _MAX_ID_CHARS: Final = 64
 
 _T = TypeVar("_T")
