@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.settings import UNREAD, drain
+from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
@@ -192,10 +192,6 @@ class Link:
         self.answering_since_s = None
         self.errors.append(error)
         log.error("cluster %s is given up; the others go on: %s", self.name, error)
-
-    def take_errors(self) -> list[OffsetManagerError]:
-        """Return the errors since the last call."""
-        return drain(self.errors)
 
     def answered(self) -> None:
         if self.up:  # nearly always

@@ -9,11 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
@@ -25,7 +22,7 @@ from offsetmgr.consumer.acks import AckConsumer
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
 from offsetmgr.consumer.pool import check_pool
-from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats
+from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, drain
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -44,6 +41,7 @@ from offsetmgr.types import (
     check_timeout,
     check_topic,
 )
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,7 +85,6 @@ class _Feed(Generic[_T, _C]):
         """The reason why no more messages come of this cluster, now or later."""
         self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(FILL_S)  # noqa: SLF001 -- a part of this one
         self._make = make
-        self._commits: SimpleQueue[Future[None]] = SimpleQueue()
         self._news = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"feed-{link.name}", daemon=True)
@@ -101,14 +98,12 @@ class _Feed(Generic[_T, _C]):
         self._news = news
         self._thread.start()
 
-    def commit(self) -> Future[None]:
-        """Have the thread commit between fetches."""
-        done: Future[None] = Future()
+    def commit(self) -> None:
+        """Commit what is processed.  Raises OffsetManagerError."""
         if self.failure is not None:
-            done.set_exception(self.failure)
-        else:
-            self._commits.put(done)
-        return done
+            raise self.failure
+        if self.consumer is not None:
+            self.consumer.commit_offsets()
 
     def end(self) -> None:
         self._ended.set()
@@ -131,7 +126,6 @@ class _Feed(Generic[_T, _C]):
                     self._ended.wait(FILL_S)
                 else:
                     self.fill(self.consumer)
-                self._answer_commits()
                 self.link.probe_if_due()
             except OffsetManagerError as error:
                 if self.consumer is not None and self.consumer.closed:
@@ -145,17 +139,6 @@ class _Feed(Generic[_T, _C]):
                 log.exception("cluster %s: reading failed, and goes on", self.link.name)
                 self._ended.wait(LONG_S)
             self._news.set()
-
-    def _answer_commits(self) -> None:
-        while not self._commits.empty():
-            done = self._commits.get()
-            try:
-                if self.consumer is not None:
-                    self.consumer.commit_offsets()
-            except OffsetManagerError as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
 
 
 class _MergedClient(ClusterClient, Generic[_T, _F]):
@@ -206,7 +189,7 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
         """Return the errors since the last call; at most the newest 100 of each cluster."""
         found: list[OffsetManagerError] = []
         for feed in self._feeds.values():
-            found += feed.link.take_errors()
+            found += drain(feed.link.errors)
             found += feed.consumer.errors() if feed.consumer is not None else []
         return found
 
@@ -345,13 +328,12 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         feeds = [self._feed(name) for name in found]
         for feed in feeds:
             feed.mark(found[feed.link.name])
-        waiting = [(feed, feed.commit()) for feed in feeds] if timeout else []
-        for feed, done in waiting:
-            try:
-                done.result(max(0.0, deadline - time.monotonic()))
-            except NotDoneError:
+        waiting = [(feed, Question(feed.commit)) for feed in feeds] if timeout else []
+        for feed, commit in waiting:
+            if not commit.wait(max(0.0, deadline - time.monotonic())):
                 text = f"not committed in cluster {feed.link.name} within {timeout:g} s"
-                raise OffsetTimeoutError(f"{text}; it is tried again") from None
+                raise OffsetTimeoutError(f"{text}; it is tried again")
+            commit.result()
 
     # Positions
 

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 from offsetmgr.clusters.link import TIMEOUTS, ClusterClient, Link, check_clusters, close_all
 from offsetmgr.codes import NO_SUCH_PARTITION, TIMED_OUT
 from offsetmgr.config import is_number
+from offsetmgr.consumer.settings import drain
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -277,7 +278,7 @@ class MultiClusterWriter(ClusterClient):
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the failures of clusters since the last call; at most the newest 100 of each."""
-        return [error for each in self._targets.values() for error in each.link.take_errors()]
+        return [error for each in self._targets.values() for error in drain(each.link.errors)]
 
     def stats(self) -> dict[str, WriterStats]:
         """Return figures of each cluster since the writer was made."""

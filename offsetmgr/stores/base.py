@@ -16,7 +16,7 @@ from offsetmgr.errors import (
     OffsetsUncommittedError,
     error_info,
 )
-from offsetmgr.text import visible
+from offsetmgr.text import error_text, visible
 from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
@@ -161,15 +161,7 @@ def as_store_error(what: str, error: BaseException) -> OffsetManagerError:
     """Return whatever a store has raised as one of our errors."""
     if isinstance(error, OffsetManagerError):
         return error
-    return OffsetStoreError(what, error_info(STORE_FAILED), text_of(error))
-
-
-def text_of(error: BaseException) -> str:
-    """Return type and text of any exception, also of one whose ``str`` fails."""
-    try:
-        return f"{type(error).__name__}: {visible(str(error), 100)}"
-    except Exception:  # noqa: BLE001 -- the exception is another's
-        return type(error).__name__
+    return OffsetStoreError(what, error_info(STORE_FAILED), visible(error_text(error, 100)))
 
 
 def raise_for(group: str, errors: Mapping[TopicPartition, OffsetManagerError]) -> None:

@@ -20,7 +20,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
-from offsetmgr.stores.base import refusals, text_of
+from offsetmgr.stores.base import as_store_error, refusals
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
@@ -168,8 +168,9 @@ class StoreCoordinator:
             if group not in self._fenced:
                 try:
                     self._store.release(group, partitions)
-                except Exception as error:  # noqa: BLE001 -- whatever a store raises
-                    log.warning("group %s: partitions not released: %s", group, text_of(error))
+                except Exception as failed:  # noqa: BLE001 -- whatever a store raises
+                    error = as_store_error("release", failed)
+                    log.warning("group %s: partitions not released: %s", group, error)
 
     def _work(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -178,9 +179,10 @@ class StoreCoordinator:
 
 def _failure_of(error: BaseException) -> Failure:
     """Return what a store has raised as an answer; it may pass unless the error says otherwise."""
-    if isinstance(error, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
-        return Failure(error.info, error.detail)
-    return Failure(error_info(STORE_FAILED), text_of(error))
+    coded = as_store_error("offset store", error)
+    if isinstance(coded, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
+        return Failure(coded.info, coded.detail)
+    return Failure(error_info(STORE_FAILED), str(coded))
 
 
 def _is_away(topic_id: str | Failure) -> bool:
