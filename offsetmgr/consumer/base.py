@@ -144,7 +144,9 @@ class BaseConsumer(ABC):
     def commit_offsets(self) -> None:
         """Commit what is processed by now, and wait for it.
 
-        Raises OffsetManagerError where it is refused; it is committed later then.
+        While the coordinator of the group is away, that takes up to librdkafka's
+        ``session.timeout.ms``, 45 s by default.  Raises OffsetManagerError where it is refused; it
+        is committed later then.
         """
         self._member.commit()
 

@@ -63,6 +63,7 @@ def open_reader(
     """Open a consumer that reads committed records and commits no offsets.
 
     ``config`` is the bootstrap servers, or librdkafka's settings; ``more`` are settings on top.
+    An offset out of range is followed by their ``auto.offset.reset``, without it by the log's end.
     Raises InvalidValueError if librdkafka refuses a setting.
     """
     ours = {
