@@ -537,8 +537,7 @@ class _ReaderConsumer(GroupConsumer):
         if len(waiting) > self._most:
             self._member.ended.wait(_FULL_S)
             return
-        with suppress(ManagerStoppedError):
-            self._member.wait_for(self._most, timeout_s)
+        self._member.wait_for(self._most, timeout_s)
 
 
 class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckConsumer]]):

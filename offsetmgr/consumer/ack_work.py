@@ -6,7 +6,6 @@ import heapq
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
@@ -17,7 +16,7 @@ from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.member import SLICE_S, Start
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.errors import KafkaRequestError, ManagerStoppedError, MessageError
+from offsetmgr.errors import KafkaRequestError, MessageError
 from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
     OffsetAndMetadata,
@@ -348,8 +347,7 @@ class AckWork:
             reason = f"neither ack nor nack within {self.settings.ack_timeout_s:g} s"
             self.reject(message, None, reason)
         if room > 0:
-            with suppress(ManagerStoppedError):
-                self.member.wait_for(min(_PREFETCH, room), wait_s)
+            self.member.wait_for(min(_PREFETCH, room), wait_s)
 
     def refresh(self) -> tuple[list[AckMessage], float]:
         """Make ready what has room and is due.

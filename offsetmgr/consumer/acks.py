@@ -51,7 +51,7 @@ class AckConsumer(MessageReader[AckMessage]):
         return checked
 
     def _begin(
-        self, kafka: Mapping[str, Any], group: str, topics: Subscription, settings: AckSettings
+        self, topics: Subscription, *, kafka: Mapping[str, Any], group: str, settings: AckSettings
     ) -> tuple[Work, Subscription]:
         policy, retries = settings.retry, None
         name = re.escape((policy and policy.name) or group)

@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -21,7 +20,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
 )
 from offsetmgr.consumer.topics import Subscription
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.stores import OffsetStore, open_store
 from offsetmgr.stores.broker import BrokerOffsetStore
 from offsetmgr.stores.managers import ManagerStore
@@ -99,7 +98,7 @@ class BaseConsumer(ABC):
         self._opened = None if given is store else given  # to be closed here
         settings = self._checked(config, group, settings)
         self._topics = names
-        work, subscription = self._begin(config, group, subscription, settings)
+        work, subscription = self._begin(subscription, kafka=config, group=group, settings=settings)
         own_url = f"kafka://{config.get('bootstrap.servers')}"
         if isinstance(given, BrokerOffsetStore) and given.url == own_url:
             given = None
@@ -120,16 +119,9 @@ class BaseConsumer(ABC):
 
     @abstractmethod
     def _begin(
-        self,
-        kafka: Mapping[str, Any],
-        group: str,
-        subscription: Subscription,
-        settings: Any,
+        self, subscription: Subscription, *, kafka: Mapping[str, Any], group: str, settings: Any
     ) -> tuple[Work, Subscription]:
-        """Return what handles the messages, and the topics to read.
-
-        Topics are empty where partitions are read.
-        """
+        """Return what handles the messages, and the topics to read: none if partitions are read."""
 
     @property
     def name(self) -> str:
@@ -205,8 +197,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
     def _fill(self, timeout_s: float) -> None:
         """Receive messages for at most so long; returns at once where the consumer is closed."""
-        with suppress(ManagerStoppedError):
-            self._member.wait_for(PREFETCH, min(LONG_S, timeout_s))
+        self._member.wait_for(PREFETCH, min(LONG_S, timeout_s))
 
     def __iter__(self) -> Iterator[_T]:
         """Iterate over the messages until the consumer is closed.
@@ -224,7 +215,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
             if message is not None:
                 yield message
             elif self.closed:
-                self._raise_if_failed()
+                self._member.raise_failure()
                 return
             else:
                 await asyncio.to_thread(self._fill, LONG_S)
@@ -246,12 +237,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
             expired = left_s <= 0
             self._fill(max(0.0, left_s))
         if message is None and self.closed:
-            self._raise_if_failed()
+            self._member.raise_failure()
         return message
-
-    def _raise_if_failed(self) -> None:
-        with suppress(ManagerStoppedError):
-            self._member.check()
 
     def batches(self, max_records: int = 500, max_wait_s: float = 1.0) -> Iterator[list[_T]]:
         """Iterate over lists of up to ``max_records`` messages until the consumer is closed.
@@ -265,7 +252,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
             batch = self._next_batch(max_records, max_wait_s)
             if batch:
                 yield batch
-        self._raise_if_failed()
+        self._member.raise_failure()
 
     def _next_batch(self, max_records: int, max_wait_s: float) -> list[_T]:
         first = self._poll(math.inf, self._next)

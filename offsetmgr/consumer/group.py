@@ -6,7 +6,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +14,12 @@ from confluent_kafka import Message
 from offsetmgr.consumer.base import LONG_S, PREFETCH, BaseConsumer, MessageReader
 from offsetmgr.consumer.marks import Markable, Marks
 from offsetmgr.consumer.settings import log
-from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.consumer.member import Member, Start, Work
-    from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.types import TopicPartition
 
@@ -123,14 +121,7 @@ class GroupConsumer(Markable, MessageReader[Message]):
 
     _work: MarkedStream
 
-    def _begin(
-        self,
-        kafka: Mapping[str, Any],
-        group: str,
-        subscription: Subscription,
-        settings: ConsumerSettings,
-    ) -> tuple[Work, Subscription]:
-        del kafka, group, settings
+    def _begin(self, subscription: Subscription, **_: Any) -> tuple[Work, Subscription]:
         self._work = MarkedStream()
         self._mark = self._work.mark
         return self._work, subscription
@@ -147,8 +138,7 @@ class GroupConsumer(Markable, MessageReader[Message]):
             left_s = LONG_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 break
-            with suppress(ManagerStoppedError):
-                self._member.wait_for(max_records - count, left_s, patient=True)
+            self._member.wait_for(max_records - count, left_s, patient=True)
         return self._work.next_batch(max_records)
 
 
@@ -293,13 +283,8 @@ class PartitionedConsumer(Markable, BaseConsumer):
     _work: PartitionStreams
 
     def _begin(
-        self,
-        kafka: Mapping[str, Any],
-        group: str,
-        subscription: Subscription,
-        settings: ConsumerSettings,
+        self, subscription: Subscription, *, group: str, **_: Any
     ) -> tuple[Work, Subscription]:
-        del kafka, settings
         self._work = PartitionStreams()
         self._mark = self._work.mark
         self._reader = threading.Thread(target=self._read, name=f"partitions-{group}", daemon=True)
@@ -317,8 +302,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
             if not stream.ended:
                 yield stream
         self._work.new.put(None)
-        with suppress(ManagerStoppedError):
-            self._member.check()
+        self._member.raise_failure()
 
     def close(self) -> None:
         """Commit what is marked and leave the group; twice is harmless."""

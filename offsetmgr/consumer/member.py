@@ -46,7 +46,7 @@ from offsetmgr.consumer.settings import (
 )
 from offsetmgr.consumer.topics import Discovery, ends_of
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import KafkaRequestError, ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
@@ -218,15 +218,17 @@ class Member:
     def wait_for(self, most: int, timeout_s: float, *, patient: bool = False) -> None:
         """Receive up to ``most`` messages; wait ``timeout_s`` for the first.
 
-        Where ``patient``, up to 0.1 s longer for the others.  Raises ManagerStoppedError once the
-        consumer is closed, and the error that has ended it.
+        Where ``patient``, up to 0.1 s longer for the others.  Returns at once where the consumer is
+        closed.  Raises the error that has ended it.
         """
         deadline = time.monotonic() + timeout_s
         self._here.set()
         try:
             while True:
                 with self._turn:
-                    self.check()
+                    if self.ended.is_set():
+                        self.raise_failure()
+                        return
                     self._pause_and_resume(away=False)
                     slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
@@ -245,11 +247,10 @@ class Member:
             self._polled_at_s = time.monotonic()
             self._here.clear()
 
-    def check(self) -> None:
-        """Raise the error that has ended the consumer, ManagerStoppedError if it is closed."""
-        if self.ended.is_set():
-            stopped = ManagerStoppedError(f"the consumer of group {self.group} is closed")
-            raise stopped if self._closed or self._fatal is None else self._fatal
+    def raise_failure(self) -> None:
+        """Raise the error that has ended the consumer, unless it was closed since."""
+        if self._fatal is not None and not self._closed:
+            raise self._fatal
 
     def log_end(self, topic_partition: TopicPartition) -> int | None:
         """Return the end of a log at its last fetch; None before.  For ``Work`` alone."""

@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.settings import log
-from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable, check_choice, check_count
 
@@ -90,8 +89,7 @@ class Pool:
                         self._report("", (self._handled - reported) / (now_s - reported_s))
                         reported_s, reported = now_s, self._handled
             if not self._ack_work.closing:
-                with suppress(ManagerStoppedError):
-                    self._ack_work.member.check()
+                self._ack_work.member.raise_failure()
         finally:
             self._stop()
             took_s = max(0.001, time.monotonic() - began_s)
