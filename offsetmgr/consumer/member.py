@@ -198,7 +198,7 @@ class Member:
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, work.committed)
         if self._store.topic_ids is None:
-            self._store.topic_ids = self._topic_ids
+            self._store.topic_ids = self._reader.existing_ids
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -314,7 +314,7 @@ class Member:
                     log.warning("group %s: left without an answer of its coordinator", self.group)
                     break
             self._claims.close(self.settings.dwell_s)
-            if self._store.topic_ids == self._topic_ids:
+            if self._store.topic_ids == self._reader.existing_ids:
                 self._store.topic_ids = None
             self._reader.close()
 
@@ -432,22 +432,17 @@ class Member:
     def _look_at_ends(self) -> None:
         found = {}
         for each in sorted(self.assigned):
-            here = KafkaPartition(*each)
             if each not in self._paused:
                 # A former claim may have left it paused, and librdkafka may lose a resume that
                 # meets a rebalance.  Else this does nothing.
-                self._consumer.resume([here])
-            answer = self._consumer.get_watermark_offsets(here, cached=True)
-            if answer[1] != OFFSET_INVALID:
-                found[each] = answer[1]
+                self._consumer.resume([KafkaPartition(*each)])
+            end = self.log_end(each)
+            if end is not None:
+                found[each] = end
         self.high_watermarks = found
         self._look_at_s = time.monotonic() + SLICE_S
 
     # Logs
-
-    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the ids of topics that exist, for the store."""
-        return self._reader.existing_ids(topics)
 
     def _look_at_logs(self, wait_s: float = 0.0) -> bool:
         """Look the topics' ids up, unless they are fresh; False if there is no answer yet."""
