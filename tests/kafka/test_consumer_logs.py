@@ -208,8 +208,8 @@ def test_records_that_retention_deleted_before_they_were_read_are_counted(
         assert "5 records were deleted before they were read" in str(error)
         assert (error.topic, error.partition, error.offset) == (group, 0, 5)
         produce(kafka, group, range(40, 60), partitions=1)
+        wait_until(reader.consumer.high_water_marks)
         with reader.consumer._member._turn:  # it cannot fetch
-            wait_until(lambda: reader.consumer._member.high_watermarks)
             trim(kafka, group, 50)
         seen = reader.read(10)
         while seen[-1] != 59:
