@@ -11,9 +11,9 @@ def main() -> None:
     """Run a command; a missing extra is named in one line."""
     try:
         with naming_extra("this command"):
-            from offsetmgr.cli.app import app
+            from offsetmgr.cli.commands import command_line
 
-            app(prog_name="offsetmgr")
+            command_line(*sys.argv[1:2])(prog_name="offsetmgr")
     except ModuleNotFoundError as error:
         if package_of(error.name) in OURS:
             raise
