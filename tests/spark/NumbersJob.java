@@ -6,7 +6,7 @@ import org.apache.spark.sql.streaming.Trigger;
 public final class NumbersJob {
     private NumbersJob() {}
 
-    /** Arguments: bootstrap servers, topic, checkpoint, and "once" to end when all is read. */
+    /** Arguments: bootstrap servers, topic, checkpoint. */
     public static void main(String[] args) throws Exception {
         SparkSession spark = SparkSession.builder().master("local[1]").appName("numbers")
             .config("spark.driver.host", "127.0.0.1")
@@ -19,7 +19,7 @@ public final class NumbersJob {
                 "startingOffsets", "earliest", "maxOffsetsPerTrigger", "500"))
             .load().selectExpr("CAST(value AS STRING) AS value").writeStream().format("noop")
             .option("checkpointLocation", args[2])
-            .trigger(args.length > 3 ? Trigger.AvailableNow() : Trigger.ProcessingTime(100))
+            .trigger(Trigger.ProcessingTime(100))
             .start().awaitTermination();
     }
 }

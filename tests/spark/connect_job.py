@@ -47,24 +47,28 @@ def sink(checkpoint: str, folder: str) -> Callable[[DataFrame, int], None]:
 def main() -> None:
     """Stream, reconcile, and read a batch."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("service", "brokers", "topic", "group", "jars", "folder"):
+    for name in ("service", "brokers", "topic", "group", "jars", "folder", "sink"):
         parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args()
     source = {"kafka.bootstrap.servers": given.brokers}
     checkpoint = f"{given.folder}/checkpoint"
-    settings = {"spark.jars": given.jars, "spark.ui.enabled": "false"}
+    settings = {
+        "spark.jars": given.jars,
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+    }
     spark = SparkSession.builder.remote("local[2]").config(map=settings).getOrCreate()
     with OffsetClient(given.service, name=f"{given.group}-connect") as client:
         start = starting_offsets(client, given.group, [given.topic])
         stream = spark.readStream.format("kafka").options(**source).option("subscribe", given.topic)
         frame = stream.option("startingOffsets", start).option("maxOffsetsPerTrigger", 30).load()
         with commit_offsets(spark, client, group=given.group) as commits:
-            query = (
-                frame.writeStream.foreachBatch(sink(checkpoint, given.folder))
-                .option("checkpointLocation", checkpoint)
-                .trigger(availableNow=True)
-                .start()
-            )
+            writer = frame.writeStream.option("checkpointLocation", checkpoint)
+            if given.sink == "foreachBatch":
+                writer = writer.foreachBatch(sink(checkpoint, given.folder))
+            else:
+                writer = writer.format(given.sink)
+            query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
             left = commits.flush(query, timeout=60).uncommitted
             counts = commits.counts

@@ -7,15 +7,11 @@ import os
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyspark
 
 from offsetmgr.devkafka import spark_kafka_jars
 from offsetmgr.devkafka.jars import find_java
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SPARK = Path(pyspark.__file__).parent
 SOURCE = Path(__file__).with_name("NumbersJob.java")
@@ -33,36 +29,25 @@ def compiled(folder: Path) -> Path:
     return jar
 
 
-def command(folder: Path, options: Mapping[str, object], *, once: bool = False) -> list[str]:
-    """Return the command that runs the job; with ``once`` it ends when all is read."""
-    settings = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # Every batch of the checkpoint stays, so that a test can look at all of them.
-        "spark.sql.streaming.minBatchesToRetain": "1000000",
-        "spark.driver.memory": "512m",
-    }
-    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    jars = ",".join(map(str, spark_kafka_jars()))
-    arguments = [str(options[name]) for name in ("brokers", "topic", "checkpoint")]
-    return [
-        *(str(SPARK / "bin" / "spark-submit"), "--class", "NumbersJob", *words, "--jars", jars),
-        *(str(compiled(folder)), *arguments, *(["once"] if once else [])),
-    ]
-
-
-def environment() -> dict[str, str]:
-    home = str(Path(find_java()).resolve().parents[1])
-    return {**os.environ, "SPARK_HOME": str(SPARK), "JAVA_HOME": home}
-
-
 def main() -> None:
     """Become the job."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("brokers", "topic", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    given = vars(parser.parse_args())
-    words = command(Path(given["checkpoint"]).parent, given)
-    os.execve(words[0], words, environment())  # noqa: S606 -- so that a kill reaches it
+    given = parser.parse_args()
+    settings = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Every batch of the checkpoint stays, so that a test can look at all of them.
+        "spark.sql.streaming.minBatchesToRetain": "1000000",
+        "spark.driver.memory": "512m",
+        "spark.jars": ",".join(map(str, spark_kafka_jars())),
+    }
+    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [str(SPARK / "bin" / "spark-submit"), "--class", "NumbersJob", *words]
+    command += [str(compiled(Path(given.checkpoint).parent)), *vars(given).values()]
+    home = str(Path(find_java()).resolve().parents[1])
+    environment = {**os.environ, "SPARK_HOME": str(SPARK), "JAVA_HOME": home}
+    os.execve(command[0], command, environment)  # noqa: S606 -- so that a kill reaches it
 
 
 if __name__ == "__main__":

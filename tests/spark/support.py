@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from offsetmgr.devkafka import spark_kafka_jars
@@ -93,14 +95,17 @@ class Topic(NamedTuple):
 
     def described(self, group: str) -> dict[int, int]:
         """Return the committed offsets by partition, read without our own code."""
-        config = {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group}
-        consumer = Consumer(config)
-        try:
-            asked = [KafkaPartition(self.name, number) for number in range(self.partitions)]
-            answers = consumer.committed(asked, WAIT_S)
-            return {each.partition: each.offset for each in answers if each.offset >= 0}
-        finally:
-            consumer.close()
+        partitions = [KafkaPartition(self.name, number) for number in range(self.partitions)]
+        asked = ConsumerGroupTopicPartitions(group, partitions)
+        answers = _admin(self.kafka.bootstrap_servers).list_consumer_group_offsets([asked])
+        found = answers[group].result(WAIT_S).topic_partitions
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+
+@cache
+def _admin(bootstrap_servers: str) -> AdminClient:
+    """Return one client for all that tests ask: some ask fifty times a second."""
+    return AdminClient({"bootstrap.servers": bootstrap_servers})
 
 
 def ends(query: StreamingQuery) -> dict[TopicPartition, int]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from tests.service.support import serve_process
-from tests.spark import java_job
 from tests.spark.mirror import last_number
 from tests.spark.support import Collected, ends, run, start
-from tests.waiting import eventually, until
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,33 +48,31 @@ def test_the_command_commits_finished_batches(
 def test_jobs_of_others_are_followed_by_the_service(
     spark: SparkSession, topic: Topic, unique_name: str, tmp_path: Path
 ) -> None:
-    """The groups of a Java and a PySpark job that do not know of it are as their checkpoints."""
-    servers = topic.kafka.bootstrap_servers
+    """The groups of an ended and a running job that do not know of it are as their checkpoints.
+
+    ``test_follow_kills.py`` has a job in Java.
+    """
+    groups = f"{unique_name}-ended", f"{unique_name}-running"
     settings = {
-        "checkpoint": f"{tmp_path}/checkpoints/*",
+        "checkpoint": f"{tmp_path}/*",
         "group": f"{unique_name}-{{name}}",
         "interval_s": 0.2,
     }
     words = [f"--set=follow.all.{name}={value}" for name, value in settings.items()]
-    topic.produce(3_000)
+    servers = topic.kafka.bootstrap_servers
     options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", servers, *words)
-    with serve_process(*options) as service:
-        place = {name: str(tmp_path / "checkpoints" / name) for name in ("java", "python")}
-        arguments = {"brokers": servers, "topic": topic.name, "checkpoint": place["java"]}
-        query = start(topic.read(spark, "earliest", 300), Collected(), place["python"])
-        try:
-            command = java_job.command(tmp_path, arguments, once=True)
-            subprocess.run(command, env=java_job.environment(), cwd=tmp_path, check=True)
-            whole = dict.fromkeys(range(topic.partitions), 1000)
-            eventually(lambda: topic.described(f"{unique_name}-java"), whole)
-            eventually(lambda: topic.described(f"{unique_name}-python"), whole)
-            topic.produce(300)
-            until(lambda: sum(ends(query).values()) == 3_300)
-            expected = {each.partition: offset for each, offset in ends(query).items()}
-            eventually(lambda: topic.described(f"{unique_name}-python"), expected)
-        finally:
-            query.stop()
-        with service.http() as http:
-            followed = {each["name"]: each for each in http.get("/v1/queries").json()["followed"]}
-    assert followed["python"]["batch_id"] == last_number(tmp_path / "checkpoints" / "python")
-    assert (followed["java"]["lag"], followed["python"]["lag"]) == (300, 0)
+    topic.produce(30)
+    run(topic.read(spark, "earliest"), Collected(), str(tmp_path / "ended"))
+    query = start(topic.read(spark, "earliest"), Collected(), str(tmp_path / "running"))
+    try:
+        with serve_process(*options) as service:
+            for group in groups:
+                eventually(partial(topic.described, group), {0: 10, 1: 10, 2: 10})
+            topic.produce(6, first=30)
+            eventually(partial(topic.described, groups[1]), {0: 12, 1: 12, 2: 12})
+            with service.http() as http:
+                rows = {row["name"]: row for row in http.get("/v1/queries").json()["followed"]}
+    finally:
+        query.stop()
+    assert rows["running"]["batch_id"] == last_number(tmp_path / "running")
+    assert (rows["ended"]["lag"], rows["running"]["lag"]) == (6, 0)
