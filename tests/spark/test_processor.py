@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import (
     Tester,
+    View,
     codecs,
     define_group,
     input,
@@ -25,40 +26,39 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError, TopicsError
-from offsetmgr.streams.planning import ProcessorSettings
-from offsetmgr.streams.processor import Processor
-from offsetmgr.types import TopicPartition as Partition
-from tests.conftest import create_topic
+from offsetmgr.streams.hashing import partition_of
+from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.streams import Context, GroupGraph
-    from tests.conftest import TopicFactory
+    from offsetmgr.streams import Context, GroupGraph, Processor
 
-PARTITIONS = 3
+JSON = codecs.Json()
+RESULTS = 4
+"""Partitions of the output; the inputs have three."""
+SEEDS = range(1, 9)
+KEYS = [f"k{number}" for number in range(8)]
 
 
 class Names(NamedTuple):
     """Topics of one group that does everything."""
 
-    group: str
     operations: str
     prices: str
     blocked: str
     results: str
 
 
-def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operations is a case
+def everything(group: str, names: Names) -> GroupGraph:  # noqa: C901 -- an operation is a case
     """Return a group whose operations say what the callback is to do."""
     # Executors cannot import this module: callbacks may refer to plain values alone.
-    group, operations, prices, blocked, results = names
+    operations, prices, blocked, results = names
 
     def operate(context: Context, operation: dict[str, Any]) -> None:
         number = operation["number"]
@@ -75,14 +75,17 @@ def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operati
             case "join":
                 context.emit(results, context.key, context.join(prices))
             case "lookup":
-                context.emit(results, context.key, context.lookup(blocked, "all"))
+                context.emit(results, context.key, context.lookup(blocked, str(number)))
+            case "wait":
+                while not Path(operation["path"]).exists():
+                    time.sleep(0.05)
 
     def again(context: Context, number: int) -> None:
         context.set_value((context.value() or 0) + number)
         if number > 1:
             context.loopback(context.key, number - 1)
 
-    def double(context: Context, factor: int) -> None:
+    def multiply(context: Context, factor: int) -> None:
         context.set_value(context.value() * factor)
 
     return define_group(
@@ -93,368 +96,193 @@ def everything(names: Names) -> GroupGraph:  # noqa: C901 -- each of six operati
         loop(codecs.Int64(), again),
         output(results, codecs.Int64()),
         persist(codecs.Int64()),
-        visitor("multiply", double),
+        visitor("multiply", multiply),
     )
 
 
-class Everything:
+class Everything(Lab):
     """The group on Spark, with what it reads and writes."""
 
-    def __init__(self, spark: SparkSession, kafka: DevKafka, checkpoint: str, name: str) -> None:
-        self.brokers = kafka.bootstrap_servers
-        self.names = Names(*(f"{name}-{part}" for part in ("group", "ops", "prices", "no", "out")))
-        for topic in self.names[1:]:
-            create_topic(kafka, topic, PARTITIONS)
-        self.graph = everything(self.names)
-        self.processor = Processor(
-            spark,
-            self.graph,
-            self.brokers,
-            checkpoint=checkpoint,
-            settings=ProcessorSettings(missing="earliest", buckets=4, record_ids=True),
-        )
+    def __init__(self, spark: SparkSession, kafka: DevKafka, path: Path) -> None:
+        super().__init__(spark, kafka, "processor-everything", path)
+        self.names = Names(*self.topics(operations=3, prices=3, blocked=3, results=RESULTS))
+        self.graph = everything(self.group, self.names)
+        self.store = path / "view"
+        views = {self.names.blocked: str(self.store)}
+        self.running = self.processor(self.graph, record_ids=True, lookup_views=views)
 
-    def send(self, topic: str, rows: Iterable[tuple[str, bytes | None]]) -> None:
-        """Produce rows to the partitions of their keys."""
-        send(self.brokers, topic, rows)
-
-    def drained(self) -> None:
-        """Wait until everything is processed, the loop included."""
-        query = self.processor.query
-        assert query is not None
-        eventually(self._left, 0)
-
-    def _left(self) -> int:
-        query = self.processor.query
-        assert query is not None
-        query.processAllAvailable()
-        consumer = Consumer({"bootstrap.servers": self.brokers, "group.id": "ends"})
-        stats = self.processor.stats()
-        try:
-            return sum(
-                consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=WAIT_S)[1]
-                - stats.read.get(Partition(topic, number), 0)
-                for topic in (self.names.operations, self.graph.loop_topic)
-                for number in range(PARTITIONS)
-            )
-        finally:
-            consumer.close()
-
-
-def send(brokers: str, topic: str, rows: Iterable[tuple[str, bytes | None]]) -> None:
-    producer = Producer({"bootstrap.servers": brokers, "partitioner": "fnv1a"})
-    for key, value in rows:
-        producer.produce(topic, value, key=key)
-    assert producer.flush(WAIT_S) == 0
-
-
-def messages(brokers: str, topic: str) -> list[Any]:
-    """Return all messages of a topic, by partition and offset."""
-    consumer = Consumer(
-        {"bootstrap.servers": brokers, "group.id": "reads-all", "enable.partition.eof": False}
-    )
-    found = []
-    try:
-        parts = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        for number in sorted(parts):
-            start, end = consumer.get_watermark_offsets(
-                TopicPartition(topic, number), timeout=WAIT_S
-            )
-            consumer.assign([TopicPartition(topic, number, start)])
-            while start < end:
-                message = consumer.poll(WAIT_S)
-                assert message is not None
-                assert message.error() is None, message.error()
-                found.append(message)
-                start = (message.offset() or 0) + 1
-        return found
-    finally:
-        consumer.close()
-
-
-def table(brokers: str, topic: str) -> dict[str, bytes]:
-    """Return the rows of a table's topic."""
-    rows: dict[str, bytes] = {}
-    for message in messages(brokers, topic):
-        key = message.key().decode()
-        rows.pop(key, None)
-        if message.value() is not None:
-            rows[key] = message.value()
-    return rows
+    def operate(self, *rows: tuple[str, dict[str, Any]]) -> None:
+        """Send operations to keys, and wait until they are processed."""
+        self.send(self.names.operations, *((key, JSON.encode(row)) for key, row in rows))
+        self.drain(self.running)
 
 
 @pytest.fixture(scope="class")
-def running(
+def lab(
     spark: SparkSession, kafka: DevKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Everything]:
-    made = Everything(spark, kafka, str(tmp_path_factory.mktemp("all")), "processor-everything")
-    made.send(made.names.blocked, [("all", b"77")])
-    made.send(made.names.prices, [("k0", b"10"), ("k1", b"11")])
-    with made.processor:
-        made.processor.wait_until_ready(2 * WAIT_S)  # the first batch, with all that it imports
-        yield made
-
-
-OPERATIONS = ("add", "delete", "emit", "loop", "join", "lookup")
+    """The group; of its lookup table it has the rows of a view, which has two of three."""
+    made = Everything(spark, kafka, tmp_path_factory.mktemp("all"))
+    made.send(made.names.blocked, ("1", b"77"), ("2", b"78"), ("3", b"79"))
+    made.send(made.names.prices, *((f"example-{n}/k{n % 8}", b"%d" % n) for n in SEEDS))
+    with View(made.brokers, made.names.blocked, NUMBER, made.store) as view:
+        view.wait_until_running(WAIT_S)
+        view.evict("3")
+        with made.running:
+            made.running.wait_until_ready(2 * WAIT_S)  # the first batch, with all that it imports
+            yield made
 
 
 class TestOneTruth:
     @pytest.mark.parametrize(
-        "seed", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in range(2, 9))]
+        "seed", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in SEEDS[1:])]
     )
-    def test_spark_and_the_tester_agree(self, running: Everything, seed: int) -> None:
+    def test_spark_and_the_tester_agree(self, lab: Everything, seed: int) -> None:
+        """Tables, outputs, headers, and the partition of each key."""
         chance = random.Random(seed)  # noqa: S311 -- the same operations in every run
-        batches = [
-            [
-                (chance.choice(["k0", "k1", "k2"]), chance.choice(OPERATIONS), chance.randint(1, 3))
-                for _ in range(40)
-            ]
-            for _ in range(2)
-        ]
         example = f"example-{seed}"
         tester = Tester()
-        processor = tester.add_processor(running.graph)
-        results = tester.queue_tracker(running.names.results)
-        tester.set_table_value(running.names.blocked, "all", 77)
-        prices = [(f"{example}/k0", b"10"), (f"{example}/k1", b"11")]
-        running.send(running.names.prices, prices)
-        for key, price in prices:
-            tester.set_table_value(running.names.prices, key, int(price))
-        running.drained()
-        for batch in batches:
-            rows = []
-            for key, do, number in batch:
-                operation = {"do": do, "number": number}
-                tester.consume(running.names.operations, f"{example}/{key}", operation)
-                rows.append((f"{example}/{key}", codecs.Json().encode(operation)))
-            running.send(running.names.operations, rows)
-            running.drained()
-        found = table(running.brokers, running.graph.table_topic)
-        keys = tester.table_keys(running.graph.table_topic)
-        assert {key: int(row) for key, row in found.items() if key.startswith(example)} == {
-            key: processor.get(key) for key in keys
-        }
+        processor = tester.add_processor(lab.graph)
+        results = tester.queue_tracker(lab.names.results)
+        for key, value in (("1", 77), ("2", 78)):
+            tester.set_table_value(lab.names.blocked, key, value)
+        tester.set_table_value(lab.names.prices, f"{example}/k{seed % 8}", seed)
+        # Each hop of a loop is a batch.
+        for kinds in ("add delete emit loop join lookup", "add delete emit join lookup"):
+            rows = [
+                (
+                    f"{example}/{chance.choice(KEYS)}",
+                    {"do": chance.choice(kinds.split()), "number": chance.randint(1, 3)},
+                )
+                for _ in range(60)
+            ]
+            for key, operation in rows:
+                tester.consume(lab.names.operations, key, operation)
+            lab.operate(*rows)
+        keys = tester.table_keys(lab.graph.table_topic)
+        assert {
+            key: int(row) for key, row in lab.table().items() if key.startswith(example)
+        } == {key: processor.get(key) for key in keys}  # fmt: skip
         expected = defaultdict(list)
         while (message := results.next()) is not None:
             expected[message.key].append((message.value, dict(message.headers)))
         emitted = defaultdict(list)
-        for record in messages(running.brokers, running.names.results):
+        for record in messages(lab.brokers, lab.names.results):
             key = record.key().decode()
+            assert record.partition() == partition_of(record.key(), RESULTS)
             if key.startswith(example):
                 headers = dict(record.headers() or [])
                 del headers["offsetmgr-id"]
-                value = None if record.value() is None else int(record.value())
-                emitted[key].append((value, headers))
+                number = None if record.value() is None else int(record.value())
+                emitted[key].append((number, headers))
         assert emitted == expected
 
-    def test_a_visit_calls_the_visitor_for_each_row(self, running: Everything) -> None:
-        keys = [f"visited-{number}" for number in range(20)]
-        add = codecs.Json().encode({"do": "add", "number": 7})
-        running.send(running.names.operations, [(key, add) for key in keys])
-        running.drained()
-        running.processor.visit("multiply", 3)
-        running.drained()
-        found = table(running.brokers, running.graph.table_topic)
-        assert {key: found[key] for key in keys} == dict.fromkeys(keys, b"21")
-
-    def test_a_view_in_the_process_has_its_rows(self, running: Everything) -> None:
-        add = codecs.Json().encode({"do": "add", "number": 3})
-        running.send(running.names.operations, [(f"viewed-{number}", add) for number in range(9)])
-        running.drained()
-        with running.processor.view() as view:
+    def test_a_visit_calls_the_visitor_for_each_row(self, lab: Everything) -> None:
+        """Seen by a view in the process of the processor."""
+        keys = [f"visited-{number:02}" for number in range(20)]
+        lab.operate(*((key, {"do": "add", "number": 7}) for key in keys))
+        lab.running.visit("multiply", 3)
+        lab.drain(lab.running)
+        with lab.running.view() as view:
             view.wait_until_running(WAIT_S)
-            expected = [(f"viewed-{number}", 3) for number in range(9)]
-            assert list(view.items("viewed-")) == expected
-            assert [part.lag for part in view.stats().partitions] == [0] * PARTITIONS
-
-    def test_emits_have_the_partition_of_their_key(self, running: Everything) -> None:
-        emit = codecs.Json().encode({"do": "emit", "number": 1})
-        keys = [f"partition-{number}" for number in range(20)]
-        running.send(running.names.operations, [(key, emit) for key in keys])
-        running.drained()
-        inputs = {
-            message.key(): message.partition()
-            for message in messages(running.brokers, running.names.operations)
-        }
-        outputs = {
-            message.key(): message.partition()
-            for message in messages(running.brokers, running.names.results)
-        }
-        written = {
-            message.key(): message.partition()
-            for message in messages(running.brokers, running.graph.table_topic)
-        }
-        assert len(set(outputs.values())) == PARTITIONS
-        assert outputs == {key: inputs[key] for key in outputs}
-        assert all(inputs.get(key, number) == number for key, number in written.items())
-
-
-class TestCounter:
-    """A counter of clicks, as a user writes it."""
-
-    @pytest.fixture
-    def clicks(self, new_topic: TopicFactory) -> str:
-        return new_topic(PARTITIONS)
-
-    @staticmethod
-    def counter(group: str, clicks: str) -> GroupGraph:
-        def increment(context: Context, value: bytes) -> None:
-            context.set_value((context.value() or 0) + 1)
-            if value == b"twice":
-                context.loopback(context.key, b"")
-
-        return define_group(
-            group,
-            input(clicks, codecs.Bytes(), increment),
-            loop(codecs.Bytes(), increment),
-            persist(codecs.Int64()),
-        )
-
-    def test_commits_the_group_and_recovers_from_its_table(
-        self, spark: SparkSession, kafka: DevKafka, clicks: str, group: str, tmp_path: Path
-    ) -> None:
-        brokers = kafka.bootstrap_servers
-        graph = self.counter(group, clicks)
-        send(brokers, clicks, [(f"user-{number % 10}", b"") for number in range(100)])
-        with LocalOffsets(brokers) as offsets:
-
-            def processor(checkpoint: str, buckets: int) -> Processor:
-                chosen = ProcessorSettings(missing="earliest", buckets=buckets)
-                return Processor(
-                    spark,
-                    graph,
-                    brokers,
-                    checkpoint=str(tmp_path / checkpoint),
-                    offsets=offsets,
-                    settings=chosen,
-                )
-
-            first = processor("first", 4)
-            first.run(available_now=True)
-            send(brokers, clicks, [("user-0", b"twice")])
-            for _ in range(2):  # the loop's message, and what it has caused
-                first.run(available_now=True)
-            first.stop()
-            assert sum(offset.offset for offset in offsets.committed(group).values()) == 102
-            rows = {f"user-{number}": b"10" for number in range(10)} | {"user-0": b"12"}
-            assert table(brokers, graph.table_topic) == rows
-            # A new checkpoint, with another number of buckets, has the rows of the table's topic,
-            # and processes no message again, those of the loop included.
-            send(brokers, clicks, [(f"user-{number % 20}", b"") for number in range(100)])
-            second = processor("second", 7)
-            second.run(available_now=True)
-            second.stop()
-            rows = {f"user-{n}": b"15" if n < 10 else b"5" for n in range(20)}
-            rows["user-0"] = b"17"
-            assert table(brokers, graph.table_topic) == rows
-            assert second.recovered
-            # What it reads back of its own table changes nothing.
-            send(brokers, clicks, [("user-0", b"")])
-            second.run(available_now=True)
-            second.stop()
-            assert table(brokers, graph.table_topic) == rows | {"user-0": b"18"}
-            with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
-                processor("second", 8).start()
-
-    def test_a_bucket_that_grows_too_large_is_an_error(
-        self, spark: SparkSession, kafka: DevKafka, clicks: str, group: str, tmp_path: Path
-    ) -> None:
-        brokers = kafka.bootstrap_servers
-        send(brokers, clicks, [(f"user-{number}", b"") for number in range(200)])
-        graph = self.counter(group, clicks)
-        settings = ProcessorSettings(missing="earliest", buckets=1, bucket_bytes=1_000)
-        made = Processor(spark, graph, brokers, checkpoint=str(tmp_path), settings=settings)
-        with pytest.raises(ProcessorError, match="more buckets than 1"):
-            made.run(available_now=True)
-        assert made.state == "failed"
-        assert table(brokers, graph.table_topic) == {}
-
-
-class TestErrors:
-    @staticmethod
-    def failing(group: str, topic: str) -> GroupGraph:
-        def check(context: Context, value: str) -> None:
-            if value == "bad":
-                raise ValueError("this value is bad")
-            context.set_value(value)
-
-        return define_group(group, input(topic, codecs.String(), check), persist(codecs.String()))
-
-    def test_a_callback_that_raises_stops_it_and_commits_nothing(
-        self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
-        tmp_path: Path,
-    ) -> None:  # fmt: skip
-        topic, brokers = new_topic(1), kafka.bootstrap_servers
-        send(brokers, topic, [("a", b"good"), ("b", b"bad")])
-        graph = self.failing(group, topic)
-        with LocalOffsets(brokers) as offsets:
-            made = Processor(
-                spark, graph, brokers, checkpoint=str(tmp_path), offsets=offsets,
-                settings=ProcessorSettings(missing="earliest", buckets=2),
-            )  # fmt: skip
-            with pytest.raises(ProcessorError) as raised:
-                made.run(available_now=True)
-            made.stop()
-            assert f"{topic}/0 at offset 1, key 'b'" in str(raised.value)
-            assert "this value is bad" in str(raised.value)
-            assert offsets.committed(group) == {}
-
-    def test_failed_messages_become_dead_letters(
-        self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
-        tmp_path: Path,
-    ) -> None:  # fmt: skip
-        topic, letters, brokers = new_topic(1), new_topic(1), kafka.bootstrap_servers
-        send(brokers, topic, [("a", b"good"), ("b", b"bad"), ("c", b"\xff")])
-        graph = self.failing(group, topic)
-        made = Processor(
-            spark, graph, brokers, checkpoint=str(tmp_path),
-            settings=ProcessorSettings(missing="earliest", buckets=2, dead_letters=letters),
-        )  # fmt: skip
-        made.run(available_now=True)
-        assert table(brokers, graph.table_topic) == {"a": b"good"}
-        found = {letter.value(): dict(letter.headers()) for letter in messages(brokers, letters)}
-        assert found.keys() == {b"bad", b"\xff"}
-        assert b"this value is bad" in found[b"bad"]["offsetmgr-error"]
-        assert found[b"bad"]["offsetmgr-origin-offset"] == b"1"
+            assert list(view.items("visited-")) == [(key, 21) for key in keys]
+            assert [part.lag for part in view.stats().partitions] == [0] * 3
 
     def test_a_slow_callback_is_reported_as_stalled(
-        self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        topic, brokers, released = new_topic(1), kafka.bootstrap_servers, tmp_path / "released"
-
-        def wait(context: Context, value: str) -> None:
-            while not released.exists():
-                time.sleep(0.05)
-            context.set_value(value)
-
-        send(brokers, topic, [("a", b"1")])
-        graph = define_group(group, input(topic, codecs.String(), wait), persist(codecs.String()))
-        made = Processor(
-            spark, graph, brokers, checkpoint=str(tmp_path / "checkpoint"),
-            settings=ProcessorSettings(missing="earliest", buckets=2),
-        )  # fmt: skip
+        self, lab: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("offsetmgr.streams.processor.STALLED_S", 0.5)
-        with made:
-            eventually(lambda: made.state, "stalled")
-            released.touch()
-            made.wait_until_ready(WAIT_S)
-        assert table(brokers, graph.table_topic) == {"a": b"1"}
+        released = tmp_path / "released"
+        waiting = {"do": "wait", "number": 0, "path": str(released)}
+        lab.send(lab.names.operations, ("slow", JSON.encode(waiting)))
+        eventually(lambda: lab.running.state, "stalled")
+        released.touch()
+        lab.running.wait_until_ready(WAIT_S)
 
-    def test_missing_topics_are_named(
-        self, spark: SparkSession, kafka: DevKafka, new_topic: TopicFactory, group: str,
-        tmp_path: Path,
-    ) -> None:  # fmt: skip
-        def nothing(_context: Context, _value: bytes) -> None: ...
 
-        brokers, code = kafka.bootstrap_servers, codecs.Bytes()
-        one = new_topic(1)
-        wrong = {
-            "no-such-input": [input("no-such-input", code, nothing)],
-            "no-such-topic": [input(one, code, nothing), lookup("no-such-topic", code)],
-            "no-such-output": [input(one, code, nothing), output("no-such-output", code)],
-        }
-        for told, edges in wrong.items():
-            made = Processor(spark, define_group(group, *edges), brokers, checkpoint=str(tmp_path))
-            with pytest.raises(TopicsError, match=told):
-                made.start()
+def test_a_group_is_committed_and_recovers_from_its_table(
+    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
+    """A counter of clicks, as a user writes it."""
+
+    def increment(context: Context, value: str) -> None:
+        context.set_value((context.value() or 0) + 1)
+        if value == "twice":
+            context.loopback(context.key, "")
+
+    lab = Lab(spark, kafka, group, tmp_path)
+    (clicks,) = lab.topics(clicks=3)
+    graph = define_group(
+        group, input(clicks, TEXT, increment), loop(TEXT, increment), persist(NUMBER)
+    )
+    lab.send(clicks, *((f"user-{number % 10}", b"") for number in range(100)))
+    lab.send(clicks, ("user-0", b"twice"))
+    with LocalOffsets(lab.brokers) as offsets:
+
+        def processor(checkpoint: str, buckets: int) -> Processor:
+            return lab.processor(graph, checkpoint, offsets=offsets, buckets=buckets, parallelism=2)
+
+        with processor("first", 4) as first:
+            lab.drain(first)
+        assert sum(offset.offset for offset in offsets.committed(group).values()) == 102
+        rows = {f"user-{number}": b"10" for number in range(10)} | {"user-0": b"12"}
+        assert lab.table() == rows
+        # A new checkpoint, with another number of buckets, has the rows of the table's topic,
+        # and processes no message again, those of the loop included.
+        lab.send(clicks, *((f"user-{number % 20}", b"") for number in range(100)))
+        second = processor("second", 7)
+        second.run(available_now=True)
+        second.stop()
+        rows = {f"user-{n}": b"15" if n < 10 else b"5" for n in range(20)} | {"user-0": b"17"}
+        assert lab.table() == rows
+        assert second.recovered
+        # What it reads back of its own table changes nothing.
+        lab.send(clicks, ("user-0", b""))
+        second.run(available_now=True)
+        second.stop()
+        assert lab.table() == rows | {"user-0": b"18"}
+        with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
+            processor("second", 8).start()
+
+
+def test_a_failed_callback_stops_the_processor_and_commits_nothing(
+    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
+    """The error has one line, with the message and what was raised, SystemExit included."""
+
+    def check(context: Context, value: str) -> None:
+        if value == "bad":
+            raise SystemExit("\ud800 is\nbad")
+        context.set_value(value)
+
+    lab = Lab(spark, kafka, group, tmp_path)
+    (topic,) = lab.topics(orders=1)
+    lab.send(topic, ("a", b"good"), ("b", b"bad"))
+    graph = define_group(group, input(topic, TEXT, check), persist(TEXT))
+    with LocalOffsets(lab.brokers) as offsets:
+        made = lab.processor(graph, offsets=offsets)
+        with pytest.raises(ProcessorError) as raised:
+            made.run(available_now=True)
+        made.stop()
+        assert f"({topic}/0 at offset 1, key 'b')" in str(raised.value)
+        assert "SystemExit: \\ud800 is\\nbad" in str(raised.value)
+        assert "\n" not in str(raised.value)
+        assert made.state == "failed"
+        assert offsets.committed(group) == {}
+
+
+def test_missing_topics_are_named(
+    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
+    lab = Lab(spark, kafka, group, tmp_path)
+    (one,) = lab.topics(one=1)
+    wrong = {
+        "no-such-topic": [input(one, TEXT, print), lookup("no-such-topic", TEXT)],
+        "no-such-output": [input(one, TEXT, print), output("no-such-output", TEXT)],
+    }
+    for named, edges in wrong.items():
+        with pytest.raises(TopicsError, match=named):
+            lab.run(*edges)
+    views = {one: "/"}
+    with pytest.raises(InvalidValueError, match=r"lookup_views .* is not a lookup table; add look"):
+        lab.run(input(one, TEXT, print), lookup_views=views)

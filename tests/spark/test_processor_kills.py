@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import Tester, TopicManager
+from tests.spark.lab import messages, table
 from tests.spark.processor_job import numbering
 from tests.spark.scene import GUARD_S, TICK_S, Driver
-from tests.spark.test_processor import messages, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,7 @@ import pytest
 from offsetmgr.devkafka.jars import cache_dir
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
-from tests.spark.test_processor import messages, send, table
+from tests.spark.lab import messages, send, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,7 @@ def test_clicks_are_joined_with_profiles(kafka: DevKafka, run: Callable[[str], N
     }
 
 
+@pytest.mark.chaos
 def test_a_loop_finds_fraud(kafka: DevKafka, run: Callable[[str], None]) -> None:
     brokers = kafka.bootstrap_servers
     create_topic(kafka, "payments", PARTITIONS)
@@ -74,6 +75,7 @@ def test_a_loop_finds_fraud(kafka: DevKafka, run: Callable[[str], None]) -> None
     assert alerts == [b"mule"]
 
 
+@pytest.mark.chaos
 def test_a_group_looks_up_words_of_another(kafka: DevKafka, run: Callable[[str], None]) -> None:
     brokers = kafka.bootstrap_servers
     for topic in ("block-word", "comments"):

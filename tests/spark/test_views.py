@@ -1,4 +1,4 @@
-"""Views and Spark: lookups of a processor, DataFrames, and the examples."""
+"""Views and Spark: the examples."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from offsetmgr.devkafka.cluster import free_ports
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams import Context, codecs, define_group, input, lookup, output
-from offsetmgr.streams.kafka import kafka_emitter
-from offsetmgr.streams.planning import ProcessorSettings
-from offsetmgr.streams.processor import Processor
-from offsetmgr.streams.view import View
-from tests.conftest import create_topic
-from tests.spark.support import WAIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,67 +17,6 @@ if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def test_lookups_read_the_view_beside_them(
-    spark: SparkSession, kafka: DevKafka, unique_name: str, tmp_path: Path, checkpoint: str
-) -> None:
-    """A row that is evicted from the view alone is not found."""
-    words, prices, found = (f"{unique_name}-{part}" for part in ("words", "prices", "found"))
-    for topic in (words, prices, found):
-        create_topic(kafka, topic, 1)
-    servers = kafka.bootstrap_servers
-
-    def look_up(context: Context, _word: str) -> None:
-        context.emit(found, context.key, str(context.lookup(prices, context.key)))
-
-    graph = define_group(
-        unique_name,
-        input(words, codecs.String(), look_up),
-        lookup(prices, codecs.Int64()),
-        output(found, codecs.String()),
-    )
-
-    views = {prices: str(tmp_path / "view")}
-    settings = ProcessorSettings(missing="earliest", lookup_views=views)
-    processor = Processor(spark, graph, servers, checkpoint=checkpoint, settings=settings)
-    with kafka_emitter(servers, prices, codecs.Int64()) as emitter:
-        emitter.emit("kept", 1)
-        emitter.emit("evicted", 2)
-    with kafka_emitter(servers, words, codecs.String()) as emitter:
-        emitter.emit("kept", "")
-        emitter.emit("evicted", "")
-    with View(servers, prices, codecs.Int64(), tmp_path / "view") as view:
-        view.wait_until_running(WAIT_S)
-        view.evict("evicted")
-        processor.run(available_now=True)
-        assert written(servers, found, 2) == {"kept": "1", "evicted": "None"}
-        arrow = view.to_arrow()
-        assert arrow.to_pydict() == {"key": ["kept"], "value": [1]}
-        if spark.version >= "4":
-            assert [tuple(row) for row in spark.createDataFrame(arrow).collect()] == [("kept", 1)]
-        frame = spark.createDataFrame(arrow.to_pandas())
-        assert [tuple(row) for row in frame.collect()] == [("kept", 1)]
-    wrong = ProcessorSettings(lookup_views={words: "/"})
-    with pytest.raises(
-        InvalidValueError, match=r"lookup_views .* is not a lookup table; add lookup"
-    ):
-        Processor(spark, graph, servers, checkpoint=checkpoint, settings=wrong)
-
-
-def written(servers: str, topic: str, count: int) -> dict[str, str]:
-    """Return the last value of each key among the first ``count`` messages."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "read"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        messages = consumer.consume(count, WAIT_S)
-        assert len(messages) == count
-        return {
-            (message.key() or b"").decode(): (message.value() or b"").decode()
-            for message in messages
-        }
-    finally:
-        consumer.close()
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import StructType
 
 from offsetmgr.retry_headers import ERROR
 from offsetmgr.streams import (
@@ -19,6 +21,7 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.engine import Engine
+from offsetmgr.streams.errors import BucketError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,3 +101,23 @@ def test_a_batch_waits_for_its_deferred_commits(value: str, problem: str) -> Non
         processed(made, message)
     assert problem in str(failed.value)
     assert "in/0 at offset 7, key 'k'" in str(failed.value)
+
+
+def test_a_state_that_is_too_large_or_of_other_buckets_is_refused() -> None:
+    """The state stays as it was, and the error says what to do."""
+    state = GroupState(
+        None, 0, 0, "NoTimeout", False, False, False, False, False, -1, b"", StructType()  # type: ignore[arg-type]  # noqa: FBT003
+    )  # fmt: skip
+
+    def process(count: int, **changed: Any) -> None:
+        rows = [(0, 0, n, 1, b"%d" % n, b"x" * 10, None) for n in range(count)]
+        frame = pd.DataFrame(rows, columns=buckets.INPUT_COLUMNS)
+        assert list(buckets.process_bucket(plan(keep, **changed), 0, [frame], state))
+
+    process(2)
+    kept = state.get
+    with pytest.raises(BucketError, match=r"has grown to .* with 200 keys, .* more buckets than 1"):
+        process(200)
+    with pytest.raises(BucketError, match="has 1 buckets in format 1, the processor 2 in format 1"):
+        process(2, buckets=2)
+    assert state.get == kept
