@@ -33,7 +33,7 @@ class Writer(Protocol):
         """Return where the record is, once it is written; waits only where too many are not."""
 
     def close(self) -> None:
-        """End; nothing is left to write."""
+        """Wait until all records are written or refused, and end."""
 
 
 class Emitter:
@@ -47,8 +47,7 @@ class Emitter:
         self._writer = writer
         self._codec = codec
         self._default_headers = dict(default_headers or {})
-        self._changed = threading.Condition()
-        self._unwritten = 0
+        self._lock = threading.RLock()
         self._finished = False
         self._error: BaseException | None = None
 
@@ -61,19 +60,14 @@ class Emitter:
         data = None if value is None else self._codec.encode(value)
         every = header_list({**self._default_headers, **(headers or {})})
         record = Record(self.topic, encode_key(key), data, every)
-        with self._changed:
+        with self._lock:
             if self._finished:
                 raise EmitterClosedError(
                     f"the emitter of {self.topic} is finished, so key {shown(key)} was not "
                     "written: emit before finish()"
                 )
-            self._unwritten += 1
-        try:
             outcome = self._writer.write(record)
-        except BaseException:
-            self._done(None)
-            raise
-        outcome.add_done_callback(self._done)
+            outcome.add_done_callback(self._done)
         return outcome
 
     def emit_sync(
@@ -91,21 +85,16 @@ class Emitter:
 
         Raises the first error of a message that was not written.
         """
-        with self._changed:
+        with self._lock:
             if self._finished:
                 return
             self._finished = True
-            self._changed.wait_for(lambda: not self._unwritten)
         self._writer.close()
         if self._error is not None:
             raise self._error
 
-    def _done(self, outcome: Future[Written] | None) -> None:
-        with self._changed:
-            self._unwritten -= 1
-            if outcome is not None:
-                self._error = self._error or outcome.exception()
-            self._changed.notify_all()
+    def _done(self, outcome: Future[Written]) -> None:
+        self._error = self._error or outcome.exception()
 
     def __enter__(self) -> Self:
         return self

@@ -63,5 +63,4 @@ class KafkaWriter:
         return outcome
 
     def close(self) -> None:
-        """Write what is left and end."""
         self._producer.close()

@@ -69,33 +69,12 @@ class PartitionStats(NamedTuple):
     """Why it stopped, connects again, or waits."""
 
 
-class ReconnectBackoff:
-    """Waits before each new connection: 0, 10, 20, … 120 s."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-        self._connected_s: float | None = None
-
-    def connected(self, now_s: float) -> None:
-        self._connected_s = now_s
-
-    def failed(self, now_s: float) -> float:
-        """Return the seconds to wait after the connection has failed."""
-        connected_s, self._connected_s = self._connected_s, None
-        if connected_s is not None and now_s - connected_s >= BACKOFF_RESET_S:
-            self._next_s = 0.0
-        wait_s = self._next_s
-        self._next_s = min(wait_s + BACKOFF_STEP_S, BACKOFF_MAX_S)
-        return wait_s
-
-
 class Progress:
     """The state and the numbers of a partition, for any thread."""
 
     def __init__(self, partition: int, now_s: float) -> None:
         self.partition = partition
         self.state = TableState.INITIALIZING
-        self.backoff = ReconnectBackoff()
         self.connect_s: float | None = now_s
         """When to connect; None while it is connected."""
         self.start = 0
@@ -110,6 +89,8 @@ class Progress:
         self.read_s = now_s
         """Time of the last message, or of the connection."""
         self.error: str | None = None
+        self._connected_s: float | None = None
+        self._next_wait_s = 0.0
         self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_S)
 
     @property
@@ -132,14 +113,17 @@ class Progress:
         """Begin to recover from offset ``start`` up to before ``target``."""
         self.start = self.next_offset = start
         self.target = target
-        self.read_s = now_s
+        self.read_s = self._connected_s = now_s
         self.connect_s = self.error = None
-        self.backoff.connected(now_s)
         self.state = TableState.RECOVERING
 
     def disconnect(self, error: str, now_s: float) -> float:
-        """Return the seconds to wait before the next connection."""
-        wait_s = self.backoff.failed(now_s)
+        """Return the seconds to wait before the next connection: 0, 10, 20, … 120."""
+        connected_s, self._connected_s = self._connected_s, None
+        if connected_s is not None and now_s - connected_s >= BACKOFF_RESET_S:
+            self._next_wait_s = 0.0
+        wait_s = self._next_wait_s
+        self._next_wait_s = min(wait_s + BACKOFF_STEP_S, BACKOFF_MAX_S)
         self.connect_s = now_s + wait_s
         self.error = error
         self.state = TableState.CONNECTING

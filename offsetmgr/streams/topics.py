@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import NewTopic
@@ -62,20 +62,7 @@ class TopicSettings:
             raise InvalidValueError("mismatch", self.mismatch, "is unknown", fix)
 
 
-class Topics(Protocol):
-    """The part of a cluster that ``prepare_topics`` needs."""
-
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Return the partition numbers of those that exist."""
-
-    def ensure_table(self, topic: str, partitions: int) -> int:
-        """Create a table unless it exists; return the number of its partitions."""
-
-    def ensure_stream(self, topic: str, partitions: int) -> int:
-        """Create a stream unless it exists; return the number of its partitions."""
-
-
-def prepare_topics(topics: Topics, graph: GroupGraph) -> dict[str, int]:
+def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
     """Check the topics that ``graph`` reads, create its loop and table, and count partitions.
 
     Returns the number of partitions of every topic of the graph, but of outputs that do not exist.

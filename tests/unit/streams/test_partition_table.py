@@ -8,7 +8,6 @@ from offsetmgr.answers import PartitionLog
 from offsetmgr.streams.partition_table import (
     PendingRows,
     Progress,
-    ReconnectBackoff,
     TableState,
     beyond_log,
     missed_rows,
@@ -72,12 +71,10 @@ def test_connections_wait_longer_after_each_failure() -> None:
     assert (part.is_due(119.0), part.is_due(120.0)) == (False, True)
     part.start_over(50.0)
     assert part.is_due(50.0)
-    backoff = ReconnectBackoff()
-    assert [backoff.failed(0), backoff.failed(1)] == [0, 10]
-    backoff.connected(100)
-    assert backoff.failed(159) == 20
-    backoff.connected(200)
-    assert backoff.failed(260) == 0
+    part.connect(start=0, target=0, now_s=100.0)
+    assert part.disconnect("away", 159.0) == 120
+    part.connect(start=0, target=0, now_s=200.0)
+    assert part.disconnect("away", 260.0) == 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -22,6 +22,8 @@ from offsetmgr.streams.topics import TopicSettings, prepare_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from offsetmgr.streams import GroupGraph, TopicManager
 
 C = codecs.String()
 GRAPH = define_group(
@@ -52,19 +54,23 @@ class Cluster:
         return partitions
 
 
+def prepared(cluster: Cluster, graph: GroupGraph = GRAPH) -> dict[str, int]:
+    return prepare_topics(cast("TopicManager", cluster), graph)
+
+
 def test_loop_and_table_are_created_like_the_inputs() -> None:
     """Only these two; a lookup may have another number of partitions, an output may be missing."""
     cluster = Cluster(clicks=[0, 1, 2], names=[0, 1, 2], rates=[0])
-    counts = prepare_topics(cluster, GRAPH)
+    counts = prepared(cluster)
     assert counts == {"clicks": 3, "names": 3, "rates": 1, "g-loop": 3, "g-table": 3}
     assert cluster.created == [("g-loop", "stream", 3), ("g-table", "table", 3)]
     # Those that exist stay as they are, whatever the inputs have.
     cluster = Cluster(clicks=[0], names=[0, 1], rates=[0], **{"g-table": [0, 1, 2]})
-    assert prepare_topics(cluster, GRAPH)["g-table"] == 3
+    assert prepared(cluster)["g-table"] == 3
     assert cluster.created == [("g-loop", "stream", 2), ("g-table", "table", 3)]
     cluster = Cluster(clicks=[0, 1], out=[0, 1, 2, 3])
     graph = define_group("g", input("clicks", C, print), output("out", C))
-    assert prepare_topics(cluster, graph) == {"clicks": 2, "out": 4}
+    assert prepared(cluster, graph) == {"clicks": 2, "out": 4}
     assert cluster.created == []
 
 
@@ -72,14 +78,14 @@ def test_all_mistakes_are_listed_and_nothing_is_created() -> None:
     """Topics that are missing or have gaps."""
     cluster = Cluster(clicks=[0, 1], names=[0, 1, 3])
     with pytest.raises(TopicsError) as failed:
-        prepare_topics(cluster, GRAPH)
+        prepared(cluster)
     assert str(failed.value) == (
         "group g cannot start: topic names has a gap: its partitions are [0, 1, 3]; "
         "topic rates (lookup) does not exist: create it"
     )
     assert cluster.created == []
     with pytest.raises(TopicsError, match=r"clicks \(input\) does not exist.*names \(join\)"):
-        prepare_topics(Cluster(rates=[0]), GRAPH)
+        prepared(Cluster(rates=[0]))
 
 
 def test_settings_are_checked() -> None:
