@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -43,9 +44,10 @@ OUTPUT_SCHEMA: Final = (
 
 STATE_SCHEMA: Final = "rows binary"
 VISIT_HEADER: Final = "offsetmgr-visit"
-"""Of a record in the loop topic that asks a bucket for a visit: the visitor's name."""
+"""Of a record in the loop topic that asks for a visit of all rows: the visitor's name."""
 ID_HEADER: Final = "offsetmgr-id"
-"""Of an emitted record: its origin as ``topic/partition/offset/number``, the same when repeated."""
+"""Of an emitted record: its origin as ``topic/partition/offset/number``, the same when repeated.
+In a visit the hash of the row's key follows the offset."""
 ID_BYTES: Final = 320
 """More than the header of an id takes of a record."""
 
@@ -184,7 +186,7 @@ class _Batch:
                 ):
                     self._visit(visitor, message)
                 else:
-                    self._attempt(message, self._engine.process, message)
+                    self._attempt(message, "", self._engine.process, message)
             deadline = Deadline(self._plan.defer_timeout_s)
             for message, effects in self._deferred:
                 self._await(message, effects, deadline)
@@ -216,8 +218,13 @@ class _Batch:
                 }
             )
 
-    def _attempt(self, message: Message, call: Callable[..., Effects], *arguments: Any) -> None:
-        """Apply the effects of a message; a failure becomes a dead letter if there is a topic."""
+    def _attempt(
+        self, message: Message, part: str, call: Callable[..., Effects], *arguments: Any
+    ) -> None:
+        """Apply the effects of a message; a failure becomes a dead letter if there is a topic.
+
+        ``part`` tells apart the messages of one offset.
+        """
         try:
             effects = call(*arguments, self._tables)
         except ProcessingError as error:
@@ -225,7 +232,7 @@ class _Batch:
                 raise
             self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
         else:
-            self._apply(message, effects)
+            self._apply(message, part, effects)
 
     def _visit(self, name: bytes, control: Message) -> None:
         visitor = name.decode("utf-8", "replace")
@@ -234,22 +241,23 @@ class _Batch:
             meta = msgspec.json.decode(control.value or b"null")
         except Exception as error:  # noqa: BLE001 -- anybody may write to the loop
             problem = f"the visit cannot be made: {error_text(error)}"
-            self._attempt(control, self._refuse, control, problem)
+            self._attempt(control, "", self._refuse, control, problem)
             return
         for key, value in list(self._table.items()):
             row = control._replace(topic=visitor, key=key, value=value, headers=None)
-            self._attempt(row, self._engine.visit, visitor, meta, row)
+            part = f"{blake2b(key, digest_size=16).hexdigest()}/"
+            self._attempt(row, part, self._engine.visit, visitor, meta, row)
 
     def _refuse(self, message: Message, problem: str, _tables: Tables) -> Effects:
         raise ProcessingError(self._engine.graph.group, message, problem)
 
-    def _apply(self, message: Message, effects: Effects) -> None:
+    def _apply(self, message: Message, part: str, effects: Effects) -> None:
         for number, record in enumerate(effects.records):
             if record.topic == self._table_topic:
                 update_rows(self._table, record.key, record.value)
                 self._changed[record.key] = record
             elif self._plan.record_ids:
-                origin = f"{message.topic}/{message.partition}/{message.offset}/{number}"
+                origin = f"{message.topic}/{message.partition}/{message.offset}/{part}{number}"
                 headers = (*record.headers, (ID_HEADER, origin.encode()))
                 self._records.append(record._replace(headers=headers))
             else:

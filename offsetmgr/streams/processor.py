@@ -205,14 +205,13 @@ class Processor:
 
         ``meta`` is anything that JSON can hold.  Returns once Kafka has the request; the rows are
         visited by one of the next batches.  Raises InvalidValueError; ProcessorError if the
-        processor does not run, or Kafka does not take the request: then no row is visited.
+        processor does not run, or Kafka does not take the request.
         """
         self._engine.check_visitor(name)
-        if self._layout is None or not self._running().isActive:
+        if self._query is None or not self._query.isActive:
             text = f"processor {self.graph.group} does not run: visit while it does, after start()"
             raise ProcessorError(text)
-        topic, buckets = self.graph.loop_topic, self._layout.buckets
-        request_visit(self._kafka, self.graph.group, topic, name, meta, buckets)
+        request_visit(self._kafka, self.graph, name, meta)
 
     def view(self, path: str | Path | None = None) -> View:
         """Return a view of the group's table in this process, not started: rows, ranges, stats.

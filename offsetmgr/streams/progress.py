@@ -82,8 +82,8 @@ def stats_of(
     rows = 0
     rows_per_s = 0.0
     for source in report["sources"]:
-        newest = _positions(source.get("latestOffset"))
-        ends = _positions(source.get("endOffset"))
+        newest = read_offsets(source.get("latestOffset"))
+        ends = read_offsets(source.get("endOffset"))
         if not any(partition.topic in streams for partition in ends):
             continue
         rows += source["numInputRows"]
@@ -103,9 +103,3 @@ def stats_of(
         sum(store["numRowsTotal"] for store in stores),
         sum(store["memoryUsedBytes"] for store in stores),
     )
-
-
-def _positions(value: object) -> dict[TopicPartition, int]:
-    if not value or value == "null":
-        return {}
-    return read_offsets(value if isinstance(value, str) else json.dumps(value))

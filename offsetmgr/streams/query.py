@@ -91,15 +91,15 @@ class Query(NamedTuple):
         )
 
     def _bucket(self, name: str) -> Column:
+        """Return the bucket of a row's key; a row that asks for a visit comes once for each."""
         number = self.layout.buckets
-        by_key = f"pmod(hash(coalesce(key, X'')), {number})"
+        by_key = F.expr(f"pmod(hash(coalesce(key, X'')), {number})")
         if name != STREAMS or not self.plan.engine.graph.visitors:
-            return F.expr(by_key)
-        # A visit names its bucket in its key.
+            return by_key
         visit = F.expr(f"exists(headers, each -> each.key = '{buckets.VISIT_HEADER}')")
         visit &= F.col("topic") == self.plan.engine.graph.loop_topic
-        bucket = F.expr(f"pmod(try_cast(cast(key AS string) AS int), {number})")
-        return F.coalesce(F.when(visit, bucket), F.expr(by_key))
+        every = F.sequence(F.lit(0), F.lit(number - 1))
+        return F.explode(F.when(visit, every).otherwise(F.array(by_key)))
 
     def _stateless(self, rows: DataFrame) -> DataFrame:
         plan = self.plan

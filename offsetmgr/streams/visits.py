@@ -1,35 +1,33 @@
-"""Visits on Spark: a message through the loop's topic for each bucket, all of them or none."""
+"""Visits on Spark: one message through the loop's topic, which the query gives to each bucket."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import msgspec
-from confluent_kafka import KafkaException, Producer
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.streams.buckets import VISIT_HEADER
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.messages import MAX_BYTES
+from offsetmgr.streams.kafka import KafkaWriter
+from offsetmgr.streams.messages import MAX_BYTES, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_REQUEST_S: Final = 30.0
-_POLL_S: Final = 0.2
+    from offsetmgr.streams.graph import GroupGraph
+
+_REQUEST_MS: Final = 30_000
 _MOST_BYTES: Final = MAX_BYTES // 2
 
 
-def request_visit(
-    kafka: Mapping[str, Any], group: str, topic: str, name: str, meta: Any, buckets: int
-) -> None:
-    """Write the messages that ask ``buckets`` buckets for a visit, in one transaction.
+def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: Any) -> None:
+    """Write the message that asks for a visit of all rows.
 
     Raises InvalidValueError where JSON cannot hold ``meta``, ProcessorError where Kafka does not
-    take the messages; then no bucket is visited.
+    take the message.
     """
     try:
         value = msgspec.json.encode(whole(meta))
@@ -39,22 +37,10 @@ def request_visit(
     if len(value) > _MOST_BYTES:
         fix = "give a reference to what is large"
         raise InvalidValueError("meta", meta, f"has more than {_MOST_BYTES:,} bytes", fix)
-    # A name of its own: visits of two programs do not end each other's transactions.
-    ident = f"offsetmgr-visit-{group}-{uuid4().hex}"
-    producer = Producer({**kafka, "transactional.id": ident})
-    try:
-        producer.init_transactions(_REQUEST_S)
-        producer.begin_transaction()
-        for bucket in range(buckets):
-            while True:
-                try:
-                    producer.produce(topic, value, str(bucket), headers={VISIT_HEADER: name})
-                    break
-                except BufferError:
-                    producer.poll(_POLL_S)
-        producer.commit_transaction(_REQUEST_S)
-    except KafkaException as error:
-        with suppress(KafkaException):
-            producer.abort_transaction(_REQUEST_S)
-        text = f"{error.args[0].str()} (it needs the right WRITE on transactional id {ident})"
-        raise ProcessorError(f"the visit of {group} by {name} was not sent: {text}") from None
+    request = Record(graph.loop_topic, b"", value, [(VISIT_HEADER, name.encode())])
+    with closing(KafkaWriter({**kafka, "message.timeout.ms": _REQUEST_MS})) as writer:
+        try:
+            writer.write(request).result()
+        except KafkaRequestError as error:
+            text = f"the visit of {graph.group} by {name} was not sent: {error}"
+            raise ProcessorError(text) from error

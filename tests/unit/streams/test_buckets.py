@@ -17,6 +17,7 @@ from offsetmgr.streams import (
     codecs,
     define_group,
     input,
+    output,
     persist,
     visitor,
 )
@@ -35,16 +36,21 @@ def keep(context: Context, value: str) -> None:
     context.set_value(value)
 
 
+def report(context: Context, meta: str) -> None:
+    context.emit("out", context.key, f"{meta} {context.value()}")
+
+
 def plan(callback: Callable[[Context, str], object], **changed: Any) -> buckets.Plan:
     text = codecs.String()
-    graph = define_group("g", input("in", text, callback), persist(text), visitor("v", keep))
+    edges = [input("in", text, callback), persist(text), output("out", text)]
+    graph = define_group("g", edges, visitor("v", report))
     made = buckets.Plan(
         engine=Engine(graph),
         buckets=1,
         sources=[buckets.Source("stream", "in"), buckets.Source("stream", "g-loop")],
         joins={},
-        targets=["g-table", "dead"],
-        partitions={"g-table": 1, "dead": 1},
+        targets=["g-table", "dead", "out"],
+        partitions={"g-table": 1, "dead": 1, "out": 1},
         lookup_kafka={},
         lookup_views={},
         dead_letters="dead",
@@ -53,6 +59,13 @@ def plan(callback: Callable[[Context, str], object], **changed: Any) -> buckets.
         defer_timeout_s=60.0,
     )
     return made._replace(**changed)
+
+
+def new_state() -> GroupState:
+    """Return the state of a bucket that has none yet, as Spark hands it over."""
+    flags: list[Any] = [False] * 5
+    nothing: Any = None
+    return GroupState(nothing, 0, 0, "NoTimeout", *flags, -1, b"", StructType())
 
 
 def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
@@ -72,6 +85,23 @@ def test_an_impossible_visit_is_one_failed_message(name: bytes, meta: bytes) -> 
     assert (dead.target, dead.value) == (1, meta)
     assert b"the visit cannot be made" in dict(dead.headers)[ERROR]
     assert (row.target, row.key, row.value) == (0, b"k", b"row")
+
+
+def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
+    """It is the same when the batch is repeated, and readers drop no other record for it."""
+    rows = [(0, 0, n, 1, b"k%d" % n, b"row", None) for n in range(3)]
+    visit = (1, 0, 9, 1, b"", b'"seen"', [{"key": buckets.VISIT_HEADER, "value": b"v"}])
+
+    def records() -> list[Any]:
+        frame = pd.DataFrame([*rows, visit], columns=buckets.INPUT_COLUMNS)
+        frames = buckets.process_bucket(plan(keep, record_ids=True), 0, [frame], new_state())
+        return [row for made in frames for row in made.itertuples() if row.target == 2]
+
+    ids = {record.key: dict(record.headers)[buckets.ID_HEADER] for record in records()}
+    assert [record.value for record in records()] == [b"seen row"] * 3
+    assert len({*ids.values()}) == 3
+    assert all(ident.startswith(b"v/0/9/") for ident in ids.values())
+    assert ids == {record.key: dict(record.headers)[buckets.ID_HEADER] for record in records()}
 
 
 def defer(context: Context, value: str) -> None:
@@ -105,9 +135,7 @@ def test_a_batch_waits_for_its_deferred_commits(value: str, problem: str) -> Non
 
 def test_a_state_that_is_too_large_or_of_other_buckets_is_refused() -> None:
     """The state stays as it was, and the error says what to do."""
-    state = GroupState(
-        None, 0, 0, "NoTimeout", False, False, False, False, False, -1, b"", StructType()  # type: ignore[arg-type]  # noqa: FBT003
-    )  # fmt: skip
+    state = new_state()
 
     def process(count: int, **changed: Any) -> None:
         rows = [(0, 0, n, 1, b"%d" % n, b"x" * 10, None) for n in range(count)]
