@@ -73,29 +73,24 @@ class Json:
     JSON has no NaN and no infinity: they become null.
     """
 
+    _format: Any = msgspec.json
+
     def __init__(self, type: Any = Any) -> None:  # noqa: A002 -- msgspec's name
         self.type = type
 
     def encode(self, value: Any) -> bytes:
-        return msgspec.json.encode(whole(value))
+        data: bytes = self._format.encode(whole(value))
+        return data
 
     def decode(self, data: bytes) -> Any:
-        value = msgspec.json.decode(data, type=self.type)
+        value = self._format.decode(data, type=self.type)
         return value if self.type is Any else whole(value)
 
 
-class MsgPack:
+class MsgPack(Json):
     """MessagePack of plain values, or of the dataclass or ``msgspec.Struct`` given as ``type``."""
 
-    def __init__(self, type: Any = Any) -> None:  # noqa: A002 -- msgspec's name
-        self.type = type
-
-    def encode(self, value: Any) -> bytes:
-        return msgspec.msgpack.encode(whole(value))
-
-    def decode(self, data: bytes) -> Any:
-        value = msgspec.msgpack.decode(data, type=self.type)
-        return value if self.type is Any else whole(value)
+    _format = msgspec.msgpack
 
 
 def whole(value: Any) -> Any:

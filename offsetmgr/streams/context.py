@@ -109,7 +109,7 @@ class Context:
         table = self._graph.group_table or self._stateless()
         if self._row is _UNREAD:
             self._row = self._read(table, self._tables.table, self._message.key)
-        return None if self._row is None else self._decoded(table, self._row)
+        return self._decoded(table, self._row)
 
     def set_value(self, value: Any, headers: Headers | None = None) -> None:
         """Make ``value`` the row of the message's key; None is refused, use ``delete``."""
@@ -130,16 +130,14 @@ class Context:
         edge = self._graph.joins.get(table) or self._refuse(
             f"table {shown(table)} is not joined: add join() with it to the group"
         )
-        row = self._read(edge, self._tables.joins[table], self._message.key)
-        return None if row is None else self._decoded(edge, row)
+        return self._decoded(edge, self._read(edge, self._tables.joins[table], self._message.key))
 
     def lookup(self, table: str, key: str) -> Any:
         """Return the row of any key in a table; None where there is none."""
         edge = self._graph.lookups.get(table) or self._refuse(
             f"table {shown(table)} cannot be looked up: add lookup() with it to the group"
         )
-        row = self._read(edge, self._tables.lookups[table], self._key(key))
-        return None if row is None else self._decoded(edge, row)
+        return self._decoded(edge, self._read(edge, self._tables.lookups[table], self._key(key)))
 
     def emit(self, topic: str, key: str, value: Any, headers: Headers | None = None) -> None:
         """Write to an output; a value of None is a tombstone."""
@@ -213,9 +211,9 @@ class Context:
             self._refuse(f"the codec of {edge} encoded to {type(data).__name__}, not bytes")
         return data
 
-    def _decoded(self, edge: Edge, row: bytes) -> Any:
+    def _decoded(self, edge: Edge, row: bytes | None) -> Any:
         try:
-            return edge.codec.decode(row)
+            return None if row is None else edge.codec.decode(row)
         except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             self._refuse(f"cannot decode the row of {edge}: {error_text(error)}", error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 RECOVERY_S: Final = 600.0
 """Longest wait of a lookup for the whole table."""
-
-_POLL_S: Final = 0.05
 
 GROUP: Final = "offsetmgr-lookup"
 """Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""
@@ -62,15 +59,13 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
     if store.topic != topic:
         text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"
         raise TopicsError(f"{text}: correct lookup_views")
-    deadline = Deadline(RECOVERY_S)
-    while store.live:
+    for _ in Deadline(RECOVERY_S).polls():
+        if not store.live:
+            return None
         if store.complete:
             return store
-        if deadline.over:
-            text = f"the view at {path} has not read the table {topic} within {RECOVERY_S:.0f} s"
-            raise OffsetTimeoutError(text)
-        time.sleep(_POLL_S)
-    return None
+    text = f"the view at {path} has not read the table {topic} within {RECOVERY_S:.0f} s"
+    raise OffsetTimeoutError(text)
 
 
 class TopicRows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 TRANSACTION_S: Final = 60.0
 """Longest wait for open transactions: Kafka's default of ``transaction.timeout.ms``."""
-_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -198,20 +196,23 @@ class QueryPlanner(NamedTuple):
 
         Raises ProcessorError.
         """
-        table, deadline = self.engine.graph.table_topic, Deadline(TRANSACTION_S)
+        table, now = self.engine.graph.table_topic, log
         ends = {number: ends.high_watermark for number, ends in log.partitions.items()}
-        while ends:
-            for number, now in topics.logs([table])[table].partitions.items():
-                if (now.last_stable_offset or 0) >= ends.get(number, 0):
-                    ends.pop(number, None)
-                elif deadline.over:
-                    raise ProcessorError(
-                        f"group {self.engine.graph.group} cannot start: an open transaction hides "
-                        f"the rows of {table}/{number} from offset {now.last_stable_offset} on; "
-                        "abort it (kafka-transactions.sh), or start again once it has ended"
-                    )
-            if ends:
-                time.sleep(_PAUSE_S)
+        for _ in Deadline(TRANSACTION_S).polls():
+            hidden = {
+                number: stable
+                for number, part in now.partitions.items()
+                if (stable := part.last_stable_offset or 0) < ends.get(number, 0)
+            }
+            if not hidden:
+                return
+            now = topics.logs([table])[table]
+        number, stable = min(hidden.items())
+        raise ProcessorError(
+            f"group {self.engine.graph.group} cannot start: an open transaction hides the rows of "
+            f"{table}/{number} from offset {stable} on; abort it (kafka-transactions.sh), or start "
+            "again once it has ended"
+        )
 
     def _targets(self) -> list[str]:
         """Return the topics that the processor writes."""

@@ -9,11 +9,11 @@ failed after it had written is written again.
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import StreamingQueryException
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import commit_offsets
@@ -47,7 +47,6 @@ _log = SafeLogger("offsetmgr.streams")
 STALLED_S: Final = 120.0
 """A batch that takes longer is reported as stalled."""
 
-_POLL_S: Final = 0.2
 _LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
@@ -156,15 +155,13 @@ class Processor:
 
         Raises ProcessorError where it failed.
         """
-        query = self._running()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        query, deadline = self._running(), Deadline(timeout, forever=True)
         try:
             while True:
-                left_s = _LOOK_S if deadline is None else deadline - time.monotonic()
-                wait_s: Any = max(0.001, min(left_s, _LOOK_S))  # PySpark takes a float, untyped
+                wait_s: Any = deadline.within_s(_LOOK_S)  # PySpark takes a float, untyped
                 if query.awaitTermination(wait_s):
                     return True
-                if deadline is not None and time.monotonic() >= deadline:
+                if deadline.over:
                     return False
                 if self.state == "stalled":
                     _log.error("%s", self._stalled())
@@ -190,15 +187,14 @@ class Processor:
 
         Raises ProcessorError where the query fails, OffsetTimeoutError.
         """
-        deadline = time.monotonic() + timeout
-        while self.state != "running":
-            if self._failed() is not None or not self._running().isActive:
+        for _ in Deadline(timeout).polls():
+            if self.state == "running":
+                return
+            if not self._running().isActive:
                 self.await_end()
                 return
-            if time.monotonic() > deadline:
-                text = f"processor {self.graph.group} was not ready within {timeout} s"
-                raise OffsetTimeoutError(f"{text}: it is {self.state}")
-            time.sleep(_POLL_S)
+        text = f"processor {self.graph.group} was not ready within {timeout} s"
+        raise OffsetTimeoutError(f"{text}: it is {self.state}")
 
     def visit(self, name: str, meta: Any = None) -> None:
         """Ask for a call of the visitor ``name`` for each row, with ``meta`` as its value.
@@ -272,9 +268,6 @@ class Processor:
             "for a callback that waits (Spark's page shows the task), or lower "
             f"max_offsets_per_trigger={self.settings.max_offsets_per_trigger}"
         )
-
-    def _failed(self) -> StreamingQueryException | None:
-        return None if self._query is None else self._query.exception()
 
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""

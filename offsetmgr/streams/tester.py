@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.answers import Written
-from offsetmgr.errors import InvalidValueError, listed
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.emitter import Emitter
 from offsetmgr.streams.engine import Engine, update_rows
@@ -19,6 +19,7 @@ from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list
 from offsetmgr.streams.rows import TableRows
+from offsetmgr.text import error_text, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -313,7 +314,7 @@ class TesterProcessor:
             try:
                 self._topics.write(record)
             except Exception as error:
-                problem = f"writing to {record.topic} failed: {type(error).__name__}: {error}"
+                problem = f"writing to {record.topic} failed: {error_text(error)}"
                 raise ProcessingError(self.graph.group, message, problem) from error
         if effects.deferred:
             self._deferred.append((message, effects.deferred))
@@ -325,7 +326,7 @@ class TesterProcessor:
             errors = [outcome.exception() for outcome in outcomes if outcome.done()]
             error = next(filter(None, errors), None)
             if error is not None and self.error is None:
-                problem = f"its deferred commit failed: {type(error).__name__}: {error}"
+                problem = f"its deferred commit failed: {error_text(error)}"
                 self.error = ProcessingError(self.graph.group, message, problem)
                 self.error.__cause__ = error
             if error is not None or len(errors) < len(outcomes):

@@ -211,14 +211,9 @@ class TopicManager:
         timeout_s = self._reader.timeout_s
         new = NewTopic(topic, partitions, self.settings.replication or -1, config=dict(config))
         create_topics(self._reader.admin, [new], timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while topic not in self.partitions([topic]):
-            if time.monotonic() > deadline:
-                raise TopicsError(
-                    f"topic {topic} was created but is not listed after {timeout_s:g} s: "
-                    "check the brokers and start again"
-                )
-            time.sleep(_PAUSE_S)
+        if not any(topic in self.partitions([topic]) for _ in Deadline(timeout_s).polls()):
+            text = f"topic {topic} was created but is not listed after {timeout_s:g} s"
+            raise TopicsError(f"{text}: check the brokers and start again")
 
     def _replicas(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return the number of replicas by partition of those topics that exist."""

@@ -49,10 +49,11 @@ class Lab:
 
     def processor(self, graph: GroupGraph, checkpoint: str = "first", **given: Any) -> Processor:
         kafka, offsets = given.pop("kafka", self.brokers), given.pop("offsets", None)
-        settings = {"missing": "earliest", "buckets": 3, "parallelism": 1, **given}
+        # Without an interval, a query asks Kafka for new messages without a pause.
+        usual = {"missing": "earliest", "buckets": 3, "parallelism": 1, "trigger_interval_s": 0.5}
         return Processor(
             self.spark, graph, kafka, checkpoint=str(self.path / checkpoint), offsets=offsets,
-            settings=ProcessorSettings(**settings),
+            settings=ProcessorSettings(**(usual | given)),
         )  # fmt: skip
 
     def run(self, *edges: Edge | list[Edge], **settings: Any) -> None:

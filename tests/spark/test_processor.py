@@ -27,6 +27,7 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.hashing import partition_of
+from offsetmgr.streams.visits import request_visit
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S
 from tests.waiting import eventually
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 JSON = codecs.Json()
 RESULTS = 4
-"""Partitions of the output; the inputs have three."""
+"""Partitions of the output; the input has two."""
 SEEDS = range(1, 9)
 KEYS = [f"k{number}" for number in range(8)]
 
@@ -105,7 +106,7 @@ class Everything(Lab):
 
     def __init__(self, spark: SparkSession, kafka: DevKafka, path: Path) -> None:
         super().__init__(spark, kafka, "processor-everything", path)
-        self.names = Names(*self.topics(operations=3, prices=3, blocked=3, results=RESULTS))
+        self.names = Names(*self.topics(operations=2, prices=1, blocked=3, results=RESULTS))
         self.graph = everything(self.group, self.names)
         self.store = path / "view"
         views = {self.names.blocked: str(self.store)}
@@ -186,7 +187,7 @@ class TestOneTruth:
         with lab.running.view() as view:
             view.wait_until_running(WAIT_S)
             assert list(view.items("visited-")) == [(key, 21) for key in keys]
-            assert [part.lag for part in view.stats().partitions] == [0] * 3
+            assert [part.lag for part in view.stats().partitions] == [0] * 2
 
     def test_a_slow_callback_is_reported_as_stalled(
         self, lab: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -203,7 +204,10 @@ class TestOneTruth:
 def test_a_group_is_committed_and_recovers_from_its_table(
     spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
 ) -> None:
-    """A counter of clicks, as a user writes it."""
+    """A counter of clicks, as a user writes it; also with another number of buckets."""
+
+    def double(context: Context, _value: object) -> None:
+        context.set_value(2 * context.value())
 
     def increment(context: Context, value: str) -> None:
         context.set_value((context.value() or 0) + 1)
@@ -212,9 +216,8 @@ def test_a_group_is_committed_and_recovers_from_its_table(
 
     lab = Lab(spark, kafka, group, tmp_path)
     (clicks,) = lab.topics(clicks=3)
-    graph = define_group(
-        group, input(clicks, TEXT, increment), loop(TEXT, increment), persist(NUMBER)
-    )
+    edges = [input(clicks, TEXT, increment), loop(TEXT, increment), persist(NUMBER)]
+    graph = define_group(group, edges, visitor("double", double))
     lab.send(clicks, *((f"user-{number % 10}", b"") for number in range(100)))
     lab.send(clicks, ("user-0", b"twice"))
     with LocalOffsets(lab.brokers) as offsets:
@@ -228,19 +231,20 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         rows = {f"user-{number}": b"10" for number in range(10)} | {"user-0": b"12"}
         assert lab.table() == rows
         # A new checkpoint, with another number of buckets, has the rows of the table's topic,
-        # and processes no message again, those of the loop included.
+        # and processes no message again, those of the loop included.  A visit waits there.
+        request_visit({"bootstrap.servers": lab.brokers}, graph, "double", None)
         lab.send(clicks, *((f"user-{number % 20}", b"") for number in range(100)))
         second = processor("second", 7)
         second.run(available_now=True)
         second.stop()
-        rows = {f"user-{n}": b"15" if n < 10 else b"5" for n in range(20)} | {"user-0": b"17"}
+        rows = {f"user-{n}": b"30" if n < 10 else b"10" for n in range(20)} | {"user-0": b"34"}
         assert lab.table() == rows
         assert second.recovered
         # What it reads back of its own table changes nothing.
         lab.send(clicks, ("user-0", b""))
         second.run(available_now=True)
         second.stop()
-        assert lab.table() == rows | {"user-0": b"18"}
+        assert lab.table() == rows | {"user-0": b"35"}
         with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
             processor("second", 8).start()
 

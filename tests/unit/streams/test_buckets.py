@@ -63,9 +63,8 @@ def plan(callback: Callable[[Context, str], object], **changed: Any) -> buckets.
 
 def new_state() -> GroupState:
     """Return the state of a bucket that has none yet, as Spark hands it over."""
-    flags: list[Any] = [False] * 5
-    nothing: Any = None
-    return GroupState(nothing, 0, 0, "NoTimeout", *flags, -1, b"", StructType())
+    values: Any = (None, 0, 0, "NoTimeout", *[False] * 5, -1, b"", StructType())
+    return GroupState(*values)
 
 
 def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
