@@ -45,7 +45,9 @@ ROOMS: Final = {
         "tests/spark/test_commit_offsets.py::test_a_groups_offsets_are_where_spark_has_finished",
         "tests/spark/test_starting_offsets.py",
     ),
-    "processor": ("tests/spark/test_views.py::test_example_of_a_view_beside_a_processor",),
+    "processor": (
+        "tests/spark/test_stream_examples.py::test_example_of_a_view_beside_a_processor",
+    ),
 }
 """The tests of each room."""
 

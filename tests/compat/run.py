@@ -33,7 +33,7 @@ TESTS: Final = (
     "tests/spark/test_starting_offsets.py",  # from the group
     "tests/spark/test_follow.py",  # checkpoints of jobs that do not commit
     "tests/spark/test_examples.py",
-    "tests/spark/test_views.py::test_lookups_read_the_view_beside_them",  # with a processor
+    "tests/spark/test_processor.py::test_a_group_is_committed_and_recovers_from_its_table",
 )
 CONNECT: Final = "tests/spark/test_connect.py"
 """Spark Connect runs listeners in the driver since Spark 4.0."""

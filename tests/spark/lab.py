@@ -51,9 +51,10 @@ class Lab:
         kafka, offsets = given.pop("kafka", self.brokers), given.pop("offsets", None)
         # Without an interval, a query asks Kafka for new messages without a pause.
         usual = {"missing": "earliest", "buckets": 3, "parallelism": 1, "trigger_interval_s": 0.5}
+        settings: dict[str, Any] = usual | given
         return Processor(
             self.spark, graph, kafka, checkpoint=str(self.path / checkpoint), offsets=offsets,
-            settings=ProcessorSettings(**(usual | given)),
+            settings=ProcessorSettings(**settings),
         )  # fmt: skip
 
     def run(self, *edges: Edge | list[Edge], **settings: Any) -> None:

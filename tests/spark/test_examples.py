@@ -102,7 +102,7 @@ def test_none_is_left_out() -> None:
     """Every file of the folder is run here, but for those without Spark."""
     # In tests/kafka:
     by_kafka = {"in_process", "batch_writer", "order_processor", "surviving_writer"}
-    # In test_stream_examples.py and test_views.py:
+    # In test_stream_examples.py:
     streams = {"stream_on_spark", "emitter_promises", "view_beside_processor", "view_lookup"}
     elsewhere = {"database_consumer", *by_kafka, *streams}  # the consumer in tests/stores
     assert {path.stem for path in EXAMPLES.glob("*.py")} - elsewhere == {

@@ -1,4 +1,4 @@
-"""The examples of streams run on Spark as they stand, the counter also on two executors."""
+"""The examples of streams and views run on Spark as they stand, the counter on two executors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.jars import cache_dir
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
@@ -28,21 +29,54 @@ PARTITIONS = 4
 
 
 @pytest.fixture
-def run(
-    spark: SparkSession, kafka: DevKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], None]:
-    """Run a graph in this process, so that it finds the Spark that is there already."""
+def run_example(
+    spark: SparkSession, kafka: DevKafka, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Run an example in this process, so that it finds the Spark that is there already."""
     assert spark is not None
+
+    def run_example(name: str, *arguments: str) -> None:
+        options = ["--bootstrap-servers", kafka.bootstrap_servers, *arguments]
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+    return run_example
+
+
+@pytest.fixture
+def run(run_example: Callable[..., None], tmp_path: Path) -> Callable[[str], None]:
+    """Run a graph over what its topics hold."""
 
     def run_graph(graph: str) -> None:
         checkpoint = str(tmp_path / graph.replace(":", "-"))
-        options = ["--bootstrap-servers", kafka.bootstrap_servers, "--checkpoint", checkpoint]
-        options += ["--available-now", "--no-samples"]
-        command = ["stream_on_spark.py", graph, *options]
-        monkeypatch.setattr(sys, "argv", command)
-        runpy.run_path(str(EXAMPLES / "stream_on_spark.py"), run_name="__main__")
+        options = ["--checkpoint", checkpoint, "--available-now", "--no-samples"]
+        run_example("stream_on_spark", graph, *options)
 
     return run_graph
+
+
+def test_examples_of_an_emitter_and_of_a_lookup(
+    run_example: Callable[..., None], unique_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Spark job finds what the emitter has written."""
+    run_example("emitter_promises", "--topic", unique_name)
+    said = capsys.readouterr().out
+    assert said.count("written to partition") == 3
+    assert "the pump is at offset" in said
+    run_example("view_lookup", "--topic", unique_name)
+    said = capsys.readouterr().out
+    assert "order 1: bicycle for 499.0" in said
+    assert "order 3: rocket for None" in said
+    assert "3 prices, the highest is that of the bicycle" in said
+
+
+def test_example_of_a_view_beside_a_processor(
+    run_example: Callable[..., None], unique_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Counts of a processor are read over HTTP while it runs."""
+    (port,) = free_ports(1)
+    run_example("view_beside_processor", "--group", unique_name, "--port", str(port))
+    assert "bob has clicked 2 times" in capfd.readouterr().out
 
 
 def test_clicks_are_joined_with_profiles(kafka: DevKafka, run: Callable[[str], None]) -> None:
