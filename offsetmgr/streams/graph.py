@@ -131,16 +131,13 @@ class GroupGraph:
 
     def validate(self) -> None:
         """Raise GraphError, with the first mistake, if no processor can run this graph."""
-        group = self.group
+        graph = f"in group graph of {self.group!r}"
         if len(self._loops) > 1:
-            fix = "define loop() once"
-            raise GraphError(f"more than one loop stream in group graph of {group!r}: {fix}")
+            raise GraphError(f"more than one loop stream {graph}: define loop() once")
         if len(self._tables) > 1:
-            fix = "define persist() once"
-            raise GraphError(f"more than one group table in group graph of {group!r}: {fix}")
+            raise GraphError(f"more than one group table {graph}: define persist() once")
         if not self.input_streams:
-            fix = "add an input()"
-            raise GraphError(f"no input stream in group graph of {group!r}: {fix}")
+            raise GraphError(f"no input stream {graph}: add an input()")
         for edge in (*self.output_streams, *self.copartitioned, *self.lookup_tables):
             if edge.topic == self.loop_topic:
                 fix = "use loop() and Context.loopback"
@@ -149,8 +146,8 @@ class GroupGraph:
                 fix = "use persist(), Context.value and Context.set_value"
                 raise GraphError(f"{edge} should not directly use group table of the group: {fix}")
         if self.visitors and not self._tables:
-            fix = "add persist()"
-            raise GraphError(f"visitors cannot be used in stateless processor {group!r}: {fix}")
+            text = f"visitors cannot be used in stateless processor {self.group!r}"
+            raise GraphError(f"{text}: add persist()")
 
     def __str__(self) -> str:
         return f"{self.group}: " + ", ".join(map(str, self.all_edges))

@@ -77,15 +77,11 @@ class TopicRows:
 
     def __init__(self, kafka: Mapping[str, Any], topic: str) -> None:
         """Raises TopicsError where the topic cannot be read."""
-        from offsetmgr.streams.table_reader import (  # noqa: PLC0415 -- confluent-kafka
-            TablePlan,
-            TableReader,
-        )
+        from offsetmgr.streams.table_reader import TableReader  # noqa: PLC0415 -- confluent-kafka
 
         self._topic = topic
         self._storage = MemoryStorage()
-        plan = TablePlan(topic, self._storage, until_stable=True)
-        self._reader = TableReader(kafka, plan, group=GROUP)
+        self._reader = TableReader(kafka, topic, self._storage, group=GROUP, until_stable=True)
         try:
             self._reader.start()
         except OffsetManagerError as error:

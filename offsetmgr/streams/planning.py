@@ -162,13 +162,14 @@ class QueryPlanner(NamedTuple):
         for (topic, number), offset in ({} if begun else positions(streams)).items():
             starts.setdefault(topic, {})[number] = offset
         self.engine.limits = self._limits(topics)
-        roles = {topic: buckets.Source("join", topic) for topic in joins}
-        tables = layout.topics.get(TABLES, [])
         plan = buckets.Plan(
             engine=self.engine,
             buckets=layout.buckets,
             sources=[
-                *(roles.get(topic, buckets.Source("table", topic)) for topic in tables),
+                *(
+                    buckets.Source("join" if topic in joins else "table", topic)
+                    for topic in layout.topics.get(TABLES, ())
+                ),
                 *(buckets.Source("stream", topic) for topic in streams),
             ],
             joins={topic: layout.join_name(topic) for topic in joins},

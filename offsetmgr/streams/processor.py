@@ -164,7 +164,12 @@ class Processor:
                 if deadline.over:
                     return False
                 if self.state == "stalled":
-                    _log.error("%s", self._stalled())
+                    _log.error(
+                        "processor %s has been at one batch for over %.0f s: look for a callback "
+                        "that waits (Spark's page shows the task), or lower "
+                        "max_offsets_per_trigger=%d",
+                        self.graph.group, STALLED_S, self.settings.max_offsets_per_trigger,
+                    )  # fmt: skip
         except StreamingQueryException as error:
             raise self._failure(error) from error
 
@@ -227,9 +232,9 @@ class Processor:
     @property
     def recovered(self) -> bool:
         """True if the table holds all that its topic held when the checkpoint was new."""
-        files = self._files()
         if self._query is None or not self._reads_tables:
             return self._query is not None
+        files = self._files()
         return files.last_begun() is not None and files.last_finished() is not None
 
     @property
@@ -261,13 +266,6 @@ class Processor:
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         return self._query
-
-    def _stalled(self) -> str:
-        return (
-            f"processor {self.graph.group} has been at one batch for over {STALLED_S:.0f} s: look "
-            "for a callback that waits (Spark's page shows the task), or lower "
-            f"max_offsets_per_trigger={self.settings.max_offsets_per_trigger}"
-        )
 
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""

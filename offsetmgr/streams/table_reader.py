@@ -69,20 +69,6 @@ _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 log = SafeLogger("offsetmgr.streams")
 
 
-class TablePlan(NamedTuple):
-    """The work of a reader."""
-
-    topic: str
-    storage: Storage
-    update: Callable[[PendingRows, TableMessage], object] | None = None
-    """Called with each message; None puts or deletes the row of its key."""
-    changed: Callable[[], object] = lambda: None
-    """Called after the state of a partition has changed."""
-    until_stable: bool = False
-    """True if a table is recovered at its last stable offset; False is at the high watermark, so
-    that messages behind an open transaction are waited for."""
-
-
 class _Answer(NamedTuple):
     """The topic as it is now."""
 
@@ -121,18 +107,29 @@ class TableReader:
     def __init__(
         self,
         kafka: str | Mapping[str, object],
-        plan: TablePlan,
+        topic: str,
+        storage: Storage,
         *,
         group: str,
+        update: Callable[[PendingRows, TableMessage], object] | None = None,
+        changed: Callable[[], object] = lambda: None,
+        until_stable: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
         """``kafka`` is the bootstrap servers or librdkafka's settings.
 
         ``group`` is never joined and nothing is committed to it, but Kafka may ask for the right to
-        it.  ``timeout_s`` is for each request.  Raises InvalidValueError.
+        it.  ``update`` is called with each message; without it the row of its key is put or
+        deleted.  ``changed`` is called after the state of a partition has changed.  With
+        ``until_stable`` a table is recovered at its last stable offset, else at its high watermark,
+        so that messages behind an open transaction are waited for.  ``timeout_s`` is for each
+        request.  Raises InvalidValueError.
         """
-        self._plan = plan
-        self._topic = check_topic(plan.topic)
+        self._topic = check_topic(topic)
+        self._storage = storage
+        self._update = update
+        self._changed = changed
+        self._until_stable = until_stable
         settings = checked_config(kafka)
         self._group = str(settings.get("group.id", group))
         self._settings: dict[str, object] = {
@@ -178,7 +175,7 @@ class TableReader:
         try:
             answer = self._ask(connecting=True)
             self._topic_id = answer.log.topic_id
-            self._plan.storage.open(self._topic, self._topic_id)
+            self._storage.open(self._topic, self._topic_id)
         except BaseException as error:
             self._reader.close()
             if isinstance(error, KafkaRequestError) and does_not_exist(error):
@@ -187,7 +184,7 @@ class TableReader:
             raise
         now_s = time.monotonic()
         self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
-        self._plan.changed()
+        self._changed()
         self._pool = ThreadPoolExecutor(2, f"table-{self._topic}")
         self._asked = Future()
         self._asked.set_result(answer)
@@ -204,7 +201,7 @@ class TableReader:
         if self._thread.is_alive():
             text = f"the table of {self._topic} still writes its store after {timeout} s"
             raise OffsetTimeoutError(text)
-        self._plan.storage.close()
+        self._storage.close()
 
     # The thread that reads
 
@@ -225,7 +222,7 @@ class TableReader:
                 part.error = part.error if self.error is None else str(self.error)
                 part.state = TableState.STOPPED
             self.caught_up.set()  # whoever waits for it finds the error
-            self._plan.changed()
+            self._changed()
 
     def _look(self) -> None:
         """Ask about the topic where that is due, and take in the answer."""
@@ -272,7 +269,7 @@ class TableReader:
             (parts[n].next_offset or 0) < (at or 0) for n, at in ends.offsets.items()
         ):
             return False
-        self._plan.storage.note_seen(ends.at_s, complete=True)
+        self._storage.note_seen(ends.at_s, complete=True)
         self._ends = None
         return True
 
@@ -315,12 +312,12 @@ class TableReader:
     def _connect(self, part: Progress, ends: PartitionLog, delete_retention_s: float) -> None:
         self._hand_over()
         self._written()
-        number, storage = part.partition, self._plan.storage
+        number, storage = part.partition, self._storage
         stored, seen_s = storage.offset(number), storage.seen_s()
         away_s = 0.0 if seen_s is None else time.time() - seen_s
         why = beyond_log(stored, ends)
         missed = missed_rows(stored, ends, away_s, delete_retention_s)
-        if why or (missed and self._plan.update is None and delete_retention_s < inf):
+        if why or (missed and self._update is None and delete_retention_s < inf):
             self._start_over(why or missed, self._topic_id)
             stored = None
         elif missed:
@@ -329,9 +326,9 @@ class TableReader:
             storage.note_seen(time.time(), complete=False)  # nothing is missed from now on
         start = ends.log_start_offset if stored is None else max(stored + 1, ends.log_start_offset)
         stable = ends.last_stable_offset
-        target = stable if self._plan.until_stable and stable else ends.high_watermark
+        target = stable if self._until_stable and stable else ends.high_watermark
         part.connect(start, target, time.monotonic())
-        self._plan.changed()
+        self._changed()
         topic_partition = TopicPartition(self._topic, number, start)
         if self._consumer is None:
             self._consumer = open_consumer(self._settings, {"error_cb": self._fail})
@@ -347,10 +344,10 @@ class TableReader:
         self._close_consumer()
         self._gathered = _Gathered()
         self._ends, self._seen_s = None, 0.0
-        self._plan.storage.clear(topic_id)
+        self._storage.clear(topic_id)
         for part in self.partitions.values():
             part.start_over(time.monotonic())
-        self._plan.changed()
+        self._changed()
 
     def _watch_transaction(self, part: Progress) -> None:
         hidden_from = part.hidden_from
@@ -371,7 +368,7 @@ class TableReader:
         log.warning(text, self._topic, max(waits_s), [p.partition for p in parts], error)
         if not any(part.connected for part in self.partitions.values()):
             self._close_consumer()
-        self._plan.changed()
+        self._changed()
 
     def _read(self) -> None:
         """Gather what has arrived, and hand it over to be written when that is enough."""
@@ -429,7 +426,7 @@ class TableReader:
         values: list[Any] = list(map(Message.value, messages))
         if None in keys:
             keys = [key or b"" for key in keys]
-        if self._plan.update is None:
+        if self._update is None:
             gathered.rows.update(zip(keys, values, strict=True))
         else:
             gathered.messages += messages
@@ -503,15 +500,14 @@ class TableReader:
 
     def _write(self, gathered: _Gathered) -> None:
         """Write what was gathered."""
-        storage, update = self._plan.storage, self._plan.update
         rows = gathered.rows
-        if update is not None:
-            pending = PendingRows(storage)
+        if self._update is not None:
+            pending = PendingRows(self._storage)
             for message in gathered.messages:
-                update(pending, _message(self._topic, message))
+                self._update(pending, _message(self._topic, message))
             rows = pending.changes
         if gathered.offsets:
-            storage.apply(rows, gathered.offsets)
+            self._storage.apply(rows, gathered.offsets)
         now_s = time.monotonic()
         recovered = []
         for number in gathered.offsets.keys() | gathered.ends.keys():
@@ -526,7 +522,7 @@ class TableReader:
                 recovered.append(part)
         if recovered:
             self._enter(recovered, TableState.PREPARING)
-            storage.flush()
+            self._storage.flush()
             for part in recovered:
                 part.recovery_s = part.recovery_s or time.monotonic() - part.began_s
                 part.error = None
@@ -537,7 +533,7 @@ class TableReader:
     def _enter(self, parts: Iterable[Progress], state: TableState) -> None:
         for part in parts:
             part.state = state
-        self._plan.changed()
+        self._changed()
 
 
 def _as_view_error(error: BaseException) -> OffsetManagerError:

@@ -134,9 +134,10 @@ class TopicManager:
         existing = self._replicas([topic]).get(topic)
         if existing is None:
             if not self.settings.create:
+                settings = " ".join(f"{name}={value}" for name, value in config.items())
                 raise TopicsError(
                     f"topic {topic} does not exist, and the settings say create=False: create it "
-                    f"with {partitions} partitions and {_shown(config)}"
+                    f"with {partitions} partitions and {settings}"
                 )
             self._create(topic, partitions, config)
             return partitions
@@ -151,8 +152,11 @@ class TopicManager:
             for name, value in config.items()
             if held.get(name) != value
         ]
-        if problems:
-            self._mismatch(f"topic {topic} has {'; '.join(problems)}: {fix}")
+        if problems and self.settings.mismatch != "ignore":
+            text = f"topic {topic} has {'; '.join(problems)}: {fix}"
+            if self.settings.mismatch == "fail":
+                raise TopicsError(f"{text}, or set mismatch='warn'")
+            log.warning(text)
         return actual
 
     def logs(self, topics: Iterable[str]) -> dict[str, TopicLog]:
@@ -231,12 +235,6 @@ class TopicManager:
                 found[topic] = {p.id: len(p.replicas) for p in answer.partitions}
         return found
 
-    def _mismatch(self, text: str) -> None:
-        if self.settings.mismatch == "fail":
-            raise TopicsError(f"{text}, or set mismatch='warn'")
-        if self.settings.mismatch == "warn":
-            log.warning(text)
-
 
 def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str, TopicLog]:
     """Return the ids, the ends and the last stable offsets of topics' logs, or their failures.
@@ -247,7 +245,3 @@ def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str
         return topic_logs(reader.admin, topics, _ENDS, wait_s, reader.timeout_s)
     except NotAnsweredError:
         raise request_error(f"logs of {listed(topics)}", Failure(error_info(TIMED_OUT))) from None
-
-
-def _shown(config: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -14,7 +14,7 @@ from offsetmgr.streams.messages import encode_key
 from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
-from offsetmgr.streams.table_reader import TablePlan, TableReader
+from offsetmgr.streams.table_reader import TableReader
 from offsetmgr.text import error_text
 from offsetmgr.types import check_topic
 
@@ -103,7 +103,7 @@ class View(TableRows):
         self._readable = False
         self._kafka = kafka
         self._timeout_s = timeout_s
-        self._plan = TablePlan(topic, self._store, update, self._take_states)
+        self._update = update
         self._reader: TableReader | None = None
         self._last: TableReader | None = None
         """The reader of the last start, for stats."""
@@ -118,7 +118,10 @@ class View(TableRows):
         Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
         """
         if self._reader is None:
-            reader = TableReader(self._kafka, self._plan, group=GROUP, timeout_s=self._timeout_s)
+            reader = TableReader(
+                self._kafka, self.topic, self._store, group=GROUP, update=self._update,
+                changed=self._take_states, timeout_s=self._timeout_s,
+            )  # fmt: skip
             self._error = None
             self._reader = self._last = reader
             try:
