@@ -397,6 +397,15 @@ class TopicsQuery(ApiRequest, frozen=True):
     timeout_s: KafkaTimeout | None = None
 
 
+class StartingOffsetsQuery(OfExistingGroup, frozen=True):
+    group: ExistingGroup
+    topic: Annotated[
+        list[Topic],
+        Meta(max_length=MAX_TOPICS, description="By default those with committed offsets."),
+    ] = []
+    timeout_s: KafkaTimeout | None = None
+
+
 class TopicNamesQuery(ApiRequest, frozen=True):
     timeout_s: KafkaTimeout | None = None
 
@@ -557,6 +566,13 @@ class TopicState(Struct, frozen=True):
 
 class TopicsAnswer(Struct, frozen=True):
     topics: list[TopicState]
+
+
+class StartingOffsetsAnswer(Struct, frozen=True):
+    group: str
+    starting_offsets: Annotated[
+        str, Meta(description="The option `startingOffsets` of Spark's Kafka source.")
+    ]
 
 
 class TopicNamesAnswer(Struct, frozen=True):

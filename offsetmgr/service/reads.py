@@ -6,11 +6,14 @@ import asyncio
 import heapq
 import re
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
+from offsetmgr.client.offsets import LogEnds
+from offsetmgr.codes import NO_SUCH_PARTITION
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError, shown
 from offsetmgr.http.answers import page_of
-from offsetmgr.http.errors import ErrorBody, error_body
+from offsetmgr.http.errors import ErrorAnswer, ErrorBody, HttpStatusError, error_body
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CURSOR,
@@ -23,6 +26,8 @@ from offsetmgr.service.messages import (
     ManagerView,
     OffsetsAnswer,
     PartitionEnds,
+    StartingOffsetsAnswer,
+    StartingOffsetsQuery,
     TopicNamesAnswer,
     TopicNamesQuery,
     TopicsAnswer,
@@ -34,6 +39,7 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import Names, no_names, partitions_of
+from offsetmgr.spark.starting import resuming
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
@@ -151,6 +157,41 @@ class Reads:
             query.topic, timeout_s, query.at_ms, stable=query.stable
         )
         return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in query.topic])
+
+    @operation(
+        "GET",
+        "/v1/starting-offsets",
+        StartingOffsetsQuery,
+        StartingOffsetsAnswer,
+        needs=lambda asked: Names((asked.group,), asked.topic),
+        others={404: ErrorAnswer},
+    )
+    async def starting_offsets(
+        self, by: Requester, query: StartingOffsetsQuery
+    ) -> StartingOffsetsAnswer:
+        """Return the JSON with which a Spark query resumes from the group.
+
+        Partitions without a committed offset start at the earliest record; topics that do not exist
+        any more are omitted.  Raises KafkaRequestError.
+        """
+        timeout_s = self._timeout_s(query.timeout_s)
+        committed = await self.committed(by, CommittedQuery(query.group, query.topic, timeout_s))
+        offsets = {value.where: value.offset for value in committed.offsets}
+        topics = sorted(set(query.topic) or {where.topic for where in offsets})
+        found = await self._coordinator.topic_logs(topics, timeout_s) if topics else {}
+        logs: dict[TopicPartition, LogEnds] = {}
+        for topic, log in found.items():
+            for failure in (log.failure, *(ends.failure for ends in log.partitions.values())):
+                is_gone = failure is not None and failure.info.code in NO_SUCH_PARTITION
+                if failure is not None and (query.topic or not is_gone):
+                    raise kafka_error(f"the ends of topic {topic!r}", failure, timeout_s)
+            for number, ends in log.partitions.items():
+                if ends.failure is None:
+                    logs[TopicPartition(topic, number)] = LogEnds(*ends[:2])
+        if not logs:
+            text = f"group {shown(query.group)} has no offsets; name the topics of the job"
+            raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
+        return StartingOffsetsAnswer(query.group, resuming(query.group, logs, offsets))
 
     @operation("GET", "/v1/topic-names", TopicNamesQuery, TopicNamesAnswer, needs=no_names)
     async def topic_names(self, by: Requester, query: TopicNamesQuery) -> TopicNamesAnswer:

@@ -136,7 +136,7 @@ def starting_offsets(
             names = _matching(client, pattern, spark or _active_session(), deadline)
         logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
         committed = client.committed(group, timeout=deadline.left_s)
-        starts, absent = _starts(client, group, logs, committed, missing, deadline)
+        starts, absent = _read_starts(client, group, logs, committed, missing, deadline)
     except OffsetManagerError as error:
         if unavailable == "error" or not _is_unavailable(error):
             raise
@@ -147,6 +147,14 @@ def starting_offsets(
         # By name: the end of a log moves until Spark comes to read it.
         starts.update(dict.fromkeys(absent, _SPARK_NAMES[missing]))
     return _spark_json(starts)
+
+
+def resuming(
+    group: str, logs: Mapping[TopicPartition, LogEnds], offsets: Mapping[TopicPartition, int]
+) -> str:
+    """Return ``startingOffsets`` for committed offsets that are known, as ``starting_offsets``."""
+    starts, absent = _starts(group, logs, offsets, "earliest")
+    return _spark_json(starts | dict.fromkeys(absent, _SPARK_NAMES["earliest"]))
 
 
 def _spark_json(offsets: Mapping[TopicPartition, int]) -> str:
@@ -245,7 +253,7 @@ def kafka_batch(
     client.claim(group, latest, timeout=deadline.left_s)
     try:
         committed = client.committed(group, timeout=deadline.left_s)
-        starts, absent = _starts(client, group, logs, committed, missing, deadline)
+        starts, absent = _read_starts(client, group, logs, committed, missing, deadline)
         if read_committed:
             stable = client.stable_ends(names, timeout=deadline.left_s)
             # Asked for after the ends, it may lie beyond them.
@@ -340,7 +348,7 @@ def bounded(
     return found
 
 
-def _starts(
+def _read_starts(
     client: Offsets,
     group: str,
     logs: Mapping[TopicPartition, LogEnds],
@@ -348,11 +356,29 @@ def _starts(
     missing: Missing,
     deadline: Deadline,
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+    """Return what ``_starts`` returns, with the offsets at a time read from Kafka."""
+    offsets = {place: value.offset for place, value in committed.items()}
+    starts, absent = _starts(group, logs, offsets, missing)
+    if isinstance(missing, datetime) and absent:
+        at_ms = check_moment(missing, "missing")
+        topics = {place.topic for place in absent}
+        at = client.offsets_at(topics, at_ms, timeout=deadline.left_s)
+        # One that appeared between the two requests is not among those asked for.
+        starts.update({place: at[place] for place in absent if place in at})
+    return starts, absent
+
+
+def _starts(
+    group: str,
+    logs: Mapping[TopicPartition, LogEnds],
+    offsets: Mapping[TopicPartition, int],
+    missing: Missing,
+) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
     """Return the start in every partition of ``logs``, and which of them start at ``missing``.
 
     Raises InvalidValueError if ``missing`` is ``error`` and a partition starts there.
     """
-    known = {place: committed[place].offset for place in logs if place in committed}
+    known = {place: offsets[place] for place in logs if place in offsets}
     beyond = [place for place, offset in known.items() if offset > logs[place].high_watermark]
     absent = [place for place in logs if place not in known or place in beyond]
     starts = {place: log.log_start_offset for place, log in logs.items()}
@@ -367,11 +393,6 @@ def _starts(
                 *(group, known[place], place, expired, _holds(logs[place])),
             )
     _report_absent(group, known, logs, beyond, len(absent), missing)
-    if isinstance(missing, datetime) and absent:
-        at_ms = check_moment(missing, "missing")
-        at = client.offsets_at({each.topic for each in absent}, at_ms, timeout=deadline.left_s)
-        # One that appeared between the two requests is not among those asked for.
-        starts.update({each: at[each] for each in absent if each in at})
     return starts, absent
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from tests.browser import answers
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Request, Route
 
     from tests.browser.answers import Json
+
+START: Final = '{"orders": {"0": 1000040, "1": -2}}'
 
 
 class FakeApi:
@@ -22,6 +24,7 @@ class FakeApi:
         self.says("overview", answers.overview(answers.group_summary("orders-etl")))
         self.says("lag", answers.lag("orders-etl", *map(answers.partition, range(4))))
         self.says("history", answers.history("orders-etl"))
+        self.says("starting-offsets", {"group": "orders-etl", "starting_offsets": START})
         self.says("queries", answers.QUERIES)
         self.says("streams", answers.streams())
         self.says("draining", answers.draining())

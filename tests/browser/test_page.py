@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from tests.browser import answers
 from tests.browser.answers import UNKNOWN
+from tests.browser.fake import START
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -297,6 +298,27 @@ def test_a_refused_reset_says_why(tab: Tab) -> None:
     assert [each["live"] for each in tab.api.posted("plan")] == [False, True]
     page.keyboard.press("Escape")
     expect(dialogue).to_have_count(0)
+
+
+def test_the_offsets_of_a_group_can_be_copied_for_spark(new_tab: NewTab) -> None:
+    """The JSON is the service's; a group without offsets shows the service's message instead."""
+    tab = new_tab(390, 844)
+    page = shown(tab, "groups/orders-etl")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="startingOffsets").click()
+    dialogue = page.get_by_role("dialog")
+    expect(dialogue.get_by_label("startingOffsets", exact=True)).to_have_value(START)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    dialogue.get_by_role("button", name="Copy").click()
+    expect(dialogue.get_by_text("Copied.")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == START
+    dialogue.get_by_role("button", name="Close").click()
+    expect(dialogue).to_have_count(0)
+
+    tab.api.says("starting-offsets", answers.error("not_found", "it has no offsets"), 404)
+    page.get_by_role("button", name="startingOffsets").click()
+    expect(dialogue.get_by_role("alert")).to_contain_text("it has no offsets")
+    expect(dialogue.get_by_role("button", name="Copy")).to_be_disabled()
 
 
 def test_an_undo_goes_back_to_just_before_the_commit(tab: Tab) -> None:

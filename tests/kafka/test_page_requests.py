@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
+from offsetmgr.cli.app import app
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
@@ -95,6 +98,33 @@ def test_groups_of_clients_are_watched_while_somebody_looks(
         assert streams["processors"] == []
         (view,) = streams["views"]
         assert "127.0.0.1:1" in view["error"]
+
+
+def test_starting_offsets_of_spark_are_those_of_the_command(
+    kafka: DevKafka,
+    serving: ServeProcess,
+    page: httpx.Client,
+    new_topic: TopicFactory,
+    group: str,
+) -> None:
+    """The service, the command through it, and the command without one answer alike.
+
+    A partition without an offset starts at the earliest record; a named topic has to exist.
+    """
+    topic = new_topic(2)
+    produce(kafka, topic, 0, 20)
+    commit(kafka, group, {TopicPartition(topic, 0): 12})
+    start = ask(page, f"starting-offsets?group={group}")["starting_offsets"]
+    assert json.loads(start) == {topic: {"0": 12, "1": -2}}
+    for address in (serving.address, f"kafka://{kafka.bootstrap_servers}"):
+        words = ["spark", "starting-offsets", "--group", group, "--topic", topic]
+        done = CliRunner().invoke(app, [*words, "--service", address, "--timeout", "60"])
+        assert (done.exit_code, done.stdout) == (0, f"{start}\n")
+    assert ask(page, f"starting-offsets?group={group}-none", 404)["error"]["code"] == "not_found"
+    named = ask(page, f"starting-offsets?group={group}-none&topic={topic}")
+    assert json.loads(named["starting_offsets"]) == {topic: {"0": -2, "1": -2}}
+    missing = ask(page, f"starting-offsets?group={group}&topic={topic}&topic=absent", 502)["error"]
+    assert missing["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 def test_a_reset_is_planned_carried_out_and_undone(

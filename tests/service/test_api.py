@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -271,7 +272,12 @@ def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client
 
 @pytest.mark.parametrize(
     ("path", "query"),
-    [("/v1/offsets", {"group": GROUP}), ("/v1/topics", {"topic": "t"}), ("/v1/topic-names", {})],
+    [
+        ("/v1/offsets", {"group": GROUP}),
+        ("/v1/starting-offsets", {"group": GROUP}),
+        ("/v1/topics", {"topic": "t"}),
+        ("/v1/topic-names", {}),
+    ],
 )
 def test_a_reader_says_how_long_kafka_may_take(
     service: Running, etl: httpx.Client, path: str, query: dict[str, str]
@@ -423,6 +429,22 @@ def test_the_topics_of_the_cluster_can_be_read(service: Running, etl: httpx.Clie
     assert [len(each["partitions"]) for each in answer] == [2, 0]
     assert answer[1]["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
     assert "orders" in etl.get("/v1/topic-names").json()["names"]
+
+
+def test_starting_offsets_omit_a_deleted_topic(service: Running, etl: httpx.Client) -> None:
+    """Offsets of a topic that is gone do not keep the job from the others; alone they are refused.
+
+    An offset beyond the end of a recreated topic's log starts at the earliest record.
+    """
+    submit(etl, entry(0, 10), wait=True)
+    asked = {"group": GROUP}
+    assert etl.get("/v1/starting-offsets", params=asked).status_code == 404
+    service.coordinator.broker.create_topic("clicks", 2)
+    service.coordinator.broker.set_log(TopicPartition("clicks", 1), 3, 9)
+    clicks = [{**entry(number, 7), "topic": "clicks"} for number in range(2)]
+    submit(etl, *clicks, wait=True)
+    answer = etl.get("/v1/starting-offsets", params=asked).json()
+    assert json.loads(answer["starting_offsets"]) == {"clicks": {"0": -2, "1": 7}}
 
 
 def test_names_that_kafka_does_not_give_are_an_error(service: Running, etl: httpx.Client) -> None:

@@ -134,6 +134,8 @@ def test_no_answer_names_foreign_groups_topics_or_clients(secured: Running) -> N
     """Groups, topics and clients of others, and errors about them."""
     service = secured.service.assembly
     partitions = [{"topic": topic, "partition": 0, "offset": 1} for topic in ("orders", FOREIGN)]
+    for each in partitions:
+        secured.coordinator.broker.create_topic(str(each["topic"]), 1)
     query = {"id": "i", "run_id": "r", "state": "failed", "error": FOREIGN}
     with as_identity(secured, "admin", FOREIGN) as admin, as_identity(secured, "etl") as etl:
         for group in ("orders-etl", FOREIGN):
@@ -151,6 +153,7 @@ def test_no_answer_names_foreign_groups_topics_or_clients(secured: Running) -> N
         for path in (
             *("/v1/overview", "/v1/draining", "/v1/queries", "/v1/managers", "/v1/topic-names"),
             *("/v1/offsets?group=orders-etl", "/v1/initial-offsets?group=orders-etl"),
+            "/v1/starting-offsets?group=orders-etl",
             *("/v1/watched", "/v3/kafka/default/consumer", "/v3/kafka/default/topic", "/v3/kafka"),
         ):
             answer = etl.get(path)

@@ -7,6 +7,7 @@ import {
 } from "../dom.js";
 import { Poll } from "../poll.js";
 import { ResetDialogue } from "../reset.js";
+import { offerStartingOffsets } from "../starting.js";
 import { numberColumn, statusColumn, Table } from "../table.js";
 import { openHistory } from "./history.js";
 
@@ -75,6 +76,7 @@ export function open(root, { name, tab = "" }) {
     el(
       "div.heading", {},
       el("h1", {}, el("a", { href: "#/groups" }, "Groups"), " / ", el("span.name", {}, name || NAMELESS)),
+      button("startingOffsets …", () => offerStartingOffsets(name)),
       button("Reset offsets …", () => reset(), "button.main"),
     ),
     facts, problems, figure,
