@@ -21,7 +21,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.spark.committer import CommitCounts, Committer, Subscription
+from offsetmgr.spark.committer import CommitCounts, Committer, Hints, Subscription
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import foreign, read_logs, recreated
 from offsetmgr.spark.progress import Run
@@ -125,7 +125,7 @@ class OffsetCommits:
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._detached = False
         self._committer = Committer.of(client)
-        self._subscription = Subscription(self._committer, groups, spark)
+        self._subscription = Subscription(self._committer, groups, spark, Hints())
         self._listener = CommitListener(spark, self._subscription, query_name)
         self._caller = Worker("offsetmgr-errors", self._call)
         self._unwatch = client.watch_errors(self._failed)

@@ -95,15 +95,23 @@ class CommitCounts(NamedTuple):
     """Offsets and reports of Spark that could not be read."""
 
 
+class Hints(NamedTuple):
+    """Advice in the warnings about a group of several queries; by default to PySpark's user."""
+
+    shared: str = "give each query a group of its own (query_name=... commits one query alone)"
+    held_back: str = "commits.release({query}) lets the group go on without it"
+
+
 class Subscription:
     """One call of ``commit_offsets``: the groups of its topics, and its counts.
 
     Any thread may call its methods, which never wait, ``close`` excepted.
     """
 
-    def __init__(self, committer: Committer, groups: Groups, session: object) -> None:
+    def __init__(self, committer: Committer, groups: Groups, session: object, hints: Hints) -> None:
         """The name of a running query is unique in its ``session``."""
         self.groups = groups
+        self.hints = hints
         self.session = session
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
         self.warn_once = committer.warn_once
@@ -447,7 +455,7 @@ class Committer:
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
-        self._log(group, decision, label)
+        self._log(group, decision, label, by.hints)
 
     def _submit(
         self, by: Subscription, group: str, commits: Mapping[TopicPartition, Commit]
@@ -474,7 +482,7 @@ class Committer:
                 taken += len(offsets)
         return taken
 
-    def _log(self, group: str, decision: Decision, label: str) -> None:
+    def _log(self, group: str, decision: Decision, label: str, hints: Hints) -> None:
         def places(partitions: Mapping[TopicPartition, tuple[object, ...]], text: str) -> str:
             return listed(
                 [
@@ -504,8 +512,7 @@ class Committer:
             self.warn_once(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
-                "their offsets is committed; give each query a group of its own "
-                "(query_name=... commits one query alone)",
+                f"their offsets is committed; {hints.shared}",
             )
         query = decision.held_back
         if query is not None:
@@ -513,7 +520,7 @@ class Committer:
                 ("held back", group, query),
                 f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
                 "further than what it has read, though other queries have read more; "
-                f"commits.release({shown(query)}) lets the group go on without it",
+                f"{hints.held_back.format(query=shown(query))}",
             )
 
     def _left(self, groups: set[str]) -> list[ManagerKey]:

@@ -23,7 +23,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.committer import Committer, Subscription
+from offsetmgr.spark.committer import Committer, Hints, Subscription
 from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint, look
@@ -52,6 +52,11 @@ LOGS_S: Final = 5.0
 
 UNANSWERED_S: Final = 30.0
 """A look that takes longer is a problem of its checkpoint."""
+
+_HINTS: Final = Hints(
+    "give each checkpoint a group of its own, with {name} in the Follow's group",
+    "the group goes on without it keep_alive_s after its checkpoint was removed",
+)
 
 
 class FollowedQuery(NamedTuple):
@@ -375,7 +380,7 @@ class _Followed(_Task):
             follower = self.follower
             groups = self._search.follow.groups_of(self.name)
             self._checkpoint = Checkpoint(follower.count(open_files(self._url, None)))
-            self._subscription = Subscription(follower.committer, groups, follower)
+            self._subscription = Subscription(follower.committer, groups, follower, _HINTS)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))
         return self._subscription, self._checkpoint
 

@@ -92,8 +92,9 @@ def test_a_new_checkpoint_takes_the_group_back(
 
 
 def test_queries_that_share_a_group_commit_their_minimum(
-    coordinator: MemoryCoordinator, tmp_path: Path
+    coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The warning advises what a Follow can do; ``query_name`` is for PySpark jobs."""
     first = WrittenCheckpoint(tmp_path / "a")
     first.batch(0, orders(50))
     second = WrittenCheckpoint(tmp_path / "b")
@@ -103,6 +104,8 @@ def test_queries_that_share_a_group_commit_their_minimum(
         eventually(lambda: committed(coordinator.broker, "etl"), 20)
         second.batch(1, orders(60))
         eventually(lambda: committed(coordinator.broker, "etl"), 50)
+    assert "with {name} in the Follow's group" in caplog.text
+    assert "query_name" not in caplog.text
 
 
 def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
@@ -234,7 +237,7 @@ def test_a_url_without_its_package_names_the_extra() -> None:
 
 
 def test_files_of_a_url_are_those_that_were_written() -> None:
-    """By fsspec's own file system in memory."""
+    """The test uses fsspec's own file system in memory."""
     files = open_files("memory://lake/checkpoint", None)
     assert (files.read("metadata"), files.names("offsets")) == (None, [])
     files.write("offsets/3", "v1")
