@@ -15,7 +15,7 @@ from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES
 from offsetmgr.streams.query import Query, restore_table
-from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
+from offsetmgr.streams.topics import TopicSettings, prepare_topics
 from offsetmgr.types import TopicPartition, check_topic
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.engine import Engine, NilHandling
     from offsetmgr.streams.graph import GroupGraph
+    from offsetmgr.streams.topics import TopicManager
 
 
 TRANSACTION_S: Final = 60.0
@@ -111,6 +112,7 @@ class QueryPlanner(NamedTuple):
     spark: SparkSession
     engine: Engine
     settings: ProcessorSettings
+    topics: TopicManager
     kafka: Mapping[str, Any]
     """librdkafka's settings."""
     options: Mapping[str, str]
@@ -124,18 +126,15 @@ class QueryPlanner(NamedTuple):
 
         Raises TopicsError, ProcessorError, and what `starting_offsets` raises.
         """
-        with TopicManager(self.kafka, self.settings.topics) as topics:
-            return self._query(topics)
-
-    def _query(self, topics: TopicManager) -> Query:
         graph, settings = self.engine.graph, self.settings
-        partitions = self._prepared(topics)
+        partitions = self._prepared()
         streams = streams_of(graph)
         joins = [edge.topic for edge in graph.joint_tables]
-        logs = topics.logs([*streams, *joins, *([graph.table_topic] if graph.group_table else [])])
+        tables = [graph.table_topic] if graph.group_table else []
+        logs = self.topics.logs([*streams, *joins, *tables])
 
         def positions(added: Collection[str]) -> dict[TopicPartition, int]:
-            return self._starts(topics, added, logs)
+            return self._starts(added, logs)
 
         def restore() -> None:
             table = graph.table_topic
@@ -154,14 +153,14 @@ class QueryPlanner(NamedTuple):
         files = LayoutFiles(self.checkpoint)
         isolated = self.options.get("kafka.isolation.level") != "read_uncommitted"
         if files.is_new and graph.group_table and isolated:
-            self._await_transactions(topics, logs[graph.table_topic])
+            self._await_transactions(logs[graph.table_topic])
         layout = files.prepare(start)
         # Spark takes them from its checkpoint if that has any.
         starts: dict[str, dict[int, int]] = {}
         begun = self.checkpoint.has_offsets()
         for (topic, number), offset in ({} if begun else positions(streams)).items():
             starts.setdefault(topic, {})[number] = offset
-        self.engine.limits = self._limits(topics)
+        self.engine.limits = self._limits()
         plan = buckets.Plan(
             engine=self.engine,
             buckets=layout.buckets,
@@ -192,7 +191,7 @@ class QueryPlanner(NamedTuple):
             settings.parallelism or self.spark.sparkContext.defaultParallelism,
         )
 
-    def _await_transactions(self, topics: TopicManager, log: TopicLog) -> None:
+    def _await_transactions(self, log: TopicLog) -> None:
         """Wait until no transaction hides rows of the table that is recovered up to its ends.
 
         Raises ProcessorError.
@@ -207,7 +206,7 @@ class QueryPlanner(NamedTuple):
             }
             if not hidden:
                 return
-            now = topics.logs([table])[table]
+            now = self.topics.logs([table])[table]
         number, stable = min(hidden.items())
         raise ProcessorError(
             f"group {self.engine.graph.group} cannot start: an open transaction hides the rows of "
@@ -224,15 +223,15 @@ class QueryPlanner(NamedTuple):
         targets += [self.settings.dead_letters] if self.settings.dead_letters else []
         return targets
 
-    def _prepared(self, topics: TopicManager) -> dict[str, int]:
+    def _prepared(self) -> dict[str, int]:
         """Check and create topics; return the number of partitions of each."""
         graph = self.engine.graph
-        counts = prepare_topics(topics, graph)
+        counts = prepare_topics(self.topics, graph)
         if graph.visitors and graph.loop_topic not in counts:
             number = max(counts[edge.topic] for edge in graph.copartitioned)
-            counts[graph.loop_topic] = topics.ensure_stream(graph.loop_topic, number)
+            counts[graph.loop_topic] = self.topics.ensure_stream(graph.loop_topic, number)
         missing = [topic for topic in self._targets() if topic not in counts]
-        found = topics.partitions(missing)
+        found = self.topics.partitions(missing)
         for topic in missing:
             if topic not in found:
                 text = f"group {graph.group} cannot start: topic {topic} does not exist"
@@ -240,19 +239,19 @@ class QueryPlanner(NamedTuple):
             counts[topic] = len(found[topic])
         return counts
 
-    def _limits(self, topics: TopicManager) -> dict[str, int]:
+    def _limits(self) -> dict[str, int]:
         """Return the largest record of each topic that the processor writes, in bytes."""
         request = int(self.options.get("kafka.max.request.size", MAX_BYTES))
         limits = dict.fromkeys(self._targets(), request)
         if self.options.get("kafka.compression.type", "none") == "none":
             # Brokers measure compressed records.
-            for topic, most in topics.max_bytes(limits).items():
+            for topic, most in self.topics.max_bytes(limits).items():
                 limits[topic] = min(request, most)
         reserved = buckets.ID_BYTES if self.settings.record_ids else 0
         return {topic: most - reserved for topic, most in limits.items()}
 
     def _starts(
-        self, topics: TopicManager, streams: Collection[str], logs: Mapping[str, TopicLog]
+        self, streams: Collection[str], logs: Mapping[str, TopicLog]
     ) -> dict[TopicPartition, int]:
         """Return the offsets to begin with: the group's, else those that the settings choose.
 
@@ -269,7 +268,7 @@ class QueryPlanner(NamedTuple):
             fix = "give offsets=, from which the group begins, or 'earliest' or 'latest'"
             raise InvalidValueError("missing", missing, "leaves no place to begin", fix)
         elif inputs and isinstance(missing, datetime):
-            known = topics.offsets_at(inputs, missing)
+            known = self.topics.offsets_at(inputs, missing)
         starts: dict[TopicPartition, int] = {}
         for topic in streams:
             early = topic == loop or missing == "earliest"

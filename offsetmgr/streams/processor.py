@@ -25,6 +25,7 @@ from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner, streams_of
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
+from offsetmgr.streams.topics import TopicManager
 from offsetmgr.streams.visits import request_visit
 
 if TYPE_CHECKING:
@@ -113,15 +114,11 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
-        query = QueryPlanner(
-            self._spark,
-            self._engine,
-            self.settings,
-            self._kafka,
-            self._options,
-            self._files(),
-            self._offsets,
-        ).query()
+        with TopicManager(self._kafka, self.settings.topics) as topics:
+            query = QueryPlanner(
+                self._spark, self._engine, self.settings, topics, self._kafka, self._options,
+                self._files(), self._offsets,
+            ).query()  # fmt: skip
         self._layout = query.layout
         writer = query.frame().writeStream.format("kafka").options(**self._options)
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)

@@ -215,7 +215,7 @@ def test_a_group_is_committed_and_recovers_from_its_table(
             context.loopback(context.key, "")
 
     lab = Lab(spark, kafka, group, tmp_path)
-    (clicks,) = lab.topics(clicks=3)
+    (clicks,) = lab.topics(clicks=2)
     edges = [input(clicks, TEXT, increment), loop(TEXT, increment), persist(NUMBER)]
     graph = define_group(group, edges, visitor("double", double))
     lab.send(clicks, *((f"user-{number % 10}", b"") for number in range(100)))
