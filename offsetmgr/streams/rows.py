@@ -95,16 +95,14 @@ class TableRows:
         """Iterate over all rows."""
         return self.items()
 
-    def arrow_batches(
-        self, rows: int = 10_000, *, value_type: pa.DataType | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def arrow_batches(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
         """Yield all rows in batches with the columns ``key`` and ``value``.
 
-        Without a ``value_type``, that of the first batch's values counts for all.
+        The type of the first batch's values counts for all.
         """
         import pyarrow as pa  # noqa: PLC0415 -- the extra spark
 
-        found = self.items()
+        found, value_type = self.items(), None
         while batch := list(islice(found, rows)):
             keys = pa.array([key for key, _ in batch], pa.string())
             plain = [msgspec.to_builtins(whole(value)) for _, value in batch]
@@ -112,13 +110,13 @@ class TableRows:
             value_type = values.type
             yield pa.record_batch([keys, values], ["key", "value"])
 
-    def to_arrow(self, value_type: pa.DataType | None = None) -> pa.Table:
+    def to_arrow(self) -> pa.Table:
         """Return all rows as a table with the columns ``key`` and ``value``."""
         import pyarrow as pa  # noqa: PLC0415 -- the extra spark
 
-        batches = list(self.arrow_batches(2**31 - 1, value_type=value_type))
-        columns = {"key": pa.string(), "value": value_type or pa.null()}
-        return pa.Table.from_batches(batches, None if batches else pa.schema(columns.items()))
+        batches = list(self.arrow_batches(2**31 - 1))
+        empty = pa.schema([("key", pa.string()), ("value", pa.null())])
+        return pa.Table.from_batches(batches, None if batches else empty)
 
     def _refuse(self) -> None:
         """Raise why nothing can be read."""
