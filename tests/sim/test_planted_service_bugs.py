@@ -27,8 +27,7 @@ MOST_SEEDS = 150
 
 
 def reported(likely: int = SERVICE_SEEDS[0]) -> str:
-    """The simulation's report on the planted bug, which seed ``likely`` finds, or did once."""
-    return found((likely, *SERVICE_SEEDS[:MOST_SEEDS]))
+    return found(likely, SERVICE_SEEDS[:MOST_SEEDS])
 
 
 def answered_early(
@@ -46,22 +45,24 @@ def answered_early(
     ("where", "method", "wrong", "told", "likely"),
     [
         pytest.param(
-            *(Partitions, "next_version", lambda _: 1, "; at last|was flushed; called", 4),
+            *(Partitions, "next_version", lambda _: 1, "; at last|was flushed; called", 9),
             id="versions",
         ),
-        pytest.param(Registry, "check_fence", lambda *_: None, "fenced incarnation", 4, id="fence"),
+        pytest.param(
+            Registry, "check_fence", lambda *_: None, "fenced incarnation", 594, id="fence"
+        ),
         pytest.param(
             Partitions,
             "_forgotten",
             lambda *_: None,
             "; at last|still waits for",
-            244,
+            134,
             id="nothing resent",
         ),
-        pytest.param(Factory, "flush", answered_early, "is committed, and", 4, id="flush"),
-        pytest.param(Waiter, "answer", lambda *_: None, "still waits for", 4, id="no answer"),
+        pytest.param(Factory, "flush", answered_early, "is committed, and", 9, id="flush"),
+        pytest.param(Waiter, "answer", lambda *_: None, "still waits for", 9, id="no answer"),
         pytest.param(
-            Registry, "disown", lambda *_: True, "the service keeps them|; at last", 4, id="taken"
+            Registry, "disown", lambda *_: True, "the service keeps them|; at last", 9, id="taken"
         ),
     ],
 )
@@ -87,7 +88,7 @@ def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Client, "versions", newest)
     fallen = "committed offset fell from|committed after a newer submit|was flushed; called"
-    assert re.search(f"{fallen}|nothing went wrong, yet this was left", reported(284))
+    assert re.search(f"{fallen}|nothing went wrong, yet this was left", reported(204))
 
 
 def test_submits_that_pile_up_in_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
