@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
@@ -15,7 +15,7 @@ from tests.service.support import WAIT_S, running
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 FLAGS: Final = (
     "--no-sandbox",
@@ -42,12 +42,11 @@ class Tab:
         self.page.goto(f"{self.address}/#/{view}")
         return self.page
 
+    def in_phone(self) -> None:
+        self.page.set_viewport_size({"width": 390, "height": 844})
 
-class NewTab(Protocol):
-    def __call__(
-        self, width: int = 1280, height: int = 800, colours: Literal["light", "dark"] = "light"
-    ) -> Tab:
-        """Return a tab in a window of that size."""
+    def in_colours(self, colours: Literal["light", "dark"]) -> None:
+        self.page.emulate_media(color_scheme=colours)
 
 
 def chromium_path() -> str:
@@ -77,9 +76,8 @@ def served() -> Iterator[str]:
 
 
 @contextmanager
-def watched(context: BrowserContext, address: str) -> Iterator[Page]:
-    """Yield a new page; fails if a script failed, or anything of another host was asked for."""
-    page = context.new_page()
+def watched(page: Page, address: str) -> Iterator[Page]:
+    """Yield the page; fails if a script failed, or anything of another host was asked for."""
     page.set_default_timeout(WAIT_S * 1_000)
     problems: list[str] = []
 
@@ -88,34 +86,38 @@ def watched(context: BrowserContext, address: str) -> Iterator[Page]:
         if message.type == "error" and not message.text.startswith("Failed to load resource"):
             problems.append(message.text)
 
+    def on_error(error: Error) -> None:
+        problems.append(str(error))
+
     def on_request(request: Request) -> None:
         if not request.url.startswith(address):
             problems.append(f"asked for {request.url}")
 
     page.on("console", on_console)
-    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("pageerror", on_error)
     page.on("request", on_request)
     yield page
+    page.remove_listener("console", on_console)
+    page.remove_listener("pageerror", on_error)
+    page.remove_listener("request", on_request)
     assert problems == []
 
 
-@pytest.fixture
-def new_tab(chromium: Browser, served: str) -> Iterator[NewTab]:
-    """Open tabs, each with an API of its own that the test scripts."""
-
-    def open_tab(
-        width: int = 1280, height: int = 800, colours: Literal["light", "dark"] = "light"
-    ) -> Tab:
-        context = stack.enter_context(
-            chromium.new_context(viewport={"width": width, "height": height}, color_scheme=colours)
-        )
-        api = FakeApi(context)
-        return Tab(stack.enter_context(watched(context, served)), served, api)
-
-    with ExitStack() as stack:
-        yield open_tab
+@pytest.fixture(scope="module")
+def page(chromium: Browser) -> Iterator[Page]:
+    """One page for all tests: a new one would compile every script again."""
+    with chromium.new_page() as opened:
+        yield opened
 
 
 @pytest.fixture
-def tab(new_tab: NewTab) -> Tab:
-    return new_tab()
+def tab(page: Page, served: str) -> Iterator[Tab]:
+    """Return an empty tab that knows nothing of an earlier test."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+    api = FakeApi(page)
+    with watched(page, served):
+        yield Tab(page, served, api)
+        page.goto(f"{served}/livez")
+        page.evaluate("sessionStorage.clear()")
+        page.unroute_all()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from tests.browser import answers
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Request, Route
+    from playwright.sync_api import Page, Request, Route
 
     from tests.browser.answers import Json
 
@@ -18,7 +18,7 @@ START: Final = '{"orders": {"0": 1000040, "1": -2}}'
 class FakeApi:
     """Answers every request below ``/v1/``; a test says how."""
 
-    def __init__(self, context: BrowserContext) -> None:
+    def __init__(self, page: Page) -> None:
         self.requests: list[Request] = []
         self._answers: dict[str, tuple[int, Json | str]] = {}
         self.says("overview", answers.overview(answers.group_summary("orders-etl")))
@@ -29,7 +29,7 @@ class FakeApi:
         self.says("streams", answers.streams())
         self.says("draining", answers.draining())
         self.streams("")
-        context.route("**/v1/**", self._answer)
+        page.route("**/v1/**", self._answer)
 
     def says(self, name: str, answer: Json, status: int = 200) -> None:
         self._answers[name] = status, answer

@@ -23,8 +23,8 @@ def test_a_failing_commit_is_an_alarm_with_its_cure(chromium: Browser) -> None:
     with (
         running(stop_timeout_s=300) as service,
         service.http("etl") as etl,
-        chromium.new_context() as context,
-        watched(context, service.address) as page,
+        chromium.new_page() as opened,
+        watched(opened, service.address) as page,
     ):
         service.coordinator.inject("commit", *[Refuse(AUTHORIZATION_FAILED)] * 10_000)
         etl.post("/v1/offsets", json=OFFSETS).raise_for_status()

@@ -56,8 +56,8 @@ def page(service: ServeProcess) -> Iterator[Page]:
     """A browser's window with the page."""
     with (
         launched() as browser,
-        browser.new_context() as context,
-        watched(context, service.address) as page,
+        browser.new_page() as opened,
+        watched(opened, service.address) as page,
     ):
         page.goto(service.address)
         page.get_by_label("Access token").fill(TOKEN)
