@@ -10,7 +10,7 @@ from schemathesis import GenerationMode
 from offsetmgr.service.messages import CLIENT
 
 
-@schemathesis.hook
+@schemathesis.hook  # type: ignore[untyped-decorator]
 def before_call(_: object, case: schemathesis.Case[Any], __: object) -> None:
     """Name each partition once; percent-encode; write no integer as 1.0.
 
