@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import ExitStack
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -88,9 +89,8 @@ class Api:
         for each in operations:
             pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]*)", each.path))
             self._routes.setdefault(pattern, {})[each.method] = each
-        described = encode(document(version, operations))
+        self._version = version
         self._files = page_files()
-        self._files["/openapi.json"] = Response(described, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._front(scope, receive, send)
@@ -99,6 +99,12 @@ class Api:
         answer = await self._handle(request)
         return answer if isinstance(answer, Response) else json_response(answer)
 
+    @cached_property
+    def _document(self) -> Response:
+        """The OpenAPI document; to make it at each start would take half of the start."""
+        described = encode(document(self._version, self.operations))
+        return Response(described, media_type="application/json")
+
     async def _handle(self, request: Request) -> Answer:
         if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
             text = (
@@ -106,8 +112,9 @@ class Api:
                 "of date; nothing was done; send your newest offsets without that header"
             )
             raise HttpStatusError(HTTPStatus.PRECONDITION_FAILED, "other_instance", text)
-        if request.scope["path"] in self._files and request.method in {"GET", "HEAD"}:
-            return self._files[request.scope["path"]]
+        path = request.scope["path"]
+        if request.method in {"GET", "HEAD"} and (path in self._files or path == "/openapi.json"):
+            return self._files.get(path) or self._document
         found = self._operation(request)
         if found.path in OPEN_PATHS:
             return await found.handler(Requester(), None)
