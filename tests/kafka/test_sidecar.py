@@ -165,7 +165,7 @@ def test_a_frozen_kafka_is_blamed_and_not_the_service(
             client.submit(group, {(topic, 0): 7}, sync=True, timeout=WAIT_S)
             breakable_kafka.broker(1).pause()
             try:
-                failed = fail(sidecar.address, f"client.committed({group!r}, timeout={LONG_S})")
+                (failed,) = fail(sidecar.address, f"client.committed({group!r}, timeout={LONG_S})")
             finally:
                 breakable_kafka.broker(1).resume()
         assert re.search("Kafka (did not answer the service|has not ans)", failed.last)
@@ -176,9 +176,9 @@ def test_kafkas_own_port_and_a_topic_that_is_not_there(
     kafka: DevKafka, sidecar: ServeProcess, unique_name: str
 ) -> None:
     """Two first mistakes, told in a line each."""
-    failed = fail(f"http://{kafka.bootstrap_servers}", "client.committed('g', timeout=2)")
+    (failed,) = fail(f"http://{kafka.bootstrap_servers}", "client.committed('g', timeout=2)")
     assert "is this not its port? Kafka's does not speak HTTP" in failed.last
     line = f"client.topics([{unique_name!r}], timeout={WAIT_S})"
-    assert fail(sidecar.address, line).last.endswith(
+    assert fail(sidecar.address, line)[0].last.endswith(
         f"topic {unique_name} does not exist in the cluster; create it, or correct its name"
     )

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -38,6 +39,9 @@ ROOT = Path(__file__).parents[2]
 MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"
 WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
+
+NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For connections without TLS: to load the authorities of the system takes longer than they do."""
 
 
 def settings_of(**values: object) -> Settings:
@@ -80,7 +84,9 @@ class Running:
     def http(self, client: str | None = None, incarnation: int = 0) -> httpx.Client:
         """A connection, with the headers of ``client``."""
         headers = {} if client is None else identity(client, incarnation)
-        return httpx.Client(base_url=self.address, headers=headers, timeout=WAIT_S)
+        return httpx.Client(
+            base_url=self.address, headers=headers, timeout=WAIT_S, verify=NO_AUTHORITIES
+        )
 
 
 def identity(client: str, incarnation: int = 0) -> dict[str, str]:
@@ -160,16 +166,16 @@ class ServeProcess:
             self._ended = True
             self._arrived.notify_all()
 
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """The first record of that event; fails with the log where it ends without one."""
+    def wait_for(self, event: str, number: int = 1) -> dict[str, Any]:
+        """That record of the event, from 1; fails with the log where it ends without one."""
 
         def found() -> list[dict[str, Any]]:
             return [record for record in self.records if record["event"] == event]
 
         with self._arrived:
-            self._arrived.wait_for(lambda: found() or self._ended, WAIT_S)
-            assert found(), f"no {event!r} in the log:\n" + "".join(self.lines)
-            return found()[0]
+            self._arrived.wait_for(lambda: len(found()) >= number or self._ended, WAIT_S)
+            assert len(found()) >= number, f"no {event!r} in the log:\n" + "".join(self.lines)
+            return found()[number - 1]
 
     def started(self) -> bool:
         """Wait until it serves; False where it ended instead."""
@@ -189,10 +195,17 @@ class ServeProcess:
         """A connection with the headers of ``client``."""
         transport, base = None, self.address
         if base.startswith("unix://"):
-            transport = httpx.HTTPTransport(uds=base.removeprefix("unix://"))
+            path = base.removeprefix("unix://")
+            transport = httpx.HTTPTransport(uds=path, verify=NO_AUTHORITIES)
             base = "http://localhost"
         headers = identity(client, incarnation)
-        return httpx.Client(base_url=base, headers=headers, transport=transport, timeout=WAIT_S)
+        return httpx.Client(
+            base_url=base,
+            headers=headers,
+            transport=transport,
+            timeout=WAIT_S,
+            verify=NO_AUTHORITIES,
+        )
 
     def stop(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> int:
         """Send the signals and return the exit status."""

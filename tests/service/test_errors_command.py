@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+from typer.testing import CliRunner
+
+from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import Refuse
 from tests.service.support import running
 from tests.waiting import until
 
+if TYPE_CHECKING:
+    from typer.testing import Result
+
 _METADATA_TOO_LARGE = 12
-_WAIT_S = 120
 
 
-def command(address: str, *options: str) -> list[str]:
-    return [sys.executable, "-m", "offsetmgr", "errors", "--service", address, *options]
+def errors(address: str, *options: str) -> Result:
+    return CliRunner().invoke(app, ["errors", "--service", address, *options])
 
 
 def test_errors() -> None:
     """Status 0 where all is committed; else 1, with what failed and why."""
     with running(stop_timeout_s=2) as service, service.http("etl") as etl:
-        fine = subprocess.run(
-            command(service.address), capture_output=True, timeout=_WAIT_S, check=False
-        )
-        assert fine.returncode == 0, fine.stderr
+        fine = errors(service.address)
+        assert fine.exit_code == 0, fine.stderr
         service.coordinator.inject("commit", *[Refuse(_METADATA_TOO_LARGE)] * 1_000, group="bad")
-        follow = command(service.address, "bad", "--follow", "--json")
+        options = ["--service", service.address, "bad", "--follow", "--json"]
+        follow = [sys.executable, "-m", "offsetmgr", "errors", *options]
         with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as following:
             try:
                 streams = b"\noffsetmgr_event_streams 1.0"
@@ -42,21 +47,13 @@ def test_errors() -> None:
                 following.terminate()
         assert (told["group"], told["topic"], told["partition"]) == ("bad", "t", 3)
         assert told["code"] == "OFFSET_METADATA_TOO_LARGE"
-        now = subprocess.run(
-            command(service.address, "--json"),
-            capture_output=True,
-            text=True,
-            timeout=_WAIT_S,
-            check=False,
-        )
-        assert now.returncode == 1, now.stderr
+        now = errors(service.address, "--json")
+        assert now.exit_code == 1, now.stderr
         (found,) = json.loads(now.stdout)["errors"]
         assert (found["group"], found["client"]) == ("bad", "etl")
         assert "metadata" in found["message"]
-    gone = subprocess.run(
-        command(service.address), capture_output=True, text=True, timeout=_WAIT_S, check=False
-    )
-    assert gone.returncode == 3
+    gone = errors(service.address)
+    assert gone.exit_code == 3
     assert len(gone.stderr.splitlines()) == 1
 
 
@@ -69,7 +66,6 @@ def test_kafka_is_away() -> None:
         answer = http.get("/v1/groups")
         assert answer.status_code == 504
         assert answer.json()["error"]["fault"] == "network"
-        asked = [sys.executable, "-m", "offsetmgr", "groups", "--service", service.address]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=_WAIT_S, check=False)
-        assert done.returncode == 3
+        done = CliRunner().invoke(app, ["groups", "--service", service.address])
+        assert done.exit_code == 3
         assert "no answer from Kafka" in done.stderr

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.service.support import WAIT_S, memory_process
+from tests.logs import capture_logs
+from tests.service.support import WAIT_S, running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,11 +43,11 @@ BODY: Final = {
 
 
 @pytest.mark.parametrize(
-    "count", [500, pytest.param(10_000, marks=[pytest.mark.chaos, pytest.mark.timeout(1_800)])]
+    "count", [200, pytest.param(10_000, marks=[pytest.mark.chaos, pytest.mark.timeout(1_800)])]
 )
 def test_no_malformed_request_is_answered_with_500(count: int) -> None:
     rng = random.Random(count)  # noqa: S311 -- no secret
-    with memory_process() as service:
+    with capture_logs() as records, running() as service:
         host, _, port = service.address.removeprefix("http://").partition(":")
         for _ in range(count):
             sent = malformed(rng)
@@ -59,11 +60,10 @@ def test_no_malformed_request_is_answered_with_500(count: int) -> None:
                 except (HTTPException, ConnectionError):
                     continue  # closed without an answer, or answered like HTTP/0.9
                 assert answer.status < 500, sent
-        with service.http() as client:
+        with service.http("test") as client:
             assert client.get("/livez").status_code == 200
             assert client.post("/v1/offsets", json={**BODY, "group": "h"}).json()["accepted"] == 1
-        assert service.stop() == 0
-    assert not [each for each in service.records if each["event"] == "request_failed"]
+    assert not [each for each in records if each["event"] == "request_failed"]
 
 
 def malformed(rng: Random) -> bytes:

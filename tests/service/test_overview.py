@@ -177,4 +177,4 @@ def test_uncommitted_offsets_are_shown_while_the_service_drains() -> None:
         assert client.get("/v1/overview").json()["reasons"][0] == "the service is stopping"
         plan = {"group": "g", "mode": "to-latest"}
         assert client.post("/v1/plan", json=plan).json()["error"]["code"] == "draining"
-        assert service.stop() == 143
+        assert service.stop([signal.SIGINT]) == 130

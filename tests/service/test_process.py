@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from offsetmgr.cli.app import app
 from tests.service.support import (
     MEMORY_SERVICE,
+    NO_AUTHORITIES,
     ROOT,
     memory_process,
     serve_process,
@@ -29,47 +30,10 @@ from tests.service.support import (
 GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
 
 
-def test_sigterm_commits_submitted_offsets_and_exits_0() -> None:
-    """An offset submitted a moment before is in Kafka when the process is gone."""
-    with memory_process("commit.commit_interval_s=60") as service:
-        with service.http() as client:
-            client.post("/v1/offsets", json=GOOD).raise_for_status()
-        assert service.stop() == 0
-        assert service.wait_for("drained")["uncommitted"] == 0
-
-
-@pytest.mark.fault(31)
-def test_sigterm_without_kafka_exits_3_and_names_uncommitted_offsets() -> None:
-    """The log has a hundred partitions with offset and reason by the deadline, then a count."""
-    with memory_process("stalled", "stop_timeout_s=2") as service:
-        offsets = [{"topic": "t", "partition": number, "offset": 7} for number in range(130)]
-        with service.http() as client:
-            client.post("/v1/offsets", json={"group": "g", "offsets": offsets}).raise_for_status()
-        assert service.stop() == 3
-        left = service.wait_for("uncommitted")
-        assert (left["group"], left["offset"]) == ("g", 7)
-        assert "Kafka has not answered within 1 s" in left["error"]
-        assert service.wait_for("uncommitted_more")["partitions"] == 30
-        named = [each for each in service.records if each["event"] == "uncommitted"]
-        assert len({each["partition"] for each in named}) == len(named) == 100
-
-
-@pytest.mark.parametrize(("second", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.fault(32)
-def test_a_second_signal_exits_at_once(second: signal.Signals, status: int) -> None:
-    """The second signal does not wait for Kafka."""
-    with memory_process("stalled", "stop_timeout_s=600") as service:
-        with service.http() as client:
-            client.post("/v1/offsets", json=GOOD).raise_for_status()
-        service.process.send_signal(signal.SIGTERM)
-        service.wait_for("draining")
-        assert service.stop([second]) == status
-
-
 def test_signals_of_an_operator(tmp_path: Path) -> None:
     """SIGUSR1 shows all stacks, SIGHUP reads the log level again, SIGINT drains as SIGTERM does.
 
-    A configuration that broke meanwhile changes nothing.
+    A configuration that broke meanwhile changes nothing, and its secrets are not in the log.
     """
     config = tmp_path / "o.toml"
     config.write_text('log_level = "info"\n')
@@ -79,6 +43,9 @@ def test_signals_of_an_operator(tmp_path: Path) -> None:
         config.write_text("log_level = 7\n")
         service.process.send_signal(signal.SIGHUP)
         assert str(config) in service.wait_for("reload_failed")["error"]
+        config.write_text('sasl.password = "canary-4711"\n')
+        service.process.send_signal(signal.SIGHUP)
+        assert "sasl.password" in service.wait_for("reload_failed", 2)["error"]
         config.write_text('log_level = "debug"\n')
         service.process.send_signal(signal.SIGHUP)
         assert service.wait_for("reloaded")["log_level"] == "debug"
@@ -86,25 +53,29 @@ def test_signals_of_an_operator(tmp_path: Path) -> None:
             assert client.get("/livez").status_code == 200
         assert service.stop([signal.SIGINT]) == 0
         log = "".join(service.lines)
+        assert "canary-4711" not in log
         assert "Thread 0x" in log
         assert "Current thread 0x" in log
 
 
-def test_a_unix_socket_serves_its_owner() -> None:
-    """0600, any Host; the one of a process that is gone is replaced."""
+def test_a_unix_socket_serves_its_owner_and_sigterm_commits() -> None:
+    """0600, any Host; the one of a process that is gone is replaced.
+
+    An offset submitted a moment before is in Kafka when the process is gone, with status 0.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "o.sock"
-        with memory_process(f"listen=unix://{path}") as first:
-            assert first.address == f"unix://{path}"
-            first.process.kill()
-            first.wait()
-        assert path.exists()
-        with memory_process(f"listen=unix://{path}") as second:
-            with second.http() as client:
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(path))
+        options = f"listen=unix://{path}", "commit.commit_interval_s=60"
+        with memory_process(*options) as service:
+            assert service.address == f"unix://{path}"
+            with service.http() as client:
                 answer = client.post("/v1/offsets", json=GOOD, headers={"Host": "anything"})
                 assert answer.status_code == 200
             assert path.stat().st_mode & 0o777 == 0o600
-            assert second.stop() == 0
+            assert service.stop() == 0
+            assert service.wait_for("drained")["uncommitted"] == 0
 
 
 def test_a_port_in_use_is_one_line_and_exit_1() -> None:
@@ -126,8 +97,12 @@ def test_a_bad_setting_is_reported_in_one_line() -> None:
     assert line.startswith("offsetmgr: lease_s (--set lease_s) must be a number")
 
 
+@pytest.mark.fault(32)
 def test_systemd_is_notified_of_each_phase() -> None:
-    """READY when it serves, STOPPING when it drains; its watchdog as often as it wants."""
+    """READY when it serves, STOPPING when it drains; its watchdog as often as it wants.
+
+    A second signal does not wait for Kafka.
+    """
     with (
         TemporaryDirectory() as folder,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
@@ -149,6 +124,7 @@ def test_systemd_is_notified_of_each_phase() -> None:
             while systemd.recv(100) != b"STOPPING=1":
                 pass  # until the signal has arrived, or the guard of the test run ends it
             assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            assert service.stop() == 143
 
 
 def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
@@ -169,7 +145,9 @@ def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
             os.set_blocking(writing, True)
             service.send_signal(signal.SIGHUP)  # says that it has read its settings again
             headers = {"Offsetmgr-Client": "test"}
-            with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+            with httpx.Client(
+                base_url=address, headers=headers, timeout=60, verify=NO_AUTHORITIES
+            ) as client:
                 committed = client.post("/v1/offsets", json=GOOD | {"wait": True}).json()
                 assert [each["offset"] for each in committed["committed"]] == [7]
                 assert "offsetmgr_dropped_log_records_total 0.0" in client.get("/metrics").text
@@ -180,9 +158,14 @@ def test_a_log_that_nobody_reads_holds_nothing_up() -> None:
             service.kill()
 
 
-@pytest.mark.fault(12)
+@pytest.mark.fault(12, 31)
 def test_it_starts_without_kafka_and_is_not_ready() -> None:
-    """Alive, with the reason in /readyz; clients are served, their offsets wait."""
+    """Alive, with the reason in /readyz; clients are served, their offsets wait.
+
+    Stopped, it exits with 3 by the deadline.  The log has a hundred partitions with offset and
+    reason, then a count.
+    """
+    offsets = [{"topic": "t", "partition": number, "offset": 7} for number in range(130)]
     with serve_process(
         "--listen", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1",
         "--set", "stop_timeout_s=4",
@@ -191,7 +174,8 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
             ready = client.get("/readyz")
             assert (ready.status_code, ready.json()["ready"]) == (503, False)
             assert client.get("/livez").status_code == 200
-            assert client.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
+            submitted = client.post("/v1/offsets", json={"group": "g", "offsets": offsets})
+            assert submitted.json()["accepted"] == 130
             service.wait_for("kafka_unreachable")
             ready = client.get("/readyz")
             assert (ready.status_code, ready.json()["ready"]) == (503, False)
@@ -199,7 +183,11 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
             assert "127.0.0.1:1/bootstrap: Connect to" in ready.json()["kafka"]
         assert psutil.Process(service.process.pid).num_threads() <= 64
         assert service.stop() == 3
-        assert service.wait_for("uncommitted")["offset"] == 7
+    named = [each for each in service.records if each["event"] == "uncommitted"]
+    assert {(each["group"], each["offset"]) for each in named} == {("g", 7)}
+    assert all("Kafka" in each["error"] for each in named)
+    assert len({each["partition"] for each in named}) == len(named) == 100
+    assert service.wait_for("uncommitted_more")["partitions"] == 30
 
 
 def test_help_tells_the_exit_statuses() -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import Access
 from tests.certificates import Authority
@@ -20,7 +22,6 @@ from tests.service.support import (
     Running,
     memory_process,
     running,
-    serve_process,
     settings_of,
 )
 from tests.waiting import eventually
@@ -323,9 +324,9 @@ def test_settings_that_would_leave_it_open_are_refused(given: dict[str, Any], to
 def test_an_empty_identity_does_not_turn_authentication_off(tmp_path: Path) -> None:
     config = tmp_path / "o.toml"
     config.write_text('kafka."bootstrap.servers" = "b:1"\n[identities.etl]\n')
-    with serve_process("--config", str(config)) as service:
-        assert service.wait() == 1
-        assert "identities.etl.groups is missing" in service.lines[0]
+    done = CliRunner().invoke(app, ["serve", "--config", str(config)])
+    assert done.exit_code == 1
+    assert "identities.etl.groups is missing" in done.stderr
 
 
 # TLS

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import pickle
-import subprocess
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
+from offsetmgr.cli.app import app
+from offsetmgr.client import health
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, ServiceError
 from tests.certificates import Authority
-from tests.service.support import ROOT, WAIT_S, Running, memory_process, running
+from tests.service.support import WAIT_S, Running, memory_process, running
 from tests.service.test_security import TOKENS, identities, over_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from typer.testing import Result
 
 WHERE: Final = ("orders", 0)
 
@@ -217,40 +220,30 @@ def test_secrets_are_nowhere_in_a_run(
             assert committed(client) == 7
         assert service.stop() == 0
         said += [*service.lines, caplog.text]
-    for command in (
-        ["config", "check", "--config", str(config)],
-        ["groups", "--config", str(config), "--timeout", "1"],
-    ):
-        ran = subprocess.run(
-            [sys.executable, "-m", "offsetmgr", *command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        said += [ran.stdout, ran.stderr]
+    for command in (["config", "check"], ["groups", "--timeout", "1"]):
+        said.append(CliRunner().invoke(app, [*command, "--config", str(config)]).output)
     text = "\n".join(said)
     assert "identities.etl.groups" in text
     for secret in (*TOKENS.values(), password):
         assert secret not in text
 
 
-def test_commands_send_the_token(authority: Authority, tmp_path: Path) -> None:
+def test_commands_send_the_token(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The option or the environment names it, next to the certificates."""
     with running(**over_tls(authority, tmp_path)) as service:
-        env = {"OFFSETMGR_CA_FILE": str(authority.file), "PYTHONPATH": str(ROOT)}
+        env = {"OFFSETMGR_CA_FILE": str(authority.file)}
         token = str(tmp_path / "etl.token")
 
-        def run(*options: str, **more: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "offsetmgr", *options, "--service", service.address]
-            return subprocess.run(
-                command, cwd=ROOT, env=env | more, capture_output=True, text=True, check=False
-            )
+        def run(*options: str, **more: str) -> Result:
+            asked = ["errors", *options, "--service", service.address]
+            return CliRunner().invoke(app, asked, env=env | more)
 
-        assert run("errors", "--token-file", token).returncode == 0
-        assert run("errors", OFFSETMGR_TOKEN_FILE=token).returncode == 0
-        refused = run("errors")
-        assert refused.returncode != 0
+        assert run("--token-file", token).exit_code == 0
+        assert run(OFFSETMGR_TOKEN_FILE=token).exit_code == 0
+        refused = run()
+        assert refused.exit_code != 0
         assert "--token-file" in refused.stderr
-        probe = [sys.executable, "-m", "offsetmgr.client.health", service.address]
-        assert subprocess.run(probe, env=env, cwd=ROOT, check=False).returncode == 0
+        monkeypatch.setenv("OFFSETMGR_CA_FILE", str(authority.file))
+        assert health.main([service.address]) == 0

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from offsetmgr import OffsetClient
+from offsetmgr.client import health
 from offsetmgr.http.server import SWEEP_INTERVAL_S
-from tests.service.support import MEMORY_SERVICE, ROOT, WAIT_S, ServeProcess, memory_process
+from tests.service.support import MEMORY_SERVICE, WAIT_S, ServeProcess, memory_process
 
 GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
 
@@ -59,25 +58,21 @@ def test_a_socket_of_systemd_at_another_path_is_refused() -> None:
         assert wanted in text
 
 
-def health(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The probe of a container."""
-    command = [sys.executable, "-m", "offsetmgr.client.health", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_S
-    )
-
-
-def test_the_probe_tells_a_living_service_from_a_dead_one() -> None:
+def test_the_probe_tells_a_living_service_from_a_dead_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The exit status is 0, also while Kafka is away: a restart would not bring that back."""
+    # A socket that systemd has passed to a parent process is the parent's.
+    env = {"LISTEN_FDS": "1", "LISTEN_PID": "1"}
     with TemporaryDirectory() as folder:
         url = f"unix://{folder}/o.sock"
-        with memory_process("stalled", f"listen={url}", "stop_timeout_s=1") as service:
-            assert service.started()
-            assert health(url).returncode == 0
+        options = "stalled", f"listen={url}", "stop_timeout_s=1"
+        with memory_process(*options, env=env) as service:
+            assert service.address == url
+            assert health.main([url]) == 0
             assert service.stop() == 0
-        dead = health(url)
-        assert dead.returncode == 1
-        assert "cannot be reached: connection refused" in dead.stderr
+        assert health.main([url]) == 1
+        assert "cannot be reached: connection refused" in capsys.readouterr().err
 
 
 def runs_on(service: ServeProcess) -> bool:
@@ -115,15 +110,3 @@ def test_it_ends_when_its_last_client_was_killed() -> None:
         assert service.wait() == 0
         assert service.wait_for("client_lapsed")["managers"] == 1
         assert service.wait_for("drained")["uncommitted"] == 0
-
-
-def test_a_socket_of_another_process_is_not_taken() -> None:
-    """A socket that systemd has passed to a parent process is the parent's."""
-    env = {"LISTEN_FDS": "1", "LISTEN_PID": "1"}
-    with TemporaryDirectory() as folder:
-        listen = f"unix://{folder}/o.sock"
-        with memory_process(f"listen={listen}", env=env) as service:
-            assert service.address == listen
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(f"{folder}/o.sock")
-            assert service.stop() == 0

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 COMMITTED = "client.committed('g', timeout=1)"
 INITIAL = "client.spawn('g', 't', 0).initial_offset(timeout=1)"
-SYNC = "client.submit('g', {('t', 0): 5}, sync=True, timeout=1)"
-CLAIM = "client.claim('g', [('t', 0)], timeout=1)"
-ALL = pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, CLAIM])
+SYNC = "client.submit('g', {('t', 1): 5}, sync=True, timeout=1)"
+CLAIM = "client.claim('g', [('t', 2)], timeout=1)"
+ALL = (COMMITTED, INITIAL, SYNC, CLAIM)
 
 FRAMES = 4
 """Of this package in a traceback: more say nothing to whoever called it."""
@@ -46,80 +46,75 @@ def mute() -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-@ALL
-def test_nobody_listens(line: str) -> None:
+def test_nobody_listens() -> None:
     """The first cause is told, not that the time ran out in the end."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        failed = fail(url, line)
-    assert f"the service at {url} cannot be reached: connection refused" in failed.last
-    assert failed.frames <= FRAMES
+        for failed in fail(url, *ALL):
+            assert f"the service at {url} cannot be reached: connection refused" in failed.last
+            assert failed.frames <= FRAMES
 
 
-@pytest.mark.parametrize("line", [COMMITTED, INITIAL])
-def test_a_host_that_is_not(line: str) -> None:
+def test_a_host_that_is_not() -> None:
     """A misspelt host is called so."""
-    failed = fail("http://no-such-host.invalid:8741", line)
-    assert re.search("cannot be reached: .*(not known|resolution).*is the url right", failed.last)
+    for failed in fail("http://no-such-host.invalid:8741", COMMITTED, INITIAL):
+        assert re.search(
+            "cannot be reached: .*(not known|resolution).*is the url right", failed.last
+        )
 
 
-@ALL
-def test_another_protocol(mute: str, line: str) -> None:
+def test_another_protocol(mute: str) -> None:
     """A port that hangs up may be Kafka's own, and that is asked."""
-    failed = fail(mute, line)
-    assert "closed the connection without an answer" in failed.last
-    assert "is this not its port? Kafka's does not speak HTTP" in failed.last
+    for failed in fail(mute, *ALL):
+        assert "closed the connection without an answer" in failed.last
+        assert "is this not its port? Kafka's does not speak HTTP" in failed.last
 
 
-@pytest.mark.parametrize("line", [COMMITTED, INITIAL, SYNC, "client.topics(['t'], timeout=1)"])
-def test_a_kafka_that_hangs(service: Running, line: str) -> None:
+def test_a_kafka_that_hangs(service: Running) -> None:
     """The service lives and says so: it is Kafka that does not answer."""
     service.coordinator.pause()
-    failed = fail(service.address, line.replace("timeout=1", f"timeout={LONG_S}"))
-    assert failed.frames <= FRAMES
-    assert re.search("Kafka (did not answer the service|has not answered)", failed.last)
-    assert service.address not in failed.last
+    lines = (COMMITTED, INITIAL, SYNC, "client.topics(['t'], timeout=1)")
+    longer = [line.replace("timeout=1", f"timeout={LONG_S}") for line in lines]
+    for failed in fail(service.address, *longer):
+        assert failed.frames <= FRAMES
+        assert re.search("Kafka (did not answer|has not answered)", failed.last)
+        assert service.address not in failed.last
 
 
-@pytest.mark.parametrize("line", [INITIAL, SYNC, CLAIM])
-def test_another_client_has_it(service: Running, line: str) -> None:
+def test_another_client_has_it(service: Running) -> None:
     """It is named, and when its lease frees the partition if it is gone."""
     with OffsetClient(service.address, "nightly") as other:
-        other.claim("g", [("t", 0)])
-        failed = fail(service.address, line)
-    assert "g/t/0 is held by client 'nightly'; close that client first" in failed.last
-    assert re.search(r"its lease frees the partition in \d\d s", failed.last)
+        other.claim("g", [("t", number) for number in range(3)])
+        for number, failed in enumerate(fail(service.address, INITIAL, SYNC, CLAIM)):
+            assert f"g/t/{number} is held by client 'nightly'; close that client" in failed.last
+            assert re.search(r"its lease frees the partition in \d\d s", failed.last)
 
 
 def test_the_script_has_it_itself(service: Running) -> None:
     """The handle that was given before can be used: no other client is to be looked for."""
-    failed = fail(service.address, "for _ in range(2): client.spawn('g', 't', 0)")
+    (failed,) = fail(service.address, "for _ in range(2): client.spawn('g', 't', 0)")
     assert "g/t/0 is held by this client, 'script'; " in failed.last
 
 
-@ALL
-def test_a_name_of_the_host_that_the_service_does_not_know(service: Running, line: str) -> None:
+def test_a_name_of_the_host_that_the_service_does_not_know(service: Running) -> None:
     """It says which names it has, and does not fill the log."""
-    failed = fail(service.address.replace("127.0.0.1", "0.0.0.0"), line)  # noqa: S104
-    assert "one of 127.0.0.1, [::1], localhost as the host" in failed.last
-    assert len(failed.log) <= 1
+    for failed in fail(service.address.replace("127.0.0.1", "0.0.0.0"), *ALL):  # noqa: S104
+        assert "one of 127.0.0.1, [::1], localhost as the host" in failed.last
+        assert len(failed.log) <= 1
 
 
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("client.submit('g', {('t', 0): -1})", "offset of t-0 -1 is negative; give a whole number"),
-        ("client.submit('g', {'t': 1})", "partition 't' is not a topic and a number; "),
-        ("client.committed('')", "group '' is empty; name the consumer group"),
-        ("client.flush(timeout='x')", "timeout 'x' is not a number of seconds; give seconds"),
-        ("OffsetClient('unix://x')", "url 'unix://x' is not the address of a service; "),
-    ],
-)
-def test_bad_input(line: str, error: str) -> None:
+def test_bad_input() -> None:
     """Field, value and fix, at the line of the script."""
-    failed = fail("http://127.0.0.1:1", line)
-    assert failed.last.startswith(f"offsetmgr.errors.InvalidValueError: {error}")
+    asked = {
+        "client.submit('g', {('t', 0): -1})": "offset of t-0 -1 is negative; give a whole number",
+        "client.submit('g', {'t': 1})": "partition 't' is not a topic and a number; ",
+        "client.committed('')": "group '' is empty; name the consumer group",
+        "client.flush(timeout='x')": "timeout 'x' is not a number of seconds; give seconds",
+        "OffsetClient('unix://x')": "url 'unix://x' is not the address of a service; ",
+    }
+    for failed, error in zip(fail("http://127.0.0.1:1", *asked), asked.values(), strict=True):
+        assert failed.last.startswith(f"offsetmgr.errors.InvalidValueError: {error}")
 
 
 def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
