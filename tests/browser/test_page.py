@@ -297,9 +297,9 @@ def test_a_refused_reset_says_why(tab: Tab) -> None:
     expect(dialogue).to_have_count(0)
 
 
-def test_the_offsets_of_a_group_can_be_copied_for_spark(new_tab: NewTab) -> None:
+def test_the_offsets_of_a_group_can_be_copied_for_spark(tab: Tab) -> None:
     """The JSON is the service's; a group without offsets shows the service's message instead."""
-    tab = new_tab(390, 844)
+    tab.in_phone()
     page = shown(tab, "groups/orders-etl")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="startingOffsets").click()
