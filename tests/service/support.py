@@ -167,7 +167,7 @@ class ServeProcess:
             self._arrived.notify_all()
 
     def wait_for(self, event: str, number: int = 1) -> dict[str, Any]:
-        """That record of the event, from 1; fails with the log where it ends without one."""
+        """Return the record of that event, counted from 1; fails with the log if there is none."""
 
         def found() -> list[dict[str, Any]]:
             return [record for record in self.records if record["event"] == event]
