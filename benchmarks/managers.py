@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, at_most, in_turn, report
+from benchmarks.plots import record
 from offsetmgr.coordinator.kafka import CLIENTS, KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.manager import Factory, ManagerHandle
@@ -29,8 +30,14 @@ ONE_REQUEST = 2.0
 """A commit of one group, against a bare request."""
 BARE_POOL = 1.5
 """A commit of many groups, against as many bare clients."""
-ONE_CLIENT = 6.0
+ONE_CLIENT_RATIO = 6.0
 """Least ratio to the rate of a single client."""
+
+SIZES = (1, 10, 100, 1_000)
+"""Partitions of one group."""
+OURS = "offset managers"
+POOL = f"bare loop, {CLIENTS} admin clients"
+ONE_CLIENT = "bare loop, one admin client"
 
 JVM_WARMUP = 100
 """Rounds of short requests before they count: until then the compiler of the broker's JVM takes a
@@ -53,12 +60,23 @@ def spawn(
 
 
 def run(brokers: str, rounds: int) -> list[str]:
-    return [
+    missed = [
         *_submits(count=500_000, rounds=rounds),
         *_groupwise(size=1_000, count=500, rounds=rounds),
-        *_commits(brokers, groups=1, size=1_000, rounds=rounds * 10),
-        *_commits(brokers, groups=1_000, size=10, rounds=rounds),
     ]
+    lines: dict[str, dict[str, float]] = {OURS: {}, "one bare request": {}}
+    for size in SIZES:
+        took = _commits(brokers, groups=1, size=size, rounds=rounds * 10)
+        for name, seconds in zip(lines, (took[OURS], took[POOL]), strict=True):
+            lines[name][str(size)] = round(seconds * 1_000, 2)
+    record("commits", lines)
+    what = f"commit of {SIZES[-1]:,} partitions of a group, against a bare request"
+    missed += at_most(what, took[OURS] / took[POOL], ONE_REQUEST)
+    took = _commits(brokers, groups=1_000, size=10, rounds=rounds)
+    what = "commit of 1,000 groups of 10 partitions"
+    missed += at_most(f"{what}, against {POOL}", took[OURS] / took[POOL], BARE_POOL)
+    faster = took[ONE_CLIENT] / took[OURS]
+    return missed + at_least(f"{what}, times faster than {ONE_CLIENT}", faster, ONE_CLIENT_RATIO)
 
 
 def _partitions(size: int, topic: str = TOPIC) -> list[TopicPartition]:
@@ -117,13 +135,13 @@ def _groupwise(*, size: int, count: int, rounds: int) -> list[str]:
     return at_least("offsets submitted group-wise", rate, floor, "per second")
 
 
-def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> list[str]:
-    """All of ``groups`` times ``size`` dirty at once, until all are committed."""
+def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> dict[str, float]:
+    """Return the seconds until ``groups`` times ``size`` offsets, dirty at once, are committed."""
     many = _clients(bootstrap_servers, CLIENTS)
-    bare_groups = [f"bare-{groups}-{number}" for number in range(groups)]
+    bare_groups = [f"bare-{groups}-{size}-{number}" for number in range(groups)]
     coordinator = KafkaCoordinator({"bootstrap.servers": bootstrap_servers})
     factory = Factory(coordinator)
-    our_groups = [f"ours-{groups}-{number}" for number in range(groups)]
+    our_groups = [f"ours-{groups}-{size}-{number}" for number in range(groups)]
     partitions = _partitions(size)
     keys = [handle.key for handle in spawn(factory, our_groups, size)]
 
@@ -137,14 +155,12 @@ def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> 
         if any(result.uncommitted for result in left.values()):
             raise RuntimeError("not everything was committed")
 
-    pool = f"bare loop, {CLIENTS} admin clients"
-    one_client = "bare loop, one admin client"
     contestants = {
-        pool: lambda number: _bare_commit(many, bare_groups, size, number + 1),
-        "offset managers": ours,
+        POOL: lambda number: _bare_commit(many, bare_groups, size, number + 1),
+        OURS: ours,
     }
     if groups > 1:
-        contestants[one_client] = lambda number: _bare_commit(
+        contestants[ONE_CLIENT] = lambda number: _bare_commit(
             many[:1], bare_groups, size, number + 1
         )
         for number in range(JVM_WARMUP // 5):
@@ -155,15 +171,7 @@ def _commits(bootstrap_servers: str, *, groups: int, size: int, rounds: int) -> 
     coordinator.close(timeout=TIMEOUT_S)
     title = f"Commit {groups:,} group(s) x {size:,} partitions, all dirty at once"
     report(title, results, items=groups * size, unit="offsets")
-    took = {name: median(seconds) for name, seconds in results.items()}
-    ratio = took["offset managers"] / took[pool]
-    if groups == 1:
-        return at_most(f"{title}, against a bare request", ratio, ONE_REQUEST)
-    faster = took[one_client] / took["offset managers"]
-    return [
-        *at_most(f"{title}, against {pool}", ratio, BARE_POOL),
-        *at_least(f"{title}, times faster than {one_client}", faster, ONE_CLIENT),
-    ]
+    return {name: median(seconds) for name, seconds in results.items()}
 
 
 def _clients(bootstrap_servers: str, count: int) -> list[AdminClient]:
