@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED
@@ -81,6 +81,9 @@ class StoredOffset(NamedTuple):
     is_of_new_log: bool = False
     """True if the topic was recreated since the last commit: ``offset`` is the start of its log."""
 
+
+_Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
+_Rows: TypeAlias = "Mapping[TopicPartition, StoredOffset]"
 
 NO_ROW: Final = StoredOffset(None, 0)
 """The row of a partition that was never claimed or committed."""
@@ -263,13 +266,14 @@ class SqlOffsetStore(OffsetStore):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if partitions is not None and not partitions:
             return {}
-        raised = _raised_as(OffsetStoreError, f"committed offsets of group {group}")
-        if partitions:
-            raised = _raised_as(OffsetFetchError, group, *next(iter(partitions)), None)
-        with raised:
-            found = self._retried(partial(_read, group=group, partitions=partitions))
+        read = partial(_read, group=group, partitions=partitions)
         if partitions is None:
-            return {where: row.offset for where, row in found.items() if row.offset}
+            with _raised_as(OffsetStoreError, f"committed offsets of group {group}"):
+                return {
+                    where: row.offset for where, row in self._retried(read).items() if row.offset
+                }
+        with _raised_as(OffsetFetchError, group, *next(iter(partitions)), None):
+            found = self._retried(read)
         return {where: found.get(where, NO_ROW).offset for where in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -286,7 +290,7 @@ class SqlOffsetStore(OffsetStore):
     ) -> None:
         self._commit(check_group(group), check_offsets(offsets))
 
-    def _commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _commit(self, group: str, offsets: _Offsets) -> None:
         def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
             found = _lock_rows(connection, group, offsets)
             refused = self._refusals(group, offsets, found)
@@ -320,23 +324,14 @@ class SqlOffsetStore(OffsetStore):
                     raise
             time.sleep(pause_s)
 
-    def _write(
-        self,
-        connection: Connection,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        found: Mapping[TopicPartition, StoredOffset],
-    ) -> None:
+    def _write(self, connection: Connection, group: str, offsets: _Offsets, found: _Rows) -> None:
         """Commit ``offsets`` over the locked rows ``found``."""
         rows = {where: found[where] for where in offsets}
         firsts = {where: each.offset for where, each in offsets.items()}
         _write_rows(connection, group, offsets, self._in_current_logs(group, rows, firsts))
 
     def _in_current_logs(
-        self,
-        group: str,
-        found: Mapping[TopicPartition, StoredOffset],
-        firsts: Mapping[TopicPartition, int],
+        self, group: str, found: _Rows, firsts: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, StoredOffset]:
         """Return rows as of the logs that their topics have now.
 
@@ -370,10 +365,7 @@ class SqlOffsetStore(OffsetStore):
         return rows
 
     def _refusals(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        found: Mapping[TopicPartition, StoredOffset],
+        self, group: str, offsets: _Offsets, found: _Rows
     ) -> dict[TopicPartition, OffsetCommitError]:
         """Return which commits over the rows ``found`` are refused, and why."""
         refused = {}
@@ -593,12 +585,7 @@ def _lock_rows(
     return found | dict.fromkeys(missing, NO_ROW)
 
 
-def _write_rows(
-    connection: Connection,
-    group: str,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    rows: Mapping[TopicPartition, StoredOffset],
-) -> None:
+def _write_rows(connection: Connection, group: str, offsets: _Offsets, rows: _Rows) -> None:
     """Commit ``offsets`` over locked rows, whose topic ids are written too."""
     changes = [
         {
