@@ -20,13 +20,7 @@ from offsetmgr.cli.common import (
     print_json,
     say,
 )
-from offsetmgr.consumer.letters import (
-    Letter,
-    Refused,
-    Replayer,
-    read_letters,
-    replay_problems,
-)
+from offsetmgr.consumer.letters import Letter, Replayer, divide_letters, read_letters
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import visible
 from offsetmgr.types import check_topic
@@ -124,9 +118,7 @@ def replay(
     if execute:
         found, refused = Replayer(config, topic, kafka.timeout).replay(found, to=to)
     else:
-        problems = replay_problems(config, found, to, kafka.timeout)
-        refused = [Refused(each, problems[each.place]) for each in found if each.place in problems]
-        found = [each for each in found if each.place not in problems]
+        found, refused = divide_letters(config, found, to, kafka.timeout)
     named = [{"letter": _row(each.letter)[0], "problem": each.problem} for each in refused]
     answer = {"topic": topic, "executed": execute, "refused": named}
     output.print(answer, _HEADS, list(map(_row, found)), "letters")

@@ -65,8 +65,6 @@ _OF_THE_MESSAGE: Final = frozenset(
 )
 """Errors that say nothing against the cluster; no other one is tried."""
 
-_BY_KEY: Final = -1
-
 log = SafeLogger("offsetmgr.clusters")
 
 

@@ -56,9 +56,9 @@ class BaseConsumer(ABC):
 
     ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings.  ``topics`` are names,
     ``include`` is a regular expression of further topics, ``exclude`` one of topics that it leaves
-    out; both match anywhere in a name.  Topics of Kafka itself match only if the pattern has their
-    ``__``.  Topics are shared with the other members of the group.  ``partitions`` in their place
-    are read by this consumer alone, without membership.
+    out; both match anywhere in a name, Kafka's own topics only if the pattern has their ``__``.
+    Topics are shared with the other members of the group.  ``partitions`` in their place are read
+    by this consumer alone, without membership.
 
     ``store`` keeps the offsets: the group in Kafka by default, else an OffsetStore, or what
     ``open_store`` takes, such as the URL of a database.  For ``partitions`` it may be a
@@ -97,7 +97,6 @@ class BaseConsumer(ABC):
         _check_assignment(subscription, chosen, given)
         self._opened = None if given is store else given  # to be closed here
         settings = self._checked(config, group, settings)
-        self._topics = names
         work, subscription = self._begin(subscription, kafka=config, group=group, settings=settings)
         own_url = f"kafka://{config.get('bootstrap.servers')}"
         if isinstance(given, BrokerOffsetStore) and given.url == own_url:

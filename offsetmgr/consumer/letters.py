@@ -172,9 +172,7 @@ class Replayer:
         now = read_letters(self._kafka, self._topic, self._timeout_s)
         waiting = {each.place for each in now if not each.replayed}
         wanted = [each for each in letters if each.place in waiting]
-        problems = replay_problems(self._kafka, wanted, to, self._timeout_s)
-        refused = [Refused(each, problems[each.place]) for each in wanted if each.place in problems]
-        good = [each for each in wanted if each.place not in problems]
+        good, refused = divide_letters(self._kafka, wanted, to, self._timeout_s)
         sent: list[Letter] = []
         for together in _transactions(good):
             if self._send(together, to) is None:
@@ -239,26 +237,29 @@ class Replayer:
         return None
 
 
-def replay_problems(
+def divide_letters(
     kafka: Mapping[str, object], letters: Iterable[Letter], to: str | None, timeout_s: float
-) -> dict[Origin, str]:
-    """Return why letters cannot be replayed, by their places.
+) -> tuple[list[Letter], list[Refused]]:
+    """Return the letters that can be replayed, and the others.
 
     Raises KafkaRequestError, also where the topic ``to`` does not exist.
     """
-    problems: dict[Origin, str] = {}
+    letters = list(letters)
+    origins = {each.origin.topic for each in letters if not each.problem}
     with ClusterReader(kafka, timeout_s=timeout_s) as reader:
-        origins = {each.origin.topic for each in letters if not each.problem}
         topics = reader.partitions_of(origins if to is None else [to])
     if to is not None:
         known(topics[to])
-    for each in letters:
-        problem = "" if to is not None else each.problem or _lacking(topics, each.origin)
-        if each.cut_bytes is not None:
-            problem = f"its value of {each.cut_bytes} bytes is left out: it was too large"
+    good, refused = [], []
+    for letter in letters:
+        problem = "" if to is not None else letter.problem or _lacking(topics, letter.origin)
+        if letter.cut_bytes is not None:
+            problem = f"its value of {letter.cut_bytes} bytes is left out: it was too large"
         if problem:
-            problems[each.place] = problem
-    return problems
+            refused.append(Refused(letter, problem))
+        else:
+            good.append(letter)
+    return good, refused
 
 
 def _lacking(topics: Mapping[str, list[int] | OffsetManagerError], origin: Origin) -> str:

@@ -144,12 +144,10 @@ class RetryProducer:
     ) -> None:
         """Create the topics that do not exist; what fits ``sources`` fits them too.
 
-        ``sources`` returns those of existing topics that are read.
-
-        Raises InvalidValueError, KafkaRequestError.
+        ``sources`` returns those of existing topics that are read.  Raises InvalidValueError,
+        KafkaRequestError.
         """
         self.longest_s: Final = policy.longest_delay_s
-        """Longest time that a message waits in a retry topic."""
         self._policy = policy
         self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
