@@ -58,15 +58,21 @@ def committed(
     return {where: each.offset if each else None for where, each in answer.offsets.items()}
 
 
-def test_offsets_are_in_the_database(coordinator: StoreCoordinator) -> None:
-    """Committed offsets are fetched; questions about topics go to Kafka."""
+def test_managers_commit_to_the_database(coordinator: StoreCoordinator) -> None:
+    """Initial offset, submit, stop: as over Kafka, which is asked about topics alone."""
     assert committed(coordinator) == {}
     assert committed(coordinator, PARTITIONS) == dict.fromkeys(PARTITIONS)
     assert commit(coordinator, 5) == {}
-    assert committed(coordinator) == dict.fromkeys(PARTITIONS, 5)
     logs = coordinator.topic_logs(["orders"], WAIT_S).get(timeout=WAIT_S)
     assert len(logs["orders"].partitions) == 2
     assert coordinator.check(WAIT_S).get(timeout=WAIT_S) is None
+    factory = Factory(coordinator)
+    manager = factory.spawn("etl", *PARTITIONS[0])
+    assert manager.initial_offset(timeout=WAIT_S) == OffsetAndMetadata(5)
+    manager.submit(8, "done")
+    assert manager.stop(timeout=WAIT_S).committed == OffsetAndMetadata(8, "done")
+    factory.stop(timeout=WAIT_S)
+    assert committed(coordinator) == {PARTITIONS[0]: 8, PARTITIONS[1]: 5}
 
 
 @pytest.mark.fault(7, 8)
@@ -107,18 +113,6 @@ def test_a_database_that_hangs_is_answered_by_the_deadline(
         answer = coordinator.commit("etl", offsets, 0.2).get(timeout=WAIT_S)
         assert answer.failures[PARTITIONS[0]].info.verdict is Verdict.UNKNOWN
     assert committed(coordinator, PARTITIONS[1:]) == {PARTITIONS[1]: 5}
-
-
-def test_managers_commit_through_it(coordinator: StoreCoordinator) -> None:
-    """Initial offset, submit, stop: as over Kafka."""
-    assert commit(coordinator, 5) == {}
-    factory = Factory(coordinator)
-    manager = factory.spawn("etl", *PARTITIONS[0])
-    assert manager.initial_offset(timeout=WAIT_S) == OffsetAndMetadata(5)
-    manager.submit(8, "done")
-    assert manager.stop(timeout=WAIT_S).committed == OffsetAndMetadata(8, "done")
-    factory.stop(timeout=WAIT_S)
-    assert committed(coordinator) == {PARTITIONS[0]: 8, PARTITIONS[1]: 5}
 
 
 @pytest.mark.fault(31)
