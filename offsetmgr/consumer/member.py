@@ -350,34 +350,25 @@ class Member:
         return bool(messages)
 
     def _take_event(self, event: Message) -> None:
-        error = event.error()
-        topic, partition, offset = event.topic(), event.partition(), event.offset()
+        error, topic, offset = event.error(), event.topic() or "", event.offset()
         if error is None:
             return
-        code = error.code()
-        if topic is not None and partition is not None and offset is not None:
-            topic_partition = TopicPartition(topic, partition)
-            if code == _END:
-                if topic_partition in self.assigned and topic_partition not in self._doubts:
-                    self.work.reach_end(topic_partition, offset)
-                return
-            if code in _OUT_OF_RANGE:
-                if topic_partition in self.assigned:
-                    self._doubts.setdefault(topic_partition, offset)
-                    self._logs.expire()
-                return
-        failure = request_error(
-            f"group {self.group}",
-            error,
-            right="READ",
-            topic=topic or "",
-            partition=partition if topic else None,
-            offset=offset,
-        )
-        if error.fatal() or code == _FATAL:
-            self.end(failure)
+        topic_partition = TopicPartition(topic, event.partition() or 0)
+        if error.code() == _END:
+            if topic_partition in self.assigned and topic_partition not in self._doubts:
+                self.work.reach_end(topic_partition, offset or 0)
+        elif error.code() in _OUT_OF_RANGE and offset is not None:
+            if topic_partition in self.assigned:
+                self._doubts.setdefault(topic_partition, offset)
+                self._logs.expire()
         else:
-            self.report(failure, "Kafka reports")
+            partition = event.partition() if topic else None
+            place: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
+            failure = request_error(f"group {self.group}", error, right="READ", **place)
+            if error.fatal() or error.code() == _FATAL:
+                self.end(failure)
+            else:
+                self.report(failure, "Kafka reports")
 
     def _connection_failed(self, error: KafkaError) -> None:
         """Take in an error that is not about a message, in the thread that polls."""
