@@ -76,12 +76,7 @@ class Link:
     """
 
     def __init__(
-        self,
-        name: str,
-        kafka: Mapping[str, object],
-        topic: str | None,
-        *,
-        settle_s: float = 0.0,
+        self, name: str, kafka: Mapping[str, object], topic: str | None, *, settle_s: float = 0.0
     ) -> None:
         """``topic`` has to have its leaders before the cluster counts as back.
 

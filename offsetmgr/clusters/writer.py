@@ -23,13 +23,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.logs import SafeLogger
-from offsetmgr.types import (
-    check_choice,
-    check_list,
-    check_partition,
-    check_time_ms,
-    check_topic,
-)
+from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

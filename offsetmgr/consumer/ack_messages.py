@@ -14,12 +14,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
-from offsetmgr.types import (
-    MAX_METADATA_CHARS,
-    MAX_OFFSET,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -11,11 +11,7 @@ from offsetmgr.extras import install_hint, package_of
 from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
 from offsetmgr.stores.managers import ManagerStore
 
-__all__ = [
-    "MemoryOffsetStore",
-    "OffsetStore",
-    "open_store",
-]
+__all__ = ["MemoryOffsetStore", "OffsetStore", "open_store"]
 
 
 def open_store(
