@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from offsetmgr.codes import OFFSET_CHANGED, error_info
 from offsetmgr.consumer.ack_messages import AckMessage, Claim
-from offsetmgr.consumer.member import SLICE_S, Start
+from offsetmgr.consumer.member import PREFETCH, SLICE_S, Start
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.errors import KafkaRequestError, MessageError
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _BLOCKED_S: Final = 0.01
 """Longest wait for Kafka or for an ack while messages wait for room in their partition."""
 
-_PREFETCH: Final = 500  # messages taken from librdkafka at once
 
 Metadata = Literal["offsetmgr", "kafka-pixy"]
 
@@ -347,7 +346,7 @@ class AckWork:
             reason = f"neither ack nor nack within {self.settings.ack_timeout_s:g} s"
             self.reject(message, None, reason)
         if room > 0:
-            self.member.wait_for(min(_PREFETCH, room), wait_s)
+            self.member.wait_for(min(PREFETCH, room), wait_s)
 
     def refresh(self) -> tuple[list[AckMessage], float]:
         """Make ready what has room and is due.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from offsetmgr.consumer.member import Member, Work
+from offsetmgr.consumer.member import PREFETCH, Member, Work
 from offsetmgr.consumer.settings import (
     ConsumerSettings,
     ConsumerStats,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.errors import OffsetManagerError
-
-PREFETCH: Final = 500
-"""Messages taken from librdkafka at once where they are handed out one by one."""
 
 LONG_S: Final = 1.0
 """Longest wait in a thread next to an event loop, so that a closed consumer is noticed."""

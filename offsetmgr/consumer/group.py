@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
 
-from offsetmgr.consumer.base import LONG_S, PREFETCH, BaseConsumer, MessageReader
+from offsetmgr.consumer.base import LONG_S, BaseConsumer, MessageReader
 from offsetmgr.consumer.marks import Markable, Marks
+from offsetmgr.consumer.member import PREFETCH
 from offsetmgr.consumer.settings import log
 from offsetmgr.errors import OffsetManagerError
 

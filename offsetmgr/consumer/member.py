@@ -67,6 +67,9 @@ if TYPE_CHECKING:
 SLICE_S: Final = 0.1
 """Longest single wait for Kafka, so that another thread's turn comes soon."""
 
+PREFETCH: Final = 500
+"""Messages taken from librdkafka at once where they are handed out one by one."""
+
 _REQUEST_S: Final = 10.0  # for an answer of Kafka in the background
 _WATCH_S: Final = 5.0  # between looks at the ids of topics while nothing is committed
 _ELECTION_TRIES: Final = 3  # in which the ends of a new topic's logs may not be known
