@@ -177,5 +177,6 @@ def test_the_tests_that_compat_names_exist() -> None:
 
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     """Broken links to pages and headings are warnings; ``make docs`` also writes the pages."""
-    options = ["-q", "-W", "-b", "dummy", "-c", str(ROOT / "docs")]
+    # The form of quotation marks takes a tenth of the time, and has no warnings.
+    options = ["-q", "-W", "-b", "dummy", "-D", "smartquotes=0", "-c", str(ROOT / "docs")]
     subprocess.run([sys.executable, "-m", "sphinx", *options, ROOT, tmp_path], check=True)
