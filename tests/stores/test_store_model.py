@@ -79,17 +79,18 @@ def agrees(stores: Sequence[OffsetStore], prefix: str, steps: Sequence[Step]) ->
             assert (group in store.groups()) == bool(expected)
 
 
+@settings(max_examples=40)
 @given(STEPS)
 def test_memory(steps: list[Step]) -> None:
     agrees([MemoryOffsetStore()], "", steps)
 
 
 def test_sqlite(tmp_path: Path) -> None:
-    check_database(f"sqlite:///{tmp_path}/offsets.db", 100)
+    check_database(f"sqlite:///{tmp_path}/offsets.db", 40)
 
 
 def test_postgresql(database: str) -> None:
-    check_database(database, 30)
+    check_database(database, 15)
 
 
 def check_database(url: str, examples: int) -> None:
