@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from actors import MonotonicClock
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
@@ -23,20 +21,21 @@ from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from tests.kafka.mock_cluster import MockCluster
 
 OFFSET_FETCH = 9
-with MockCluster() as cluster:
-    config = {"bootstrap.servers": cluster.bootstrap_servers}
-    fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
-    cluster.push_errors(OFFSET_FETCH, int(sys.argv[1]))
-    print(fetcher.fetch("g", [("t", 0)], 10).result(30).error)
-    fetcher.close(10)
+for code in sys.argv[1:]:
+    with MockCluster() as cluster:
+        config = {"bootstrap.servers": cluster.bootstrap_servers}
+        fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
+        cluster.push_errors(OFFSET_FETCH, int(code))
+        print(fetcher.fetch("g", [("t", 0)], 10).result(30).error)
+        fetcher.close(10)
 """
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 27])
-def test_a_moved_coordinator_does_not_end_the_process(code: int) -> None:
+def test_a_moved_coordinator_does_not_end_the_process() -> None:
     """On an admin client's handle, librdkafka ends the process with SIGSEGV at 15 and 16."""
+    codes = ["14", "15", "16", "27"]
     done = subprocess.run(
-        [sys.executable, "-c", ASK_A_COORDINATOR_THAT_ANSWERS, str(code)],
+        [sys.executable, "-c", ASK_A_COORDINATOR_THAT_ANSWERS, *codes],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -44,7 +43,7 @@ def test_a_moved_coordinator_does_not_end_the_process(code: int) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(code)]
+    assert done.stdout.split() == codes
 
 
 def test_a_fetch_without_a_broker_times_out() -> None:
