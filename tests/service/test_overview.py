@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
@@ -137,27 +136,22 @@ def test_a_wrong_view_hides_no_other() -> None:
     assert json.loads(ran.stdout)["views"] == views
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
+def test_bad_input(etl: httpx.Client) -> None:
+    """Refused as a whole, with field, value and fix, before Kafka is asked."""
+    plan = {"group": "g", "mode": "to-offset"}
+    row = {"topic": "a", "partition": 0, "new": 1}
+    for path, body, message in (
         ("queries", {"queries": [QUERY] * 51}, "queries must be a list of 0 to 50 entries"),
         ("queries", {"queries": [{**QUERY, "state": "lost"}]}, "must be one of ended, failed"),
-        ("plan", {"group": "g", "mode": "from-file"}, "mode must be one of"),
-        ("plan", {"group": "g", "mode": "to-offset"}, "value is missing; give the value of"),
-        ("plan", {"group": "g", "mode": "to-latest", "topics": ["a b"]}, "topics 'a b'"),
-        ("plan", {"group": "g", "mode": "to-offset", "value": "x"}, "value 'x' has 'x' where"),
-        (
-            "reset",
-            {"group": "g", "partitions": [{"topic": "a", "partition": 0, "new": 1}]},
-            "partitions[0].current is missing",
-        ),
-    ],
-)
-def test_bad_input(etl: httpx.Client, path: str, body: dict[str, Any], message: str) -> None:
-    """Refused as a whole, with field, value and fix, before Kafka is asked."""
-    answer = etl.post(f"/v1/{path}", json=body)
-    assert answer.status_code == 400
-    assert message in answer.json()["error"]["message"]
+        ("plan", plan | {"mode": "from-file"}, "mode must be one of"),
+        ("plan", plan, "value is missing; give the value of"),
+        ("plan", plan | {"mode": "to-latest", "topics": ["a b"]}, "topics 'a b'"),
+        ("plan", plan | {"value": "x"}, "value 'x' has 'x' where"),
+        ("reset", {"group": "g", "partitions": [row]}, "partitions[0].current is missing"),
+    ):
+        answer = etl.post(f"/v1/{path}", json=body)
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]["message"]
 
 
 def test_uncommitted_offsets_are_shown_while_the_service_drains() -> None:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.service.support import running
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import httpx
 
-    from tests.service.support import Running
 
-
-@pytest.fixture
-def browser(service: Running) -> httpx.Client:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[httpx.Client]:
     """Return a connection without a name."""
-    return service.http()
+    with running() as service, service.http() as client:
+        yield client
 
 
 def test_the_page_comes_with_all_its_parts(browser: httpx.Client) -> None:
