@@ -1,17 +1,23 @@
-"""A running service, and connections to it as a client."""
+"""A running service, connections to it as a client, and the two ways to offsets."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.support import Running, running
+from actors import ActorSystem
+from offsetmgr import OffsetClient
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from tests.service.support import Running, local_over, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
+
+    from offsetmgr import Offsets
 
 
 @pytest.fixture
@@ -26,3 +32,40 @@ def etl(service: Running) -> Iterator[httpx.Client]:
     """A connection as the client ``etl``."""
     with service.http("etl") as client:
         yield client
+
+
+@contextmanager
+def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """Offsets of this process."""
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
+        with local_over(coordinator) as offsets:
+            yield offsets, coordinator
+            coordinator.resume()
+
+
+@contextmanager
+def through_the_service() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """A client of a service."""
+    with running() as service, OffsetClient(service.address, "etl") as client:
+        yield client, service.coordinator
+        service.coordinator.resume()
+
+
+@pytest.fixture(params=[in_process, through_the_service], ids=lambda way: way.__name__)
+def each_way(request: pytest.FixtureRequest) -> Iterator[tuple[Offsets, MemoryCoordinator]]:
+    """Each way in turn."""
+    with request.param() as made:
+        yield made
+
+
+@pytest.fixture
+def offsets(each_way: tuple[Offsets, MemoryCoordinator]) -> Offsets:
+    """The implementation under test."""
+    return each_way[0]
+
+
+@pytest.fixture
+def coordinator(each_way: tuple[Offsets, MemoryCoordinator]) -> MemoryCoordinator:
+    """The Kafka behind it."""
+    return each_way[1]

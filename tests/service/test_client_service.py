@@ -10,10 +10,8 @@ import pytest
 from offsetmgr import OffsetClient
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import QueryReport
-from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
     ManagerExistsError,
-    OffsetCommitError,
     OffsetTimeoutError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
@@ -84,18 +82,6 @@ def test_many(service: Running, client: OffsetClient) -> None:
     named = client.stop_managers(timeout=60, group="g", partitions=list(offsets)[:11_000])
     assert len(named.committed) == 11_000
     assert len(client.stop_managers(timeout=60).committed) == 1_000
-
-
-def test_a_failure_reaches_a_late_listener(service: Running, client: OffsetClient) -> None:
-    """Errors since the spawn reach a handle whose user asks for them late."""
-    manager = client.spawn("g", "orders", 3)
-    manager.initial_offset(timeout=60)
-    service.coordinator.inject("commit", *[Refuse(30)] * 20)
-    with pytest.raises(OffsetCommitError):
-        client.submit("g", {("orders", 3): 5}, sync=True, timeout=60)
-    told = manager.errors().get(timeout=60)
-    assert isinstance(told, OffsetCommitError)
-    assert told.offset == 5
 
 
 def test_a_claim_has_all_or_nothing(service: Running, client: OffsetClient) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
-from actors import ActorSystem
 from offsetmgr import (
     InvalidValueError,
     ManagerExistsError,
     ManagerKey,
     ManagerStoppedError,
     OffsetAndMetadata,
-    OffsetClient,
     OffsetCommitError,
     OffsetManagerError,
     OffsetManagerHandle,
@@ -24,13 +21,8 @@ from offsetmgr import (
     StopResult,
     TopicPartition,
 )
-from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
-from offsetmgr.manager import Factory
-from tests.service.support import WAIT_S, running
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from tests.service.support import WAIT_S
 
 WHERE: Final = TopicPartition("orders", 3)
 METADATA_TOO_LARGE: Final = 12
@@ -44,52 +36,22 @@ def at(offset: int) -> OffsetAndMetadata:
 class Way:
     """A way to handles, and the Kafka behind it."""
 
-    def __init__(self, opener: Any, coordinator: MemoryCoordinator) -> None:
+    def __init__(self, opener: Offsets, coordinator: MemoryCoordinator) -> None:
         self.opener = opener
         self.coordinator = coordinator
 
     def spawn(self, partition: int = 3) -> OffsetManagerHandle:
         """Spawn a manager."""
-        handle: OffsetManagerHandle = self.opener.spawn("g", "orders", partition)
-        return handle
+        return self.opener.spawn("g", "orders", partition)
 
     def put(self, offset: int) -> None:
         """Commit as somebody else."""
         self.coordinator.broker.commit_externally("g", {WHERE: at(offset)})
 
-    @property
-    def holds(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets in Kafka."""
-        return self.coordinator.broker.committed("g")
 
-
-@contextmanager
-def in_process() -> Iterator[Way]:
-    """A factory."""
-    with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
-        settings = CommitSettings(commit_interval_s=0.05)
-        with Factory(coordinator, settings, system=system) as factory:
-            yield Way(factory, coordinator)
-            coordinator.resume()
-
-
-@contextmanager
-def through_the_service() -> Iterator[Way]:
-    """A client of a service."""
-    with running() as service, OffsetClient(service.address, "etl") as client:
-        yield Way(client, service.coordinator)
-        service.coordinator.resume()
-
-
-WAYS: Final = [in_process, through_the_service]
-
-
-@pytest.fixture(params=WAYS, ids=lambda way: way.__name__)
-def way(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """Each way in turn."""
-    with request.param() as made:
-        yield made
+@pytest.fixture
+def way(offsets: Offsets, coordinator: MemoryCoordinator) -> Way:
+    return Way(offsets, coordinator)
 
 
 def test_the_key(way: Way) -> None:
@@ -127,8 +89,7 @@ def test_the_first_committed_offset_is_the_one_submitted(way: Way, *, early: boo
     handle = way.spawn()
     stream = handle.committed_offsets() if early else None
     assert handle.initial_offset(timeout=WAIT_S) == at(1000)
-    if isinstance(way.opener, Offsets):
-        way.opener.flush(timeout=WAIT_S)
+    way.opener.flush(timeout=WAIT_S)
     handle.submit(1042)
     stream = stream or handle.committed_offsets()
     assert stream.get(WAIT_S) == at(1042)
@@ -260,16 +221,3 @@ def test_bad_time_outs(way: Way, timeout: Any) -> None:
         handle.stop(timeout=None)  # type: ignore[arg-type]
     handle.submit(7)
     assert handle.stop(timeout=WAIT_S) == StopResult(at(7))
-
-
-@pytest.mark.parametrize("side", WAYS, ids=lambda way: way.__name__)
-def test_the_end_of_a_with_statement(side: Any) -> None:
-    """Everything is committed and stopped."""
-    with side() as way:
-        handle = way.spawn()
-        handle.submit(7)
-    assert way.holds == {WHERE: at(7)}
-    with pytest.raises(ManagerStoppedError):
-        handle.submit(8)
-    with pytest.raises(ManagerStoppedError):
-        way.spawn()

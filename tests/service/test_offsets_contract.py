@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from actors import ActorSystem
 from offsetmgr import (
     InvalidValueError,
     ManagerExistsError,
     ManagerKey,
     ManagerStoppedError,
     OffsetAndMetadata,
-    OffsetClient,
     OffsetCommitError,
     OffsetManagerError,
     OffsetRegressionError,
@@ -25,10 +22,10 @@ from offsetmgr import (
     TopicPartition,
 )
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
-from tests.service.support import WAIT_S, local_over, running
+from tests.service.support import WAIT_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 WHERE: Final = TopicPartition("orders", 3)
 KEY: Final = ManagerKey("g", *WHERE)
@@ -39,43 +36,12 @@ def at(offset: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset)
 
 
-@contextmanager
-def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """Offsets of this process."""
-    with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
-        with local_over(coordinator) as offsets:
-            yield offsets, coordinator
-            coordinator.resume()
-
-
-@contextmanager
-def through_the_service() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """A client of a service."""
-    with running() as service, OffsetClient(service.address, "etl") as client:
-        yield client, service.coordinator
-        service.coordinator.resume()
-
-
-@pytest.fixture(params=[in_process, through_the_service], ids=lambda way: way.__name__)
-def way(request: pytest.FixtureRequest) -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """Each way in turn."""
-    with request.param() as made:
-        yield made
-
-
 @pytest.fixture
-def offsets(way: tuple[Offsets, MemoryCoordinator]) -> Offsets:
-    """The implementation under test."""
-    return way[0]
-
-
-@pytest.fixture
-def kafka(way: tuple[Offsets, MemoryCoordinator]) -> MemoryCoordinator:
+def kafka(coordinator: MemoryCoordinator) -> MemoryCoordinator:
     """The Kafka behind it, with a topic."""
-    way[1].broker.create_topic("orders", 4)
-    way[1].broker.set_log(WHERE, 10, 90, {10: 1_000, 50: 2_000}, last_stable_offset=70)
-    return way[1]
+    coordinator.broker.create_topic("orders", 4)
+    coordinator.broker.set_log(WHERE, 10, 90, {10: 1_000, 50: 2_000}, last_stable_offset=70)
+    return coordinator
 
 
 def test_it_implements_the_protocol_of_spark(offsets: Offsets) -> None:

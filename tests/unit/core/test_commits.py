@@ -50,20 +50,6 @@ def test_an_idle_manager_asks_nothing() -> None:
     assert handle.status().dirty is False
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_submitting_what_is_committed_makes_no_request(core: Core, *, known: bool) -> None:
-    """True if it was committed before, or by this manager."""
-    core.put(at(7, "m"))
-    handle = core.spawn() if known else core.factory.spawn("g", "t", 0)
-    handle.submit(7, "m")
-    core.advance(5.0)
-    handle.submit(7, "m")
-    core.advance(5.0)
-    assert core.commits() == []
-    assert handle.status().dirty is False
-    assert core.flush([handle], 5.0)[0].committed == at(7, "m")
-
-
 def test_equal_offset_with_new_metadata_is_committed(core: Core) -> None:
     """Metadata alone is worth a commit."""
     core.put(at(7, "old"))
@@ -246,13 +232,9 @@ def test_an_unchanged_offset_is_committed_again_a_minute_later(core: Core) -> No
     assert core.commits() == [{0: 7}, {0: 7}]
 
 
-@pytest.mark.parametrize("found", [None, 5])
-def test_the_first_commit_over_a_found_offset_is_repeated_too(
-    core: Core, found: int | None
-) -> None:
+def test_the_first_commit_over_a_found_offset_is_repeated_too(core: Core) -> None:
     """The first commit over an initial offset is repeated after a minute, as Burrow may miss it."""
-    if found is not None:
-        core.put(at(found))
+    core.put(at(5))
     core.spawn().submit(7)
     core.advance(600.0)
     assert core.commits() == [{0: 7}, {0: 7}]

@@ -55,18 +55,6 @@ class TestFlush:
         core.advance(0.01)
         assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
 
-    def test_at_the_deadline_says_what_is_left_and_the_manager_goes_on(self, core: Core) -> None:
-        """Nothing is given up."""
-        handle = core.spawn()
-        core.coordinator.pause()
-        handle.submit(5)
-        (result,) = core.flush([handle], 2.0)
-        assert result[:2] == (None, at(5))
-        assert "Kafka has not answered within 2 s" in str(result.error)
-        core.coordinator.resume()
-        core.advance(30.0)
-        assert core.holds() == at(5)
-
     def test_tries_what_was_refused_for_good_once_more(self, core: Core) -> None:
         """Whoever flushes may have repaired it; if not, the answer comes at once."""
         handle = core.spawn()
@@ -100,19 +88,6 @@ class TestFlush:
 
 class TestGroupwiseSubmit:
     """Many offsets of one group at once, as a service gets them."""
-
-    def test_each_goes_to_its_manager(self, core: Core) -> None:
-        """With metadata, leader epoch and rewind."""
-        core.put(at(10), 1)
-        core.spawn(0)
-        core.spawn(1)
-        refused = core.factory.submit(
-            "g", {tp(0): Submission(3, "m", 4), tp(1): Submission(5, rewind=True)}
-        )
-        core.advance(2.0)
-        assert refused == {}
-        assert core.holds(0) == (3, "m", 4)
-        assert core.holds(1) == at(5)
 
     def test_the_refused_do_not_hold_back_the_others(self, core: Core) -> None:
         """Each refusal is an error of its own."""

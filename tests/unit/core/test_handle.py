@@ -8,9 +8,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import (
-    ManagerStoppedError,
     OffsetCommitError,
-    OffsetRegressionError,
     OffsetTimeoutError,
 )
 from offsetmgr.types import OffsetAndMetadata
@@ -41,35 +39,6 @@ def test_the_edges_of_64_bits_are_committed_as_they_are(core: Core, offset: int)
     core.spawn().submit(offset, "m", 2**31 - 1)
     core.advance(2.0)
     assert core.holds() == OffsetAndMetadata(offset, "m", 2**31 - 1)
-
-
-@pytest.mark.fault(3)
-def test_a_lower_offset_is_refused_at_once(core: Core) -> None:
-    """By what was submitted and by what was committed before; a rewind says it is meant."""
-    core.put(at(10))
-    handle = core.spawn()
-    with pytest.raises(OffsetRegressionError):
-        handle.submit(9)
-    handle.submit(20)
-    with pytest.raises(OffsetRegressionError):
-        handle.submit(19)
-    handle.rewind(5)
-    core.advance(2.0)
-    assert core.holds() == at(5)
-    assert handle.status().regressions == 2
-
-
-def test_the_committed_mailbox_holds_the_newest_and_closes_with_the_manager(core: Core) -> None:
-    """Unread values are replaced; iteration ends after the last."""
-    handle = core.spawn()
-    for offset in (1, 2, 3):
-        handle.submit(offset)
-        core.advance(1.5)
-    core.stop(handle, 5.0)
-    core.advance(1.0)
-    assert list(handle.committed_offsets()) == [at(3)]
-    with pytest.raises(ManagerStoppedError):
-        handle.committed_offsets().get(timeout=0)
 
 
 def test_errors_are_bounded_and_what_is_dropped_is_counted() -> None:

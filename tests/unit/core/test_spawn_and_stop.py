@@ -41,18 +41,6 @@ class TestSpawn:
         core.advance(1.0)
         assert [len(request.partitions or ()) for request in core.requests("fetch")] == [1, 499]
 
-    def test_plain_tuples_are_partitions_and_one_that_is_named_twice_is_one(
-        self, core: Core
-    ) -> None:
-        """As everywhere in the client."""
-        (made,) = core.factory.spawn_many("g", (each for each in [("t", 0), ("t", 0)])).values()
-        assert isinstance(made, ManagerHandle)
-        assert core.factory.submit("g", {("t", 0): 7}) == {}
-        core.advance(2.0)
-        assert core.holds() == at(7)
-        assert core.factory.get(("g", "t", 0)) is not None  # type: ignore[arg-type]
-        assert core.flush([made], 5.0) == [StopResult(at(7))]
-
     def test_those_that_exist_do_not_keep_the_others_from_starting(self, core: Core) -> None:
         """Each partition gets its handle or its error."""
         core.spawn(1)
@@ -170,18 +158,6 @@ class TestStop:
         assert result.uncommitted == at(7)
         assert result.error is not None
         assert result.error.code == "TOPIC_AUTHORIZATION_FAILED"
-
-    def test_twice_is_harmless(self, core: Core) -> None:
-        """At the same time, and long after; through any handle."""
-        handle = core.spawn()
-        handle.submit(7)
-        futures = [core.stop(handle, 5.0) for _ in range(3)]
-        core.advance(1.0)
-        futures.append(core.stop(handle, 5.0))
-        core.system.run_until_idle()
-        assert [future.get(timeout=0) for future in futures] == [
-            {handle.key: StopResult(at(7))}
-        ] * 4
 
     @pytest.mark.parametrize("patient_first", [False, True])
     def test_of_two_stops_the_longer_one_has_its_time(
