@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # How long an example takes says how busy the machine is; the same examples in every run.
-settings.register_profile("offsetmgr", deadline=None, derandomize=True)
+settings.register_profile("offsetmgr", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("offsetmgr")
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
