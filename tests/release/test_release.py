@@ -11,6 +11,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from build import ProjectBuilder
+from build.env import DefaultIsolatedEnv
 
 from tests.compat.kafka_releases import ROOMS
 from tests.compat.run import CONNECT, TESTS
@@ -85,7 +87,13 @@ def _run(*command: str | Path) -> str:
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the wheel and the source archive, the wheel being made of the archive."""
     out = tmp_path_factory.mktemp("dist")
-    subprocess.run([sys.executable, "-m", "build", "--outdir", out, ROOT], check=True)
+    with DefaultIsolatedEnv() as environment:  # as ``python -m build`` has two of
+        builder = ProjectBuilder.from_isolated_env(environment, ROOT)
+        environment.install(builder.build_system_requires)
+        with tarfile.open(builder.build("sdist", out)) as archive:
+            archive.extractall(out / "source", filter="data")
+        (source,) = (out / "source").iterdir()
+        ProjectBuilder.from_isolated_env(environment, source).build("wheel", out)
     return out
 
 
