@@ -124,6 +124,8 @@ def filled(
         topic = f"bench-{uuid4().hex[:8]}"
         create_topic(brokers, topic, PARTITIONS)
     config = {"bootstrap.servers": brokers, "linger.ms": 20, "partitioner": PARTITIONER}
+    # A busy broker may take longer than 30 s to tell of a new topic.
+    config["topic.metadata.propagation.max.ms"] = 300_000
     producer = Producer(config)
     for number in range(count):
         producer.produce(topic, value, key_of(number, keys), headers=dict(headers or {}))
