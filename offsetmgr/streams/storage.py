@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import lmdb
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
@@ -32,8 +33,8 @@ MAP_BYTES: Final = 256 * 1024**3
 
 _READERS: Final = 1024
 """Most concurrent reads of a store, over all processes."""
-_LOCK_TRIES: Final = 20
-_LOCK_PAUSE_S: Final = 0.05
+_LOCK_S: Final = 1.0
+"""A reader that looks for a live view holds the lock for a moment."""
 _ROWS: Final = b"rows"
 _META: Final = b"meta"
 _TOPIC: Final = b"topic"
@@ -281,12 +282,10 @@ class LmdbStorage(LmdbReader):
         Raises ViewError where another view has the store open.
         """
         lock = (self.path / "view.lock").open("wb")
-        for _ in range(_LOCK_TRIES):
-            # A reader that looks for a live view holds it for a moment.
+        for _ in Deadline(_LOCK_S).polls():
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return lock
-            time.sleep(_LOCK_PAUSE_S)
         lock.close()
         raise ViewError(f"another view has the store at {self.path} open: give another path")
 

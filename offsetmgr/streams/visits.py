@@ -11,7 +11,7 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.streams.buckets import VISIT_HEADER
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.kafka import KafkaWriter
+from offsetmgr.streams.kafka import PARTITIONER, KafkaWriter
 from offsetmgr.streams.messages import MAX_BYTES, Record
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: 
         fix = "give a reference to what is large"
         raise InvalidValueError("meta", meta, f"has more than {_MOST_BYTES:,} bytes", fix)
     request = Record(graph.loop_topic, b"", value, [(VISIT_HEADER, name.encode())])
-    with closing(KafkaWriter({**kafka, "message.timeout.ms": _REQUEST_MS})) as writer:
+    ours = {"partitioner": PARTITIONER, "message.timeout.ms": _REQUEST_MS}
+    with closing(KafkaWriter({**kafka, **ours})) as writer:
         try:
             writer.write(request).result()
         except KafkaRequestError as error:
