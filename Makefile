@@ -143,6 +143,6 @@ $(JARS): $(INSTALLED) $(JAVA)
 	$(BIN)/python -c 'from offsetmgr.devkafka import *; kafka_jars(print); spark_kafka_jars(print)'
 	@touch $@
 
-$(CLASSES): $(JARS)
+$(CLASSES): $(JARS) tests/shared_classes.py tests/spark/warm_job.py
 	$(BIN)/python -m tests.shared_classes
 	@touch $@

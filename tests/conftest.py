@@ -16,7 +16,7 @@ from hypothesis import settings
 from offsetmgr.devkafka import DevKafka, command
 from tests.postgres import PgBouncer, Postgres
 from tests.secured import SecuredKafka
-from tests.shared_classes import JAVA_OPTIONS
+from tests.shared_classes import JAVA_ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 settings.register_profile("offsetmgr", max_examples=50, deadline=None, derandomize=True)
 settings.load_profile("offsetmgr")
 
-os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+os.environ |= {**JAVA_ENVIRONMENT, **os.environ}
 
 _TOPIC_READY_S = 60.0
 

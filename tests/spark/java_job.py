@@ -13,7 +13,7 @@ import pyspark
 from offsetmgr.devkafka import spark_kafka_jars
 from offsetmgr.devkafka.jars import find_java
 
-SPARK = Path(pyspark.__file__).parent
+SPARK = Path(pyspark.__file__).resolve().parent
 SOURCE = Path(__file__).with_name("NumbersJob.java")
 
 

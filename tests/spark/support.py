@@ -137,25 +137,27 @@ class Collected:
 
 def start(
     stream: DataFrame,
-    sink: Callable[[DataFrame, int], None],
     checkpoint: str,
+    sink: Callable[[DataFrame, int], None] | None = None,
     name: str | None = None,
+    *,
+    once: bool = False,
 ) -> StreamingQuery:
-    """Start a query that goes on until it is stopped."""
-    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    return (writer if name is None else writer.queryName(name)).start()
+    """Start a query that goes on until it is stopped, or with ``once`` until all is read.
+
+    Without a sink, its records go nowhere.
+    """
+    writer = stream.writeStream.option("checkpointLocation", checkpoint)
+    writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+    writer = writer if name is None else writer.queryName(name)
+    return (writer.trigger(availableNow=True) if once else writer).start()
 
 
 def run(
-    stream: DataFrame,
-    sink: Callable[[DataFrame, int], None],
-    checkpoint: str,
-    name: str | None = None,
+    stream: DataFrame, checkpoint: str, sink: Callable[[DataFrame, int], None] | None = None
 ) -> StreamingQuery:
     """Run a query over what there is, to its end."""
-    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    named = writer if name is None else writer.queryName(name)
-    query = named.trigger(availableNow=True).start()
+    query = start(stream, checkpoint, sink, once=True)
     assert query.awaitTermination(int(WAIT_S))
     return query
 
@@ -179,11 +181,11 @@ class Job(NamedTuple):
 
     def run(self, batch: int = 1_000) -> StreamingQuery:
         """Read what there is, to its end."""
-        return run(self.read(batch), Collected(), self.checkpoint)
+        return run(self.read(batch), self.checkpoint)
 
     def start(self, stream: DataFrame | None = None) -> StreamingQuery:
         """Start the query, or another one instead; it goes on until it is stopped."""
-        return start(self.read() if stream is None else stream, Collected(), self.checkpoint)
+        return start(self.read() if stream is None else stream, self.checkpoint)
 
     @contextmanager
     def running(self, stream: DataFrame | None = None) -> Iterator[StreamingQuery]:

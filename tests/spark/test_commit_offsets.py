@@ -70,7 +70,7 @@ def test_the_service_shows_queries_with_their_last_batch_and_error(
 
     job.topic.produce(30)
     with job.commits():
-        query = start(job.read(9), breaks, job.checkpoint, "etl")
+        query = start(job.read(9), job.checkpoint, breaks, "etl")
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(int(WAIT_S))
         eventually(lambda: shown().get("state"), "failed")
@@ -116,7 +116,7 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
     with serve_process(*options) as service, OffsetClient(service.address, name=group) as client:
         service.process.send_signal(signal.SIGSTOP)
         commits = commit_offsets(spark, client, group=group)
-        query = run(topic.read(spark, "earliest", 10), sink, checkpoint)
+        query = run(topic.read(spark, "earliest", 10), checkpoint, sink)
         assert query.exception() is None
         assert sorted(sink.numbers) == list(range(30))
         committed, uncommitted = commits.flush(query, timeout=0.5)

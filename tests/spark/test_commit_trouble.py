@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from offsetmgr.errors import InvalidValueError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import committer as committing
-from tests.spark.support import WAIT_S, Collected, ends, start
+from tests.spark.support import WAIT_S, ends, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_a_shared_group_waits_for_a_query_that_has_stopped(
         return sum(job.committed().values())
 
     with job.commits() as commits, job.running() as fast:
-        slow = start(job.read(), Collected(), str(tmp_path / "slow"), "slow")
+        slow = start(job.read(), str(tmp_path / "slow"), name="slow")
         produce()
         slow.processAllAvailable()
         eventually(lambda: sum(job.committed().values()), 30)
@@ -90,7 +90,7 @@ def test_a_shared_group_waits_for_a_query_that_has_stopped(
         eventually(lambda: "commits.release('slow')" in caplog.text, expected=True)
         produce()
         assert at() == 30
-        slow = start(job.read(), Collected(), str(tmp_path / "slow"), "slow")
+        slow = start(job.read(), str(tmp_path / "slow"), name="slow")
         slow.processAllAvailable()
         eventually(lambda: sum(job.committed().values()), 60)
         slow.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from pyspark import __version__ as spark_version
 
 from offsetmgr.devkafka.jars import cache_dir, kafka_jars
+from tests.shared_classes import JAVA_ENVIRONMENT
 from tests.spark.documents import LANGUAGES, blocks
 
 if TYPE_CHECKING:
@@ -59,23 +61,24 @@ def _environment(home: Path) -> dict[str, str]:
     start.write_text(f'#!/bin/sh\nexec {sys.executable} -m offsetmgr "$@"\n')
     start.chmod(0o755)
     python = Path(sys.executable).parent
-    spark = home / "spark"
-    spark.mkdir()
-    # One cache for Ivy too: fetched on a machine's first run, found there by all later ones.
-    ivy = cache_dir() / "ivy-home"
-    (spark / "spark-defaults.conf").write_text(
-        f"spark.jars.ivy {ivy}\nspark.ui.enabled false\nspark.sql.shuffle.partitions 1\n"
-    )
+    settings = {
+        # One cache for Ivy too: fetched on a machine's first run, found there by all later ones.
+        "spark.jars.ivy": f"{cache_dir()}/ivy-home",
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+    }
+    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    java = ("JAVA_HOME", *JAVA_ENVIRONMENT)
     return {
         "HOME": str(home),
         "PATH": f"{bin_}:{python}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "OFFSETMGR_CACHE": str(cache_dir()),
-        "SPARK_CONF_DIR": str(spark),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"]),
         # There is no other network where the documents run.
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": os.environ["JDK_JAVA_OPTIONS"],
-        **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+        **{name: os.environ[name] for name in java if name in os.environ},
     }
 
 

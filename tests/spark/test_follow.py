@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from offsetmgr.cli.app import app
 from tests.service.support import serve_process
 from tests.spark.mirror import last_number
-from tests.spark.support import Collected, ends, run, start
+from tests.spark.support import ends, run, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def test_the_command_commits_finished_batches(
 ) -> None:
     """A second run, without another batch, commits nothing and is not a failure."""
     topic.produce(30)
-    query = run(topic.read(spark, "earliest", 10), Collected(), checkpoint)
+    query = run(topic.read(spark, "earliest", 10), checkpoint)
     assert follow_once(topic, checkpoint, group)[0] == 0
     expected = {each.partition: offset for each, offset in ends(query).items()}
     assert topic.described(group) == expected
@@ -62,8 +62,8 @@ def test_jobs_of_others_are_followed_by_the_service(
     servers = topic.kafka.bootstrap_servers
     options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", servers, *words)
     topic.produce(30)
-    run(topic.read(spark, "earliest"), Collected(), str(tmp_path / "ended"))
-    query = start(topic.read(spark, "earliest"), Collected(), str(tmp_path / "running"))
+    run(topic.read(spark, "earliest"), str(tmp_path / "ended"))
+    query = start(topic.read(spark, "earliest"), str(tmp_path / "running"))
     try:
         with serve_process(*options) as service:
             for group in groups:

@@ -72,14 +72,14 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
     stream = topic.read(spark, "earliest", 30)
     with commit_offsets(spark, client, group=group) as commits:
         with pytest.raises(StreamingQueryException, match="the sink broke"):
-            run(stream, write, checkpoint)
+            run(stream, checkpoint, write)
         eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
         if pyspark.__version__.startswith("4.1."):
             # Spark's own bug, SPARK-55271: its report of a batch that it ran again after a restart
             # fails, when the batch is finished.
             with pytest.raises(StreamingQueryException, match=r"scala\.Option\.get"):
-                run(stream, write, checkpoint)
-        query = run(stream, write, checkpoint)
+                run(stream, checkpoint, write)
+        query = run(stream, checkpoint, write)
         assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         expected = ends(query)
     assert [batch_id for batch_id, _ in sink.seen] == [0, 1, 1, 2]
@@ -99,7 +99,7 @@ def test_a_job_without_the_listener_is_reconciled(
     servers = f"kafka://{topic.kafka.bootstrap_servers}"
     command = ["spark", "reconcile", "--checkpoint", checkpoint, "--group", group]
     topic.produce(30)
-    query = run(topic.read(spark, "earliest", 10), lambda _batch, _id: None, checkpoint)
+    query = run(topic.read(spark, "earliest", 10), checkpoint)
     found = reconcile(client, group, checkpoint)
     assert {where: each.checkpoint for where, each in found.partitions.items()} == ends(query)
     assert reconcile(client, group, f"file:{checkpoint}", spark=spark) == found

@@ -55,9 +55,7 @@ def test_queries_of_other_sessions_are_reported_and_share_the_minimum(
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.1)
     other = spark.newSession()
     with commit_offsets(spark, client, group=group):
-        query = start(
-            single.read(other, "earliest", 4), Collected(), str(tmp_path / "slow"), "slow"
-        )
+        query = start(single.read(other, "earliest", 4), str(tmp_path / "slow"), name="slow")
         eventually(lambda: "query 'slow'" in caplog.text, expected=True)
         assert "call commit_offsets with that session and the same client" in caplog.text
         with commit_offsets(other, client, group=group):
@@ -158,7 +156,7 @@ def test_a_query_in_a_recreated_topic_takes_its_group_along(
         .selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
     )
     with commit_offsets(spark, client, group=group) as commits:
-        query = start(frame, sink, checkpoint)
+        query = start(frame, checkpoint, sink)
         eventually(lambda: single.described(group), {0: 10})
         recreate(single)
         single.produce(3, first=100)
@@ -176,7 +174,7 @@ def test_a_flush_refuses_offsets_of_a_topic_that_was_recreated(
 ) -> None:
     """The query fails, and still reports where it was: the next run must not begin there."""
     with commit_offsets(spark, client, group=group) as commits:
-        query = start(single.read(spark, "earliest"), Collected(), checkpoint)
+        query = start(single.read(spark, "earliest"), checkpoint)
         eventually(lambda: single.described(group), {0: 10})
         recreate(single)
         single.produce(3, first=100)

@@ -64,7 +64,7 @@ def test_a_job_with_a_checkpoint_starts_while_the_service_is_down(
     def read_on(session: SparkSession | None) -> StreamingQuery:
         topic.produce(30, first=len(sink.numbers))
         start = starting_offsets(client, group, [topic.name], checkpoint=checkpoint, spark=session)
-        return run(topic.read(spark, start), sink, checkpoint)
+        return run(topic.read(spark, start), checkpoint, sink)
 
     with OffsetClient(address, name=group) as client:
         with serve_process(*serving) as service:
