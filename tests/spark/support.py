@@ -45,6 +45,8 @@ def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) ->
         .config("spark.local.dir", str(scratch))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.shuffle.partitions", "1")
+        # It plans each query again after each of its shuffles, which a few rows do not need.
+        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         # A query without new data looks for some a hundred times a second else.

@@ -65,6 +65,7 @@ def _environment(home: Path) -> dict[str, str]:
         # One cache for Ivy too: fetched on a machine's first run, found there by all later ones.
         "spark.jars.ivy": f"{cache_dir()}/ivy-home",
         "spark.master": "local[2]",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
     }
