@@ -46,7 +46,7 @@ def main() -> None:
         os.environ |= {"JDK_JAVA_OPTIONS": _OPTIONS, "SPARK_SUBMIT_OPTS": dump}
         os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
         spark = Path(pyspark.__file__).resolve().parent
-        command = [spark / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", _WARM_JOB]
+        command = [f"{spark}/bin/spark-submit", "--conf", "spark.ui.enabled=false", str(_WARM_JOB)]
         subprocess.run(command, check=True, capture_output=True, cwd=folder, timeout=_EXIT_S)
         made.replace(_SPARK)
 
