@@ -66,7 +66,7 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
         error = OffsetNoticeError(*manager.key, left, failure.info, failure.detail)
     else:
         manager.former = max((version.value.offset for version in ours), default=-1)
-        manager.former_number = manager.number
+        manager.former_number = _last_number(manager)
         manager.commit_at = inf
         if manager.dirty:
             manager.drop_newest(error)
@@ -93,12 +93,19 @@ def stopped_recreated(
     """Replace an offset of the former log that landed in the new one."""
     ours = any(same(version.value, event.found) for version in manager.in_doubt)
     manager.topic_id, manager.read_at = event.topic_id, inf
+    manager.former_number = _last_number(manager)
     drop_committed(manager)
-    verified(manager, now, again=False)
     if ours:
         replace_stray(manager, now)
         await_landing(manager, now, timing)
+    else:
+        verified(manager, now, again=False)
     return []
+
+
+def _last_number(manager: OffsetManager) -> int:
+    """Return the number of the newest version, also of those that a manager before submitted."""
+    return max([manager.number, *(version.number for version in manager.in_doubt)])
 
 
 def former_error(manager: OffsetManager, former_id: str | None) -> CoordinatorError:

@@ -128,7 +128,7 @@ class CommitPlan:
             return
         self.managers[manager.topic_partition] = manager
         if former is not None:
-            manager.topic_id = former.topic_id
+            manager.topic_id, manager.former_number = former.topic_id, former.former_number
             manager.committed, manager.in_doubt = former.committed, former.in_doubt
             manager.doubted_since, manager.verify_at = former.doubted_since, former.verify_at
             former.in_doubt, former.commit_at = (), inf

@@ -241,6 +241,29 @@ class TestRaces:
         core.advance(5.0)
         assert core.holds() == at(9)
 
+    @pytest.mark.parametrize("ends", ["never", "before it lands", "and starts again"])
+    @pytest.mark.parametrize("lands_after_s", [None, 0.5, 8.0])
+    def test_a_start_of_unknown_outcome_does_not_bring_the_former_offset_back(
+        self, ends: str, lands_after_s: float | None
+    ) -> None:
+        """The kind: a commit in doubt of the former log is taken for one of the log as it is.
+
+        Also by a manager that has stopped, or that took over from one.
+        """
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        handle.submit(FORMER + 1)
+        core.advance(2.0)
+        if ends != "never":
+            core.stop(handle, 0.5)
+            core.advance(1.0)
+        recreate(core, SMALLER)
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s))
+        if ends == "and starts again":
+            core.spawn()
+        core.advance(1_000.0)
+        assert core.holds() == at(0)
+
     def test_a_look_comes_before_a_commit_unless_it_was_just_made(self) -> None:
         """Steady commits pay for one look in ``LOOK_AGE_S``."""
         core = Core(commit_interval_s=LOOK_AGE_S / 10, latency_s=LOOK_AGE_S / 20)
