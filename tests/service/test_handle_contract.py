@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from offsetmgr import (
-    InvalidValueError,
     ManagerExistsError,
     ManagerKey,
     ManagerStoppedError,
@@ -203,21 +202,3 @@ def test_time_outs(way: Way) -> None:
         for stream in (handle.committed_offsets(), handle.errors()):
             with pytest.raises(OffsetTimeoutError, match="g/orders/3"):
                 stream.get(timeout)
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "5", True, 10**400], ids=repr)
-def test_bad_time_outs(way: Way, timeout: Any) -> None:
-    """They are refused by name, and nothing was done."""
-    handle = way.spawn()
-    for ask in (
-        handle.initial_offset,
-        handle.committed_offsets().get,
-        handle.errors().get,
-        handle.stop,
-    ):
-        with pytest.raises(InvalidValueError, match=r"^timeout "):
-            ask(timeout=timeout)
-    with pytest.raises(InvalidValueError, match=r"^timeout None "):
-        handle.stop(timeout=None)  # type: ignore[arg-type]
-    handle.submit(7)
-    assert handle.stop(timeout=WAIT_S) == StopResult(at(7))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,12 +67,18 @@ def _package(path: Path) -> str:
     return parts[0].removesuffix(".py")
 
 
+@cache
+def _import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def _imports(path: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _import_nodes(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
     return found
@@ -129,7 +136,7 @@ def test_no_two_modules_import_each_other() -> None:
 def _modules_of(path: Path, modules: Collection[str]) -> set[str]:
     """Return the modules of the product that a file imports, or imports a name from."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _import_nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("offsetmgr"):
             package = (node.module or "").removeprefix("offsetmgr").removeprefix(".")
             for alias in node.names:

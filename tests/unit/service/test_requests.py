@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.manager import Submission
 from offsetmgr.service.api import decode
 from offsetmgr.service.messages import (
-    MAX_ENTRIES,
     FlushRequest,
     HeartbeatRequest,
     PartitionRef,
@@ -130,14 +127,6 @@ def test_plain_offsets_stay_plain_numbers() -> None:
     entry = '{"topic":"t","partition":0,"offset":1,"metadata":"","version":7}'
     asked = decode(SubmitRequest, f'{{"group":"g","offsets":[{entry}]}}'.encode())
     assert asked.submissions() == {TopicPartition("t", 0): 1}
-
-
-def test_too_many_entries_are_refused() -> None:
-    """The limit is named."""
-    entries = [{"topic": "t", "partition": n, "offset": 1} for n in range(MAX_ENTRIES + 1)]
-    error = refusal(json.dumps({"group": "g", "offsets": entries}).encode())
-    assert error.field == "offsets"
-    assert f"not {MAX_ENTRIES + 1}" in str(error)
 
 
 def test_good_input_becomes_checked_values() -> None:
