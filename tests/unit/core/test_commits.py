@@ -176,6 +176,10 @@ def _raises(*_args: object) -> None:
 class TestKeepAlive:
     """Idle offsets do not expire while their manager lives."""
 
+    @pytest.fixture
+    def core(self) -> Core:
+        return Core(verify_interval_s=3_600.0)
+
     @pytest.mark.fault(34)
     def test_an_unchanged_offset_is_committed_again_once_a_day(self, core: Core) -> None:
         """Read first, then written."""
@@ -197,7 +201,7 @@ class TestKeepAlive:
 
     def test_it_can_be_switched_off(self) -> None:
         """Idle commits can be turned off."""
-        core = Core(recommit_interval_s=0)
+        core = Core(recommit_interval_s=0, verify_interval_s=0)
         core.spawn().submit(5)
         core.advance(10 * DAY_S)
         assert core.commits() == [{0: 5}]

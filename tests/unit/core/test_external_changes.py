@@ -167,7 +167,7 @@ def test_a_round_is_one_request_for_the_group() -> None:
 
 def test_who_flushes_without_pause_does_not_keep_the_group_from_its_looks() -> None:
     """Two that take turns: there is always an urgent commit, and the peers are looked at."""
-    core = Core(verify_interval_s=20.0, recommit_interval_s=50.0)
+    core = Core(verify_interval_s=5.0, recommit_interval_s=12.5)
     handles = [core.spawn(partition) for partition in range(4)]
     for handle in handles:
         handle.submit(1)
@@ -185,11 +185,11 @@ def test_who_flushes_without_pause_does_not_keep_the_group_from_its_looks() -> N
     core.advance(0.005)
     again(handles[1])
     core.put(at(99), 2)
-    for _ in range(60):
+    for _ in range(15):
         core.advance(1.0)
     assert [notice.partition for notice in notices(core)] == [2]
     assert sum(3 in commit for commit in core.commits()) == 2
-    assert len(core.commits()) > 1_000
+    assert len(core.commits()) > 250
 
 
 class TestTheirsAndOurs:
@@ -278,4 +278,4 @@ def test_looks_that_are_not_answered_hold_up_few_who_wait(*, lost: bool) -> None
         handles[0].submit(2)
         core.advance(8.0)
     core.coordinator._plan = lambda r: Unknown(TIMED_OUT, None) if r.operation == "fetch" else None
-    assert expired_while_overlapping(core, handles, 100.0) <= 8
+    assert expired_while_overlapping(core, handles, 40.0) <= 4
