@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 
 class Account(PooledActor):
-    """An actor with attributes and methods for a proxy."""
-
-    def __init__(self, owner: str, *, balance: int = 0) -> None:
-        super().__init__(owner, balance=balance)
-        self.owner = owner
-        self.balance = balance
-
-    def deposit(self, amount: int) -> int:
-        self.balance += amount
-        return self.balance
+    """An actor with a method for a proxy."""
 
     def close(self) -> None:
         self.stop()
@@ -56,7 +47,7 @@ def test_messages_are_handled_in_a_thread_of_the_pool(system: ActorSystem) -> No
 
 def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
     """After its waiting messages."""
-    ref = system.spawn(Account, "ada", name="ada")
+    ref = system.spawn(Account, name="ada")
     ref.proxy().close().get(timeout=10)
     ref.stop(timeout=10)
     assert not ref.is_alive()

@@ -15,9 +15,6 @@ TIMED_OUT, INVALID_ARG = -185, -186
 WAIT_S = 30.0
 """A guard against what never comes, not a measure."""
 
-TWICE = (("t", 0), ("t", 0))
-"""Partitions that librdkafka refuses at once, without a broker."""
-
 
 class Clumsy(ConnectionReports):
     """A listener that fails whenever it hears something."""
