@@ -148,8 +148,7 @@ def test_a_wait_does_not_take_a_successors_commit_for_the_callers(
         submit(etl, entry(0, 9))
     with service.http("etl", incarnation=5) as restarted, ThreadPoolExecutor() as pool:
         waiting = pool.submit(etl.post, path, json=wait)
-        while not service.coordinator.in_flight(GROUP):
-            pass  # until it waits, or the guard of the test run ends it
+        until(lambda: service.coordinator.in_flight(GROUP))
         assert submit(restarted, entry(0, 3, rewind=True))["refused"] == []
         service.coordinator.resume()
         answer = waiting.result()
@@ -314,8 +313,7 @@ def test_a_successor_waits_for_the_stop_before_it(service: Running, etl: httpx.C
     with service.http("heir") as heir, ThreadPoolExecutor(2) as threads:
         stopping = threads.submit(etl.post, "/v1/stop", json={"timeout_s": 60})
         with service.http() as anybody:
-            while anybody.get("/v1/managers").json()["managers"][0]["phase"] != "stopping":
-                pass  # until the stop has arrived, or the guard of the test run ends it
+            until(lambda: '"stopping"' in anybody.get("/v1/managers").text)
             taking = threads.submit(submit, heir, entry(0, 12), wait=True)
             anybody.get("/livez")
             service.coordinator.resume()
@@ -340,8 +338,7 @@ def test_a_silent_client_loses_its_managers_after_committing() -> None:
         with service.http("dead") as dead:
             submit(dead, entry(0, 10))
         with service.http("heir") as heir:
-            while submit(heir, entry(0, 10))["refused"]:
-                pass  # ends with the lease, or by the guard of the test run
+            until(lambda: not submit(heir, entry(0, 10))["refused"])  # the lease ends
             page = heir.get("/v1/managers").json()
             assert [each["client"] for each in page["managers"]] == ["heir"]
             assert committed(service, 0) == OffsetAndMetadata(10)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import httpx
+
 KEY = ManagerKey("g", "orders", 3)
 WHERE = KEY.topic_partition
 
@@ -37,18 +39,17 @@ def test_queries_are_shown_by_the_next_service_too() -> None:
     """A query that has nothing new to say is reported again to a service that is new."""
     report = QueryReport("1", "2", "running", name="etl")
 
-    def shown(by: Running) -> list[str]:
-        with by.http() as nobody:
-            return [each["name"] for each in nobody.get("/v1/queries").json()["queries"]]
+    def shown(by: httpx.Client) -> list[str]:
+        return [each["name"] for each in by.get("/v1/queries").json()["queries"]]
 
-    with running() as first:
+    with running() as first, first.http() as nobody:
         address = first.address
         client = OffsetClient(address, "etl")
         client.report_query(report)
-        until(lambda: shown(first))
-    with running(listen=address.removeprefix("http://")) as second, client:
-        until(lambda: shown(second))
-        assert shown(second) == ["etl"]
+        until(lambda: shown(nobody))
+    listen = address.removeprefix("http://")
+    with running(listen=listen) as second, client, second.http() as nobody:
+        assert until(lambda: shown(nobody)) == ["etl"]
 
 
 def test_a_service_that_takes_no_queries_takes_offsets(

@@ -16,6 +16,7 @@ import pytest
 from offsetmgr.http import connections, server
 from offsetmgr.service.messages import MAX_TOPICS
 from tests.service.support import Running, connected, memory_process, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,8 +77,7 @@ def test_a_connection_too_many_is_refused(small: Running) -> None:
             busy.sendall(target)
             with connected(small) as other:
                 other.sendall(target)
-                while small.service.assembly.app.waiting.taken < 2:
-                    pass  # until both are under way, or the test run's guard ends it
+                until(lambda: small.service.assembly.app.waiting.taken == 2)
                 with pytest.raises(httpx.TransportError):
                     late.get("/livez")
                 small.coordinator.resume()
@@ -102,8 +102,7 @@ def test_a_reader_that_stalls_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(1_000):
             with contextlib.suppress(ConnectionError, BrokenPipeError):
                 raw.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        while service.service._server.connections.open:
-            pass  # until it was ended, or the test run's guard ends it
+        until(lambda: not service.service._server.connections.open)
 
 
 def test_a_low_soft_limit_of_open_files_is_raised() -> None:

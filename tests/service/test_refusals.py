@@ -13,7 +13,7 @@ from offsetmgr.service import api
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, connected, running
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,8 +266,7 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
                 b"POST /v1/heartbeat HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"
                 b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
             )
-            while places.working.taken == 0:
-                pass  # until it is under way, or the guard of the test run ends it
+            until(lambda: places.working.taken)
             answer = etl.post("/v1/heartbeat", json={})
             assert code_of(answer) == (429, "overloaded")
             assert "1 requests are under way" in answer.text
@@ -284,8 +283,7 @@ def test_a_draining_service_takes_no_work_and_says_so() -> None:
         etl.post("/v1/offsets", json=GOOD | {"wait": False, "offsets": [
             {"topic": "t", "partition": 0, "offset": 8}]}).raise_for_status()  # fmt: skip
         service.stop()
-        while etl.get("/readyz").json()["draining"] is False:
-            pass  # until the signal has arrived, or the guard of the test run ends it
+        until(lambda: etl.get("/readyz").json()["draining"])
         assert etl.get("/readyz").status_code == 503
         assert etl.get("/livez").status_code == 200
         assert code_of(etl.post("/v1/offsets", json=GOOD)) == (503, "draining")

@@ -8,6 +8,7 @@ from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import error_info
 from tests.logs import capture_logs
 from tests.service.support import running
+from tests.waiting import until
 
 REFUSED = [12, 24, 28, 29, 30]
 """Errors that no retry mends.  Brokers answer 28 also if a record is too large."""
@@ -25,8 +26,7 @@ def test_a_group_that_is_refused_makes_nothing_unready(code: int) -> None:
             assert [each["error"]["code"] for each in waited["uncommitted"]] == [name]
             good = etl.post("/v1/offsets", json=bad | {"group": "good", "wait": True}).json()
             assert [each["offset"] for each in good["committed"]] == [7]
-            while etl.get("/readyz").status_code != 200:
-                pass  # until Kafka was asked once, or the guard of the test run ends it
+            until(lambda: etl.get("/readyz").status_code == 200)  # Kafka was asked once
             (failing,) = etl.get("/v1/managers", params={"group": "bad"}).json()["managers"]
             assert (failing["dirty"], failing["last_error"]["code"]) == (True, name)
             labels = f'cluster_name="default",code="{name}",group="bad",partition="0",topic="t"'

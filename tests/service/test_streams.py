@@ -12,6 +12,7 @@ from offsetmgr.errors import OffsetCommitError, error_info
 from offsetmgr.service.events import FAILURES_KEPT
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, connected, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,8 +114,7 @@ def test_streams_are_limited_and_a_reader_that_goes_makes_room() -> None:
             with etl.stream("GET", "/v1/events") as second:
                 assert second.status_code == 429
             del lines
-        while "offsetmgr_event_streams 0.0" not in etl.get("/metrics").text:
-            pass  # until the server has seen the connection go, or the test run's guard ends it
+        until(lambda: "offsetmgr_event_streams 0.0" in etl.get("/metrics").text)
 
 
 def test_open_streams_do_not_hold_up_the_stop() -> None:
