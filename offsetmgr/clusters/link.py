@@ -34,9 +34,7 @@ ALWAYS: Final = float("-inf")
 PROBE_S: Final = 2.0
 """Time that a cluster has to answer when it is asked whether it is back."""
 
-PAUSE_S: Final = 1.0
-"""Pause between two such questions."""
-
+_PAUSE_S: Final = 1.0  # pause between two such questions
 _QUIET: Final[Mapping[str, object]] = {"log_level": 0, "reconnect.backoff.max.ms": 2_000}
 """librdkafka would log each attempt to connect; the link reports a failure once."""
 
@@ -174,7 +172,7 @@ class Link:
             was_up, self.answering_since_s = self.up, None
             if not was_up:
                 return
-            self._probe_at_s = time.monotonic() + PAUSE_S
+            self._probe_at_s = time.monotonic() + _PAUSE_S
             self.failures += 1
             info = getattr(error, "info", None)
             self.timeouts += info is not None and info.code in TIMEOUTS
@@ -212,7 +210,7 @@ class Link:
             self.failed(error)
         else:
             self.answered()
-        self._probe_at_s = time.monotonic() + PAUSE_S
+        self._probe_at_s = time.monotonic() + _PAUSE_S
 
 
 def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:

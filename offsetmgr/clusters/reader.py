@@ -49,21 +49,15 @@ if TYPE_CHECKING:
 
     from offsetmgr.clusters.link import Clusters
 
-FILL_S: Final = 0.05
-"""Longest wait of a cluster's thread for messages."""
-
-CLOSE_S: Final = 10.0
-"""After this time a cluster that does not answer is left to itself."""
-
-AT_ONCE: Final = 5_000
+_FILL_S: Final = 0.05  # longest wait of a cluster's thread for messages
+_CLOSE_S: Final = 10.0  # after this time a cluster that does not answer is left to itself
+_AT_ONCE: Final = 5_000
 """Messages of a cluster that are fetched at once; so many may wait to be read before that.
 
 The thread that fetches gets the interpreter's lock every 5 ms at best, three times for each fetch.
 """
 
-AT_ONCE_BYTES: Final = 32 * 2**20
-"""The same in bytes, by the size of the last message."""
-
+_AT_ONCE_BYTES: Final = 32 * 2**20  # the same in bytes, by the size of the last message
 _LOGICAL: Final = {"first": OFFSET_BEGINNING, "last": OFFSET_END}
 _FULL_S: Final = 0.005
 
@@ -83,7 +77,7 @@ class _Feed(Generic[_T, _C]):
         self.consumer: _C | None = None
         self.failure: OffsetManagerError | None = None
         """The reason why no more messages come of this cluster, now or later."""
-        self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(FILL_S)  # noqa: SLF001 -- a part of this one
+        self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(_FILL_S)  # noqa: SLF001 -- a part of this one
         self._make = make
         self._news = threading.Event()
         self._ended = threading.Event()
@@ -123,7 +117,7 @@ class _Feed(Generic[_T, _C]):
                 if self.consumer is None and self.link.up:  # else it is probed
                     self.consumer = self._make()
                 if self.consumer is None:
-                    self._ended.wait(FILL_S)
+                    self._ended.wait(_FILL_S)
                 else:
                     self.fill(self.consumer)
                 self.link.probe_if_due()
@@ -144,7 +138,7 @@ class _Feed(Generic[_T, _C]):
 class _MergedClient(ClusterClient, Generic[_T, _F]):
     """Takes messages of all feeds in turn; for one thread."""
 
-    def __init__(self, feeds: Mapping[str, _F], close_s: float = CLOSE_S) -> None:
+    def __init__(self, feeds: Mapping[str, _F], close_s: float = _CLOSE_S) -> None:
         self._feeds = feeds
         self._turns = deque(feeds.values())
         self._close_s = close_s
@@ -507,7 +501,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
 class _ReaderConsumer(GroupConsumer):
     """Fetches many messages at once, and can be moved."""
 
-    _most = AT_ONCE
+    _most = _AT_ONCE
 
     def __init__(
         self,
@@ -533,7 +527,7 @@ class _ReaderConsumer(GroupConsumer):
         waiting = self._work.waiting
         with suppress(IndexError):
             size = 100 + len(waiting[-1])
-            self._most = max(1, min(AT_ONCE, AT_ONCE_BYTES // size))
+            self._most = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size))
         if len(waiting) > self._most:
             self._member.ended.wait(_FULL_S)
             return
@@ -571,7 +565,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         for name, kafka in checked.items():
             link = Link(name, kafka, names[0])
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
-        super().__init__(feeds, self._settings.dwell_s + CLOSE_S)
+        super().__init__(feeds, self._settings.dwell_s + _CLOSE_S)
         self._reading = False
 
     def poll(self, timeout: float | None = 1.0) -> AckMessage | None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["primary-backup", "round-robin"]
 
-LEAST_FAIL_OVER_S: Final = 3.0
-LONGEST_S: Final = 86_400.0
+_LEAST_FAIL_OVER_S: Final = 3.0
+_LONGEST_S: Final = 86_400.0
 
 _SCAN_S: Final = 1.0  # librdkafka looks for messages that have timed out once a second
 _MOST_KBYTES: Final = 2**31 - 1
@@ -80,10 +80,10 @@ class WriterSettings:
     def __post_init__(self) -> None:
         """Raise InvalidValueError naming the first setting that makes no sense."""
         check_choice(self.mode, "mode", get_args(Mode))
-        for name, least in (("fail_over_s", LEAST_FAIL_OVER_S), ("fail_back_s", 0)):
+        for name, least in (("fail_over_s", _LEAST_FAIL_OVER_S), ("fail_back_s", 0)):
             value = getattr(self, name)
-            if not is_number(value, (int, float)) or not least <= value <= LONGEST_S:
-                fix = f"give seconds from {least:g} to {LONGEST_S:g}"
+            if not is_number(value, (int, float)) or not least <= value <= _LONGEST_S:
+                fix = f"give seconds from {least:g} to {_LONGEST_S:g}"
                 raise InvalidValueError(name, value, "is not possible", fix)
 
 

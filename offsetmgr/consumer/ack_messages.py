@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from offsetmgr.acked_ranges import AckTracker
+from offsetmgr.consumer.settings import MOST_METADATA_CHARS
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
-from offsetmgr.types import MAX_METADATA_CHARS, MAX_OFFSET, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
-
-LIMIT_CHARS: Final = MAX_METADATA_CHARS - 1
-"""Longest metadata of a commit; confluent-kafka sends one character more than it is given."""
 
 _OVERHEAD_BYTES: Final = 500  # of the objects that a message is made of
 
@@ -87,7 +85,7 @@ class Claim:
         self.tracker = self._track(offset, metadata)
 
     def _track(self, offset: int, metadata: str = "") -> AckTracker[AckMessage]:
-        return AckTracker(offset, metadata, limit_chars=LIMIT_CHARS, bare=self._bare)
+        return AckTracker(offset, metadata, limit_chars=MOST_METADATA_CHARS, bare=self._bare)
 
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
+from offsetmgr.consumer.settings import MOST_METADATA_CHARS
 from offsetmgr.types import (
-    MAX_METADATA_CHARS,
     OffsetAndMetadata,
     TopicPartition,
     check_metadata,
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     # Plain tuples: each message makes one.
     Place = tuple[str, int]
-
-MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
-"""Longest metadata of a mark: confluent-kafka's consumer adds a NUL."""
 
 _NONE: Final = (-1, "")
 

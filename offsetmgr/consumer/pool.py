@@ -26,8 +26,7 @@ OrderedBy = Literal["partition", "key"]
 
 _ERROR_CHARS: Final = 500  # longest text of a failure in the log
 
-PROGRESS_S: Final = 30.0
-"""Interval of the pool's progress in the log."""
+_PROGRESS_S: Final = 30.0  # interval of the pool's progress in the log
 
 
 def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
@@ -85,7 +84,7 @@ class Pool:
                         self._put(message)
                     self._free_lines()
                     now_s = time.monotonic()
-                    if now_s - reported_s >= PROGRESS_S:
+                    if now_s - reported_s >= _PROGRESS_S:
                         self._report("", (self._handled - reported) / (now_s - reported_s))
                         reported_s, reported = now_s, self._handled
             if not self._ack_work.closing:

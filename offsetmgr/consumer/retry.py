@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.ack_messages import AckMessage
     from offsetmgr.retry_headers import Headers
 
-LONGEST_DELAY_S: Final = 3600.0
+_LONGEST_DELAY_S: Final = 3600.0
 """Longest delay in a retry topic where ``delays_s`` has no longer one.  A later time, which
 others may have written, counts as this one: the messages behind it wait too."""
 
@@ -102,7 +102,7 @@ class RetryPolicy:
     @property
     def longest_delay_s(self) -> float:
         """Longest time that a message can wait in a retry topic."""
-        return max([LONGEST_DELAY_S, *self.delays_s])
+        return max([_LONGEST_DELAY_S, *self.delays_s])
 
 
 class Retried(NamedTuple):

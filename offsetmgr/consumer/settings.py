@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
-from offsetmgr.types import check_choice, check_timeout
+from offsetmgr.types import MAX_METADATA_CHARS, check_choice, check_timeout
 
 if TYPE_CHECKING:
     from collections import deque
@@ -19,6 +19,9 @@ Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
 UNREAD: Final = 100
 """Notifications and errors kept until they are read; the oldest are dropped."""
+
+MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
+"""Longest metadata of a commit: confluent-kafka's consumer adds a NUL."""
 
 _DEFAULTS: Final = {
     # In its default of 1 s a fast consumer of small messages reads the whole queue and waits.

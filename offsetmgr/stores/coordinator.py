@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-THREADS: Final = 8
+_THREADS: Final = 8
 """Requests that may wait for the database at once."""
 
-LOOK_S: Final = 1.0
+_LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
 
 _TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer in time")
@@ -67,7 +67,7 @@ class StoreCoordinator:
         # Daemons, so that a database that hangs does not keep the process from its end.
         self._workers = [
             threading.Thread(target=self._work, name=f"offset-store-{number}", daemon=True)
-            for number in range(THREADS)
+            for number in range(_THREADS)
         ]
         for worker in self._workers:
             worker.start()
@@ -116,7 +116,7 @@ class StoreCoordinator:
             found = done.get().items()
             answer.set({topic: "" if _is_away(topic_id) else topic_id for topic, topic_id in found})
 
-        wait_s = min(timeout_s, LOOK_S)
+        wait_s = min(timeout_s, _LOOK_S)
         self._kafka.topic_ids(topics, wait_s).add_done_callback(or_fail(answer, answered))
         return answer
 

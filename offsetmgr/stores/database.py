@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import ExceptionContext
 
-CONNECT_S: Final = 10
+_CONNECT_S: Final = 10
 """Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
 
-TABLE_PREFIX: Final = "offsetmgr_"
+_TABLE_PREFIX: Final = "offsetmgr_"
 
 _PSYCOPG: Final = "postgresql+psycopg"
 
@@ -57,7 +57,7 @@ def open_engine(url: str) -> Engine:
             # have the statements prepared in this one.
             options["prepare_threshold"] = None
             if "connect_timeout" not in parsed.query:
-                options["connect_timeout"] = CONNECT_S
+                options["connect_timeout"] = _CONNECT_S
         engine = sa.create_engine(parsed, connect_args=options)
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
         # What cannot be parsed may hold a password.
@@ -96,7 +96,7 @@ def failure_of(error: exc.SQLAlchemyError) -> Failure:
         info = error_info(STORE_FAILED if isinstance(error, exc.TimeoutError) else STORE_REFUSED)
         return Failure(info, f"{info.hint}: {visible(str(error), 100)}")
     text, state = visible(str(error.orig), 100), sqlstate_of(error.orig)
-    is_ours = TABLE_PREFIX in (error.statement or "")
+    is_ours = _TABLE_PREFIX in (error.statement or "")
     if is_ours and (state in _NO_TABLE or (not state and "no such" in text)):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)

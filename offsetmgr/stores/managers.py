@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
-REQUEST_S: Final = 10.0
-"""Time that managers have to answer."""
+_REQUEST_S: Final = 10.0  # time that managers have to answer
 
 
 class ManagerStore(OffsetStore):
@@ -29,7 +28,7 @@ class ManagerStore(OffsetStore):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        committed = self._offsets.committed(group, timeout=REQUEST_S)
+        committed = self._offsets.committed(group, timeout=_REQUEST_S)
         return {
             each: committed.get(each) for each in (committed if partitions is None else partitions)
         }
@@ -37,12 +36,12 @@ class ManagerStore(OffsetStore):
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         values: dict[tuple[str, int], int | OffsetAndMetadata] = dict(offsets.items())
         # Only a reset is lower than what was committed before.
-        self._offsets.submit(group, values, rewind=True, sync=True, timeout=REQUEST_S)
+        self._offsets.submit(group, values, rewind=True, sync=True, timeout=_REQUEST_S)
 
     def claim(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        self._offsets.claim(group, partitions, timeout=REQUEST_S)
+        self._offsets.claim(group, partitions, timeout=_REQUEST_S)
         try:
             return self.fetch(group, partitions)
         except BaseException:
@@ -50,4 +49,4 @@ class ManagerStore(OffsetStore):
             raise
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        self._offsets.stop_managers(timeout=REQUEST_S, group=group, partitions=partitions)
+        self._offsets.stop_managers(timeout=_REQUEST_S, group=group, partitions=partitions)

@@ -85,8 +85,7 @@ class StoredOffset(NamedTuple):
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 _Rows: TypeAlias = "Mapping[TopicPartition, StoredOffset]"
 
-NO_ROW: Final = StoredOffset(None, 0)
-"""The row of a partition that was never claimed or committed."""
+_NO_ROW: Final = StoredOffset(None, 0)  # the row of a partition that was never claimed or committed
 
 TABLES: Final = sa.MetaData()
 
@@ -274,7 +273,7 @@ class SqlOffsetStore(OffsetStore):
                 }
         with _raised_as(OffsetFetchError, group, *next(iter(partitions)), None):
             found = self._retried(read)
-        return {where: found.get(where, NO_ROW).offset for where in partitions}
+        return {where: found.get(where, _NO_ROW).offset for where in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
@@ -582,7 +581,7 @@ def _lock_rows(
         row = {"group_id": group, "metadata": "", "generation": 0}
         new = [{**row, "topic": each.topic, "partition_id": each.partition} for each in missing]
         connection.execute(sa.insert(OFFSETS), new)
-    return found | dict.fromkeys(missing, NO_ROW)
+    return found | dict.fromkeys(missing, _NO_ROW)
 
 
 def _write_rows(connection: Connection, group: str, offsets: _Offsets, rows: _Rows) -> None:
