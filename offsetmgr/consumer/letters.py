@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, KafkaException
 
 from offsetmgr.consumer.retry import COPIES
+from offsetmgr.consumer.topics import INTERNAL
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known, request_error
@@ -45,7 +46,6 @@ _TOGETHER: Final = 500  # letters of one transaction
 _TOGETHER_BYTES: Final = 16 * 2**20  # the same in bytes
 _BATCH_BYTES: Final = 1_000_000  # largest batch of messages; a larger message is sent alone
 _BY_KEY: Final = -1  # librdkafka's RD_KAFKA__BY_KEY: the partition is chosen by the key
-_INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 
 
 class Letter(NamedTuple):
@@ -122,7 +122,7 @@ def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter
         problem = str(error)
     if not problem and origin.topic == place.topic:
         problem = "its headers do not name the topic that it came from"
-    if origin.topic.startswith(_INTERNAL):
+    if origin.topic.startswith(INTERNAL):
         problem = f"its origin {origin.topic} is one of Kafka's own topics"
     kind, written_ms = message.timestamp()
     written_ms = min(max(written_ms, 0), MAX_TIME_MS) if kind != TIMESTAMP_NOT_AVAILABLE else 0

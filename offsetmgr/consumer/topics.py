@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
 
-_INTERNAL: Final = "__"  # begins the names of Kafka's own topics
+INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
 
 _INTERVAL_S: Final = 30.0
@@ -67,7 +67,7 @@ class Subscription:
 
     def _matches(self, topic: str) -> bool:
         include = self.include or ""
-        if topic.startswith(_INTERNAL) and _INTERNAL not in include:
+        if topic.startswith(INTERNAL) and INTERNAL not in include:
             return False
         if self.own is not None and re.fullmatch(self.own, topic):
             return False
