@@ -14,12 +14,12 @@ WAIT_S = 120.0
 _POLL_S = 0.02
 
 
-def until(look: Callable[[], Any]) -> Any:
-    """Return the first answer that is true, or not empty."""
+def until(look: Callable[[], Any], poll_s: float = _POLL_S) -> Any:
+    """Return the first answer that is true, or not empty; a costly look is for a longer pause."""
     deadline = time.monotonic() + WAIT_S
     while not (found := look()):
         assert time.monotonic() < deadline, f"not so after {WAIT_S:.0f} s"
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
     return found
 
 
