@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,10 +86,20 @@ class Mirrored:
         return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mirrored(
+    breakable_kafka: DevKafka, second_kafka: DevKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Mirrored:
+    """A mirror without offset syncs, for all tests that write none."""
+    name = f"mirrored-{uuid.uuid4().hex[:8]}"
+    return Mirrored(breakable_kafka, second_kafka, name, tmp_path_factory.mktemp("clusters"))
+
+
+@pytest.fixture
+def synced(
     breakable_kafka: DevKafka, second_kafka: DevKafka, unique_name: str, tmp_path: Path
 ) -> Mirrored:
+    """A mirror of one test, which writes offset syncs."""
     return Mirrored(breakable_kafka, second_kafka, unique_name, tmp_path)
 
 
@@ -148,15 +159,15 @@ def test_a_group_goes_on_in_the_mirror_where_it_was(mirrored: Mirrored, group: s
 
 
 def test_mirrormakers_offset_syncs_are_used_where_they_are_nearer(
-    mirrored: Mirrored, group: str
+    synced: Mirrored, group: str
 ) -> None:
     """The mirror does not have the next record of partition 2."""
-    mirrored.sync(2, 50, 50)
-    mirrored.sync(2, 99, 99)
-    mirrored.sync(1, 150, 150 - SKIPPED)
-    offsets = {(mirrored.topic, n): at for n, at in ((2, 153), (1, 200))}
-    committed(mirrored.west, group, offsets)
-    rows = by_partition(mirrored.copy(group))
+    synced.sync(2, 50, 50)
+    synced.sync(2, 99, 99)
+    synced.sync(1, 150, 150 - SKIPPED)
+    offsets = {(synced.topic, n): at for n, at in ((2, 153), (1, 200))}
+    committed(synced.west, group, offsets)
+    rows = by_partition(synced.copy(group))
     assert [rows[2][each] for each in ("new", "again", "by")] == [100, 53, "offset sync"]
     assert [rows[1][each] for each in ("new", "again", "by")] == [200 - SKIPPED, 0, "time"]
 
@@ -229,17 +240,17 @@ def test_topics_without_a_mirror_are_left_alone(mirrored: Mirrored, group: str) 
         assert (alone, 0) not in client.committed(group)
 
 
-def test_a_spark_query_goes_on_in_the_mirror(mirrored: Mirrored, tmp_path: Path) -> None:
+def test_a_spark_query_goes_on_in_the_mirror(synced: Mirrored, tmp_path: Path) -> None:
     """Its checkpoint becomes the startingOffsets of the mirror's topic."""
     checkpoint = tmp_path / "checkpoint"
     for folder in ("offsets", "commits", "sources/0"):
         (checkpoint / folder).mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id":"1"}')
-    position = json.dumps({mirrored.topic: {"0": 153, "1": 200, "2": 50, "3": 0}})
+    position = json.dumps({synced.topic: {"0": 153, "1": 200, "2": 50, "3": 0}})
     (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{position}\n")
     (checkpoint / "commits" / "0").write_text("v1\n{}\n")
-    mirrored.sync(0, 153, 153)
-    answer = mirrored.copy("--checkpoint", str(checkpoint))
+    synced.sync(0, 153, 153)
+    answer = synced.copy("--checkpoint", str(checkpoint))
     assert json.loads(answer["startingOffsets"]) == {
-        mirrored.mirror: {"0": 153, "1": 200 - SKIPPED, "2": 50, "3": 0}
+        synced.mirror: {"0": 153, "1": 200 - SKIPPED, "2": 50, "3": 0}
     }
