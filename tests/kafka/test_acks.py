@@ -270,7 +270,7 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
 @pytest.mark.parametrize("ordered_by", ["key", "partition"])
 def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: str) -> None:
     """No two of 64 workers have the same key (or partition) at once."""
-    count, keys = 4_000, 100
+    count, keys = 1_000, 100
     filled(kafka, group, count, keys=keys)
     seen: dict[object, list[int]] = {}
     in_work: Counter[object] = Counter()
@@ -305,7 +305,7 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
 
 def test_closing_a_pool_finishes_only_running_handlers(kafka: DevKafka, group: str) -> None:
     """A member that joins later handles the rest: each message is handled once."""
-    count = 2_000
+    count = 500
     filled(kafka, group, count)
     handled: list[int] = []
 

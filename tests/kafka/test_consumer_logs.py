@@ -137,7 +137,7 @@ def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_sta
     assert offset(kafka, group) == new + 1
 
 
-@pytest.mark.parametrize("after_s", [0.0, 5.0])
+@pytest.mark.parametrize("after_s", [0.0, 2.5])
 def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
     kafka: DevKafka, group: str, after_s: float
 ) -> None:

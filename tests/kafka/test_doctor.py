@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 
-def bad(config: dict[str, str], *groups: str) -> list[Finding]:
-    facts = gather(config, groups, None, version="0", stuck_after_s=WAIT_S, timeout_s=WAIT_S)
+def bad(config: dict[str, str], *groups: str, timeout_s: float = WAIT_S) -> list[Finding]:
+    facts = gather(config, groups, None, version="0", stuck_after_s=WAIT_S, timeout_s=timeout_s)
     return [each for each in examine(facts) if each.level is not Level.OK]
 
 
@@ -67,7 +67,7 @@ def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
 def test_a_name_that_cannot_be_resolved_is_the_only_trouble(kafka: DevKafka, group: str) -> None:
     """Kafka answers at its bootstrap address, and its broker is somewhere else."""
     assert isinstance(kafka, SecuredKafka)
-    (found,) = bad({"bootstrap.servers": kafka.unresolved}, group)
+    (found,) = bad({"bootstrap.servers": kafka.unresolved}, group, timeout_s=10)
     assert (found.level, found.check) == (Level.TROUBLE, "connection")
     assert "Failed to resolve 'broker.invalid:" in found.what
     assert "advertised.listeners" in found.mend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -18,6 +19,7 @@ from tests.conftest import create_topic
 from tests.faults.support import WAIT_S, committing
 from tests.kafka.messages import produce
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +41,15 @@ def delete(kafka: DevKafka, topic: str) -> None:
 def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) -> None:
     """Create a topic that was just deleted, as soon as Kafka lets it, and fill it."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    while topic in admin.list_topics(timeout=WAIT_S).topics:
-        pass
-    while True:
-        try:
+    until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
+
+    def created() -> bool:
+        with suppress(KafkaException):
             create_topic(kafka, topic, partitions)
-        except KafkaException:
-            continue
-        break
+            return True
+        return False
+
+    until(created)
     produce(kafka, topic, range(records), partitions=partitions)
 
 
@@ -143,9 +146,8 @@ def test_offsets_in_process_are_refused_in_a_recreated_topic(
 
 
 @pytest.mark.fault(36)
-@pytest.mark.parametrize("records", [30, 150])
 def test_a_restarted_service_does_not_commit_offsets_of_the_former_log(
-    kafka: DevKafka, group: str, topic: str, tmp_path: Path, records: int
+    kafka: DevKafka, group: str, topic: str, tmp_path: Path
 ) -> None:
     """The client sends its offsets again, with the id of the topic that they were read from."""
     produce(kafka, topic, range(FORMER), partitions=1)
@@ -160,7 +162,7 @@ def test_a_restarted_service_does_not_commit_offsets_of_the_former_log(
             client.submit(group, {(topic, 0): offset}, sync=True, timeout=WAIT_S)
         service.process.kill()
     delete(kafka, topic)
-    recreate(kafka, topic, records)
+    recreate(kafka, topic, 150)
     with client, serve_process(*options, env=env):
         error = manager.errors().get(timeout=WAIT_S)
         while error.code == "service_unavailable":

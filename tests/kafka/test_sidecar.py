@@ -127,11 +127,11 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
 
 
 @pytest.mark.fault(29)
-def test_ten_thousand_managers_live_on_few_threads(
+def test_thousands_of_managers_live_on_few_threads(
     kafka: DevKafka, wide_topic: str, group: str
 ) -> None:
-    """10,000 managers of 40 groups, all with their initial offset, in at most 64 threads."""
-    groups = [f"{group}-{number}" for number in range(10_000 // WIDE)]
+    """2,500 managers of 10 groups, all with their initial offset, in at most 64 threads."""
+    groups = [f"{group}-{number}" for number in range(10)]
     with sidecar_of(kafka) as sidecar, sidecar.http(group) as http:
         for name in groups:
             wanted = [{"topic": wide_topic, "partition": each} for each in range(WIDE)]

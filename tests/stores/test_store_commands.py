@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,6 +15,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +92,7 @@ def test_a_group_is_described_and_reset(
 def test_the_service_keeps_groups_in_the_database(
     kafka: DevKafka, new_topic: TopicFactory, group: str, database: str
 ) -> None:
-    """Clients notice nothing; lag, metrics and the next service find the group there."""
+    """Clients notice nothing; lag and metrics find the group there, also behind the service."""
     topic = new_topic()
     filled(kafka, topic)
     run("store", "init", database)
@@ -105,20 +105,15 @@ def test_the_service_keeps_groups_in_the_database(
     with serve_process(*options, env=env) as service:
         with OffsetClient(service.address, name=group) as client:
             client.submit(group, {(topic, 0): 4}, sync=True, timeout=WAIT_S)
+            committed = client.committed(group, timeout=WAIT_S)
+        assert committed[TopicPartition(topic, 0)] == OffsetAndMetadata(4)
         report = json.loads(run("describe", group, "--json", "--service", service.address))
         assert report["groups"][0]["lag"] == RECORDS - 4
         wanted = f'group="{group}"'
-        deadline = time.monotonic() + WAIT_S
-        while not (lines := _lines(service.address, "lag", wanted)):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        assert lines
+        until(lambda: _lines(service.address, "lag", wanted))
         assert service.stop() == 0
     with SqlOffsetStore(database) as store:
         assert store.fetch_offset(group, topic, 0) == OffsetAndMetadata(4)
-    with serve_process(*options, env=env) as service, OffsetClient(service.address) as client:
-        committed = client.committed(group, timeout=WAIT_S)
-        assert committed[TopicPartition(topic, 0)] == OffsetAndMetadata(4)
 
 
 def _lines(address: str, *words: str) -> list[Any]:

@@ -86,8 +86,8 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_many_partitions_are_committed_at_once(url: str) -> None:
-    """More than fit into one statement."""
-    offsets = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(2_500)}
+    """More than the 1,000 of one statement."""
+    offsets = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(1_100)}
     with SqlOffsetStore(url) as store:
         store.claim("g", offsets)
         store.commit("g", offsets)
