@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -48,9 +47,7 @@ def allow(
     )
     admin.create_acls([binding])[binding].result(WAIT_S)
     # The controller has it then; the broker itself learns of it a moment later.
-    deadline = time.monotonic() + WAIT_S
-    while not admin.describe_acls(_exactly(binding)).result(WAIT_S):
-        assert time.monotonic() < deadline, f"the broker does not learn of {binding}"
+    until(lambda: admin.describe_acls(_exactly(binding)).result(WAIT_S))
 
 
 def _exactly(binding: AclBinding) -> AclBindingFilter:

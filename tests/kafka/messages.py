@@ -63,4 +63,4 @@ def wait_until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> No
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.01)
+        time.sleep(0.03)

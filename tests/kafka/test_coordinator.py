@@ -18,6 +18,7 @@ from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_preferred
 from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,11 +147,7 @@ def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group:
             assert ends() == [empty, PartitionLog(0, begin + 3, last_stable_offset=begin)]
             producer.commit_transaction(WAIT_S)
             # A marker of its end is a record of the log; the producer does not wait for it.
-            over = [empty, PartitionLog(0, begin + 4, last_stable_offset=begin + 4)]
-            deadline = time.monotonic() + WAIT_S
-            while (last := ends()) != over and time.monotonic() < deadline:
-                pass
-            assert last == over
+            eventually(ends, [empty, PartitionLog(0, begin + 4, last_stable_offset=begin + 4)])
 
 
 def test_offsets_at_a_time(kafka: DevKafka, new_topic: TopicFactory) -> None:

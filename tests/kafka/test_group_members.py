@@ -76,7 +76,7 @@ class Members:
 
     def wait_for(self, count: int) -> None:
         """Wait until ``count`` messages are processed; judge the commits meanwhile."""
-        until(lambda: len(self.judged()) >= count)
+        until(lambda: len(self.judged()) >= count, poll_s=0.1)
 
     def kill(self, member: subprocess.Popen[bytes]) -> None:
         member.kill()
