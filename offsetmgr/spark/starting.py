@@ -146,7 +146,7 @@ def starting_offsets(
     if missing in _SPARK_NAMES:
         # By name: the end of a log moves until Spark comes to read it.
         starts.update(dict.fromkeys(absent, _SPARK_NAMES[missing]))
-    return _spark_json(starts)
+    return spark_json(starts)
 
 
 def resuming(
@@ -154,10 +154,10 @@ def resuming(
 ) -> str:
     """Return ``startingOffsets`` for committed offsets that are known, as ``starting_offsets``."""
     starts, absent = _starts(group, logs, offsets, "earliest")
-    return _spark_json(starts | dict.fromkeys(absent, _SPARK_NAMES["earliest"]))
+    return spark_json(starts | dict.fromkeys(absent, _SPARK_NAMES["earliest"]))
 
 
-def _spark_json(offsets: Mapping[TopicPartition, int]) -> str:
+def spark_json(offsets: Mapping[TopicPartition, int]) -> str:
     """Return offsets as Spark's Kafka source takes them."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, number), offset in offsets.items():
@@ -180,8 +180,8 @@ class KafkaBatch(NamedTuple):
             assigned.setdefault(topic, []).append(number)
         options = {
             "assign": json.dumps(assigned),
-            "startingOffsets": _spark_json({p: each.start for p, each in self.ranges.items()}),
-            "endingOffsets": _spark_json({p: each.end for p, each in self.ranges.items()}),
+            "startingOffsets": spark_json({p: each.start for p, each in self.ranges.items()}),
+            "endingOffsets": spark_json({p: each.end for p, each in self.ranges.items()}),
         }
         if self.read_committed:
             options["kafka.isolation.level"] = "read_committed"

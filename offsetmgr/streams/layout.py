@@ -15,6 +15,7 @@ import msgspec
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.progress import read_offsets
+from offsetmgr.spark.starting import spark_json
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.text import listed
 from offsetmgr.types import TopicPartition
@@ -299,14 +300,9 @@ class _Moves:
 
     def line(self, name: str, ends: Mapping[str, Offsets]) -> str:
         """Return the position of a source as Spark writes it."""
-        kept = self._kept[name]
-        topics: dict[str, dict[int, int]] = {}
-        old = {
-            partition: at for partition, at in ends.get(name, {}).items() if partition.topic in kept
-        }
-        for (topic, number), at in {**old, **self._begin[name]}.items():
-            topics.setdefault(topic, {})[number] = at
-        return json.dumps(topics)
+        kept, old = self._kept[name], ends.get(name, {})
+        still = {partition: at for partition, at in old.items() if partition.topic in kept}
+        return spark_json(still | self._begin[name])
 
 
 def _new(start: Start) -> Layout:

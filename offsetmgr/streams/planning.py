@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import starting_offsets
+from offsetmgr.spark.starting import spark_json
 from offsetmgr.streams import buckets
 from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
@@ -155,11 +156,6 @@ class QueryPlanner(NamedTuple):
         if files.is_new and graph.group_table and isolated:
             self._await_transactions(logs[graph.table_topic])
         layout = files.prepare(start)
-        # Spark takes them from its checkpoint if that has any.
-        starts: dict[str, dict[int, int]] = {}
-        begun = self.checkpoint.has_offsets()
-        for (topic, number), offset in ({} if begun else positions(streams)).items():
-            starts.setdefault(topic, {})[number] = offset
         self.engine.limits = self._limits()
         plan = buckets.Plan(
             engine=self.engine,
@@ -186,7 +182,8 @@ class QueryPlanner(NamedTuple):
             layout,
             plan,
             self.options,
-            json.dumps(starts) if starts else "earliest",
+            # Spark takes them from its checkpoint if that has any.
+            "earliest" if self.checkpoint.has_offsets() else spark_json(positions(streams)),
             settings.max_offsets_per_trigger,
             settings.parallelism or self.spark.sparkContext.defaultParallelism,
         )

@@ -18,20 +18,17 @@ def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[st
     """Return the table of each of ``groups`` that has one: its topic, and messages by partition."""
     topics = {group: group_table(group) for group in groups if _may_have_table(group)}
     found = reader.partitions_of(topics.values())
-    numbers_of = {topic: each for topic, each in found.items() if isinstance(each, list)}
-    ranges = reader.log_ranges(
-        TopicPartition(topic, number) for topic, numbers in numbers_of.items() for number in numbers
-    )
-    tables: dict[str, dict[str, Any]] = {}
-    for group, topic in topics.items():
-        if topic in numbers_of:
-            messages = {}
-            for number in numbers_of[topic]:
-                log = ranges[TopicPartition(topic, number)]
-                if isinstance(log, PartitionRange):
-                    messages[number] = log.high_watermark - log.log_start_offset
-            tables[group] = {"topic": topic, "messages": messages}
-    return tables
+    tables = {topic: numbers for topic, numbers in found.items() if isinstance(numbers, list)}
+    messages: dict[str, dict[int, int]] = {topic: {} for topic in tables}
+    asked = [TopicPartition(topic, number) for topic in tables for number in tables[topic]]
+    for (topic, number), log in reader.log_ranges(asked).items():
+        if isinstance(log, PartitionRange):
+            messages[topic][number] = log.high_watermark - log.log_start_offset
+    return {
+        group: {"topic": topic, "messages": messages[topic]}
+        for group, topic in topics.items()
+        if topic in tables
+    }
 
 
 def _may_have_table(group: str) -> bool:
