@@ -109,6 +109,8 @@ class CommitPlan:
         """Take in new and restarted managers, and those that were submitted to at ``since``."""
         for manager in managers:
             dirty = manager.collect()
+            if manager.phase is Phase.STOPPED:
+                continue
             if manager.phase is Phase.FETCHING:
                 if manager.read_at == inf:
                     self._admit(manager)

@@ -248,6 +248,20 @@ class TestFactoryStop:
         assert result.uncommitted == at(3)
         assert "offset 3 is not committed: the actor system was stopped" in str(result.error)
 
+    def test_a_stopped_manager_is_not_read_for_a_regression_before_its_stop(
+        self, core: Core
+    ) -> None:
+        """The kind: what was queued before the stop is collected after it."""
+        handle = core.spawn()
+        handle.submit(3)
+        core.advance(5.0)
+        reads = len(core.requests("fetch"))
+        with pytest.raises(OffsetRegressionError):
+            handle.submit(2)
+        core.stop(handle, 1.0)
+        core.advance(1.0)
+        assert len(core.requests("fetch")) == reads
+
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""
         system = SimSystem(1)
