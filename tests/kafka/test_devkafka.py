@@ -30,7 +30,7 @@ from offsetmgr.devkafka.command import create_topic
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import TopicPartition
 from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
@@ -62,33 +62,6 @@ def test_consumer_groups_command(kafka: DevKafka, new_topic: TopicFactory, group
     missing = run(f"no-{group}")
     assert missing.exit_code == 1
     assert f"no-{group}" in missing.stderr
-
-
-def test_killed_broker_keeps_its_data(
-    breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
-    """A broker that was killed comes back on its port with every record and commit."""
-    topic = new_topic(on=breakable_kafka)
-    where = TopicPartition(topic, 0)
-    produce(breakable_kafka, topic, 0, 3)
-    commit(breakable_kafka, group, {where: 1})
-    broker = breakable_kafka.broker(1)
-    address, pid = breakable_kafka.bootstrap_servers, broker.pid
-
-    broker.kill()
-    assert not psutil.pid_exists(pid)
-    assert not broker.running
-    with pytest.raises(DevKafkaError, match="broker 1 is not running"):
-        _ = broker.pid
-    broker.start()
-    with pytest.raises(DevKafkaError, match="runs already"):
-        broker.start()
-
-    assert breakable_kafka.bootstrap_servers == address
-    assert broker.pid != pid
-    with ClusterReader(address, timeout_s=_WAIT_S) as reader:
-        assert reader.log_ranges([where]) == {where: (0, 3)}
-        assert reader.committed([group]) == {group: {where: OffsetAndMetadata(1)}}
 
 
 @pytest.fixture
@@ -201,7 +174,7 @@ def dev_kafka(port: int, *options: str) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def test_command_makes_topics_and_fills_them() -> None:
-    """Ctrl-C ends it with status 0, and no process is left; if its broker ends, it says so."""
+    """Ctrl-C ends it with status 0, and no process is left."""
     (port,) = free_ports(1)
     options = ["--produce", "100", "--topic", "orders:8", "--topic", "refunds"]
     with dev_kafka(port, *options) as (command, broker):
@@ -214,6 +187,11 @@ def test_command_makes_topics_and_fills_them() -> None:
     assert "Kafka has stopped." in output
     assert not broker.is_running()
 
+
+@pytest.mark.chaos
+def test_command_ends_with_its_broker() -> None:
+    """It shows the end of the broker's log."""
+    (port,) = free_ports(1)
     with dev_kafka(port) as (command, broker):
         broker.kill()
         output = command.communicate(timeout=_WAIT_S)[0]

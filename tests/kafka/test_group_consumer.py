@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -24,7 +25,10 @@ from offsetmgr.consumer import (
     PartitionStream,
 )
 from offsetmgr.consumer.group import BUFFERED
+from offsetmgr.devkafka import DevKafkaError
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import known
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.consumer.settings import Strategy
     from offsetmgr.devkafka import DevKafka
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 
 def number_of(message: Message) -> int:
@@ -245,15 +250,30 @@ def test_close_in_the_middle_of_a_rebalance(kafka: DevKafka, group: str) -> None
 def test_a_dead_coordinator_delays_neither_poll_nor_close(
     breakable_kafka: DevKafka, group: str
 ) -> None:
-    """Both return long before the session's time-out; the uncommitted partition is reported."""
-    filled(breakable_kafka, group, 4)
+    """Both return long before the session's time-out; the uncommitted partition is reported.
+
+    The killed broker comes back on its port, with what was committed.
+    """
+    filled(breakable_kafka, group, 8)
     servers = breakable_kafka.bootstrap_servers
     config = {"bootstrap.servers": servers, "session.timeout.ms": 4 * int(WAIT_S) * 1_000}
     settings = ConsumerSettings(commit_interval_s=0.1, dwell_s=0.5)
     consumer = GroupConsumer(config, group, [group], settings=settings)
+    numbers(consumer, 4)
+    consumer.commit_offsets()
     message = consumer.poll(WAIT_S)
     assert message is not None
+    unknown = message.partition()  # its commit may land late
+
+    def kept() -> dict[TopicPartition, OffsetAndMetadata]:
+        with ClusterReader(servers, timeout_s=WAIT_S) as reader:
+            found = known(reader.committed([group])[group])
+        return {where: each for where, each in found.items() if where.partition != unknown}
+
+    before = kept()
+    assert before
     broker, closed = breakable_kafka.broker(1), threading.Event()
+    pid = broker.pid
 
     def use() -> None:
         for _ in range(10):
@@ -262,12 +282,19 @@ def test_a_dead_coordinator_delays_neither_poll_nor_close(
         closed.set()
 
     broker.kill()
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(DevKafkaError, match="broker 1 is not running"):
+        _ = broker.pid
     try:
         consumer.mark_offset(message)
         threading.Thread(target=use, daemon=True).start()
         assert closed.wait(WAIT_S)
     finally:
         broker.start()
+    with pytest.raises(DevKafkaError, match="runs already"):
+        broker.start()
+    assert breakable_kafka.bootstrap_servers == servers
+    assert kept() == before
     (error,) = (each for each in consumer.errors() if each.code == "timeout")
     assert f"{group}-{message.partition()}" in str(error)
 
