@@ -204,7 +204,7 @@ class RecreatedWorld(World):
         log = self.judge.logs.setdefault(order, reader.log)
         manager = self.handles[key]._manager
         noticed = manager.topic_id == str(self.judge.log)
-        if manager.topic_id is None or manager.rewind_number:
+        if manager.topic_id is None or not manager.initial.done() or manager.rewind_number:
             reader.guessed.add(order)
         if log == self.judge.log:
             if not noticed or value.offset == manager.former:
