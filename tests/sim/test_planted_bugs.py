@@ -192,7 +192,7 @@ def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(logs, "_refusal", lambda *_: None, 1, id="no look before a commit"),
         pytest.param(logs, "LOOK_AGE_S", 1e9, 1, id="an old look"),
-        pytest.param(step, "is_of_former_log", lambda *_: False, 541, id="no comparison of ids"),
+        pytest.param(step, "is_of_former_log", lambda *_: False, 956, id="no comparison of ids"),
     ],
 )
 def test_offsets_of_a_former_log(
