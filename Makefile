@@ -8,23 +8,25 @@ INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java
 JARS := $(VENV)/.jars
 CLASSES := $(VENV)/.classes
+SPARK_CLASSES := $(VENV)/.spark-classes
 PACKAGES := $(VENV)/.packages
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# `make test` runs eight parts at once, so that what one waits for is the others' time.  All folders
+# `make test` runs nine parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run as the part "others".
 UNIT := tests/unit tests/model tests/sim examples/streams
 SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
   group_members migration views)
-KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS))
+MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
+KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES))
 BROWSER := tests/browser
 # Those that start programs with a Spark of their own.
-PROGRAMS := $(patsubst %,tests/spark/test_%.py,demo documents)
+PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents examples)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
 OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
-PARTS := test-unit test-service test-browser test-kafka test-consumers test-programs test-spark \
-  test-others
+PARTS := test-unit test-service test-browser test-kafka test-consumers test-messages test-programs \
+  test-spark test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/plain.py && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -46,7 +48,7 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j8 $(PARTS)
+	@$(MAKE) --no-print-directory -j9 $(PARTS)
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -55,7 +57,8 @@ endif
 at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
   $(1) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 
-# The two with Spark take longest, so they come first; the parts without brokers take what is left.
+# The two with Spark take longest, so they come first, although they begin once Spark's classes are
+# archived; the parts without brokers take what is left.
 test-unit:
 	@$(call at_its_end,nice bash -c "$(LINT) && $(BIN)/python -m pytest $(UNIT)")
 
@@ -71,13 +74,16 @@ test-kafka:
 test-consumers:
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(CONSUMERS))
 
-test-programs:
+test-messages:
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(MESSAGES))
+
+test-programs: $(SPARK_CLASSES)
 	@$(call at_its_end,$(BIN)/python -m pytest $(PROGRAMS))
 
 test-others:
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(OTHERS))
 
-test-spark:
+test-spark: $(SPARK_CLASSES)
 	@$(BIN)/python -m pytest $(SPARK)
 
 sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
@@ -143,6 +149,10 @@ $(JARS): $(INSTALLED) $(JAVA)
 	$(BIN)/python -c 'from offsetmgr.devkafka import *; kafka_jars(print); spark_kafka_jars(print)'
 	@touch $@
 
-$(CLASSES): $(JARS) tests/shared_classes.py tests/spark/warm_job.py
-	$(BIN)/python -m tests.shared_classes
+$(CLASSES): $(JARS) tests/shared_classes.py
+	$(BIN)/python -m tests.shared_classes kafka
+	@touch $@
+
+$(SPARK_CLASSES): $(JARS) tests/shared_classes.py tests/spark/warm_job.py
+	@$(BIN)/python -m tests.shared_classes spark
 	@touch $@

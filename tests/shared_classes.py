@@ -1,6 +1,7 @@
 """Classes of Kafka and of Spark as Java has parsed them: each Java of the tests starts faster.
 
-A broker takes a third less, a Spark half.  ``python -m tests.shared_classes`` makes the archives.
+A broker takes a third less, a Spark half.  ``python -m tests.shared_classes kafka`` (or ``spark``)
+makes the archive.
 Java ignores one that does not fit, such as another Java's.
 """
 
@@ -32,24 +33,30 @@ JAVA_ENVIRONMENT: Final = {
 }
 
 
-def main() -> None:
+def archive_kafka(made: Path) -> None:
+    os.environ["JDK_JAVA_OPTIONS"] = f"{_OPTIONS} {_dump(made)}"
+    with DevKafka(data_dir=made.with_name("kafka")) as kafka:
+        kafka.broker(1).stop(_EXIT_S)
+
+
+def archive_spark(made: Path) -> None:
     import pyspark  # noqa: PLC0415 -- most tests do without
 
-    with TemporaryDirectory(dir=cache_dir()) as folder:
-        made = Path(folder, "made.jsa")
-        dump = f'"-XX:ArchiveClassesAtExit={made}"'  # Java writes it at its end
-        if not _KAFKA.exists():
-            os.environ["JDK_JAVA_OPTIONS"] = f"{_OPTIONS} {dump}"
-            with DevKafka(data_dir=Path(folder, "kafka")) as kafka:
-                kafka.broker(1).stop(_EXIT_S)
-            made.replace(_KAFKA)
-        os.environ |= {"JDK_JAVA_OPTIONS": _OPTIONS, "SPARK_SUBMIT_OPTS": dump}
-        os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        spark = Path(pyspark.__file__).resolve().parent
-        command = [f"{spark}/bin/spark-submit", "--conf", "spark.ui.enabled=false", str(_WARM_JOB)]
-        subprocess.run(command, check=True, capture_output=True, cwd=folder, timeout=_EXIT_S)
-        made.replace(_SPARK)
+    os.environ |= {"JDK_JAVA_OPTIONS": _OPTIONS, "SPARK_SUBMIT_OPTS": _dump(made)}
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark = Path(pyspark.__file__).resolve().parent
+    command = [f"{spark}/bin/spark-submit", "--conf", "spark.ui.enabled=false", str(_WARM_JOB)]
+    subprocess.run(command, check=True, capture_output=True, cwd=made.parent, timeout=_EXIT_S)
+
+
+def _dump(made: Path) -> str:
+    """Return the option by which Java writes an archive at its end."""
+    return f'"-XX:ArchiveClassesAtExit={made}"'
 
 
 if __name__ == "__main__":
-    main()
+    archive, to = {"kafka": (archive_kafka, _KAFKA), "spark": (archive_spark, _SPARK)}[sys.argv[1]]
+    if to is _SPARK or not to.exists():
+        with TemporaryDirectory(dir=cache_dir()) as folder:
+            archive(Path(folder, "made.jsa"))
+            Path(folder, "made.jsa").replace(to)
