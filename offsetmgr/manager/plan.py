@@ -135,6 +135,7 @@ class CommitPlan:
             manager.doubted_since, manager.verify_at = former.doubted_since, former.verify_at
             former.in_doubt, former.commit_at = (), inf
             former.read_at = former.look_at = inf
+            former.stray = False
             self.index(former)
 
     def index(self, manager: OffsetManager) -> None:

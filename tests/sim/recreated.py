@@ -213,7 +213,8 @@ class RecreatedWorld(World):
         elif noticed:
             reader.guessed.add(order)
         super()._judge_offer(key, value, error, rewind=rewind)
-        if error is None and log != self.judge.log:
+        repeats = noticed and value.offset == manager.former
+        if error is None and (repeats or log != self.judge.log):
             self.judge.lives[key].dropped = True  # nobody is owed it
 
     def recreate(self) -> None:

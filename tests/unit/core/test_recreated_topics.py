@@ -264,6 +264,23 @@ class TestRaces:
         core.advance(1_000.0)
         assert core.holds() == at(0)
 
+    def test_a_stopped_manager_leaves_a_replacement_to_its_successor(self) -> None:
+        """The kind: the answer to a look arrives after another manager took over."""
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        handle.submit(FORMER + 1)
+        core.advance(2.0)
+        core.stop(handle, 0.5)
+        core.advance(1.0)
+        recreate(core, SMALLER)
+        core.coordinator.inject("topic_logs", Respond(4.0))
+        while not handle._manager.stray:
+            core.advance(0.1)
+        core.spawn()
+        core.advance(400.0)
+        assert core.holds() == at(0)
+        assert core.commits().count({0: 0}) == 1
+
     def test_a_look_comes_before_a_commit_unless_it_was_just_made(self) -> None:
         """Steady commits pay for one look in ``LOOK_AGE_S``."""
         core = Core(commit_interval_s=LOOK_AGE_S / 10, latency_s=LOOK_AGE_S / 20)
