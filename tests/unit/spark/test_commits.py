@@ -344,7 +344,9 @@ def test_a_flush_reports_offsets_of_stopped_managers(
     ended: Any = Query("q", partial(progress, 9))
     ended.isActive = False
     assert len(commits.flush(ended, WAIT_S).committed) == 1
-    eventually(lambda: managers(service), 0)
+    committer = commits._committer
+    assert not committer.do(lambda: False).result(WAIT_S)  # the query is ended before that
+    eventually(lambda: (len(committer._unread), managers(service)), (0, 0))
     # If managers are stopped between the submit and the flush of the client:
     submitted: Future[bool] = Future()
     submitted.set_result(True)
