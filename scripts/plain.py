@@ -1,7 +1,6 @@
 """List names and sentences that a reader would have to read twice; CONTRIBUTING.md has the rules.
 
-Paths in ``[tool.plain] clean`` of pyproject.toml must have none: each one there is printed, and the
-exit status is 1.  Of all others the number is printed; ``--all`` lists them too.
+The exit status is 1 if there are any.
 """
 
 from __future__ import annotations
@@ -10,14 +9,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +33,6 @@ PHRASES = {
     "next to, as well as": re.compile(r"\bbeside\b(?! the point)"),
 }
 """Patterns in code, comments and documents, by the words to use instead."""
-
-LOOP_NAMES = frozenset({"each", "found", "held", "given"})
 
 
 class Offence(NamedTuple):
@@ -83,32 +74,16 @@ def _of_node(path: str, node: ast.AST) -> Iterator[Offence]:
                 yield Offence(path, value.lineno, text)
 
 
-def loop_names(source: str) -> Counter[str]:
-    """Return how often a loop's variable says nothing of its value."""
-    nodes = ast.walk(ast.parse(source))
-    targets = [n.target for n in nodes if isinstance(n, (ast.For, ast.AsyncFor, ast.comprehension))]
-    return Counter(t.id for t in targets if isinstance(t, ast.Name) and t.id in LOOP_NAMES)
-
-
-def main(arguments: list[str]) -> int:
-    """Print the offences; return 1 if a clean path has any."""
-    clean = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["plain"]["clean"]
+def main() -> int:
+    """Print the offences of all files; return 1 if there are any."""
     listed = subprocess.run(
         ["git", "ls-files", "*.py", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
-    hard, soft, loops = list[Offence](), list[Offence](), Counter[str]()
-    for path in filter(lambda name: (ROOT / name).is_file(), listed):
-        source = (ROOT / path).read_text()
-        is_clean = any(path == each or path.startswith(f"{each}/") for each in clean)
-        (hard if is_clean else soft).extend(offences(path, source))
-        loops += loop_names(source) if path.endswith(".py") else Counter()
-    print(*(hard + soft if "--all" in arguments else hard), sep="\n", end="\n" if hard else "")
-    rooms = Counter(Path(offence.path).parts[:2] for offence in soft)
-    print(f"plain words: {len(hard)} to mend; {len(soft)} where not yet clean (--all lists them):")
-    print("  " + ", ".join(f"{'/'.join(room)} {count}" for room, count in sorted(rooms.items())))
-    print("  loops over " + ", ".join(f"{name!r}: {loops[name]}" for name in sorted(loops)))
-    return 1 if hard else 0
+    sources = {path: (ROOT / path).read_text() for path in listed if (ROOT / path).is_file()}
+    found = [offence for path, source in sources.items() for offence in offences(path, source)]
+    print(*found, f"plain words: {len(found)} to mend", sep="\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

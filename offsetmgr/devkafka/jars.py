@@ -89,7 +89,7 @@ def find_java() -> str:
         raise DevKafkaError(f"Kafka needs Java and there is none {where}: {_JAVA_ADVICE}")
     version = re.search(r'version "(\d+)', run_tool(java, [java, "-version"], _TOOL_S).stderr)
     if version is None or int(version[1]) < _OLDEST_JAVA:
-        raise DevKafkaError(f"{java} is no Java {_OLDEST_JAVA} or newer: {_JAVA_ADVICE}")
+        raise DevKafkaError(f"{java} is not Java {_OLDEST_JAVA} or newer: {_JAVA_ADVICE}")
     return java
 
 

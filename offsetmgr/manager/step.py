@@ -1,6 +1,6 @@
 """Decisions about one partition: ``step(manager, event, now, timing) -> effects``.
 
-A step changes its manager's record alone and returns what has to be done beside that; it uses no
+A step changes its manager's record alone and returns what else has to be done; it uses no
 clock, actor or Kafka.  ``TRANSITIONS`` has the whole life of a manager::
 
     FETCHING ──Read──► READY ──Unknown──► IN_DOUBT ──Read──► READY

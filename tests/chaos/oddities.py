@@ -139,9 +139,12 @@ class Oddities:
         command = [sys.executable, "-m", "offsetmgr", *words, "--json"]
 
         def look() -> Look:
-            done = subprocess.run(
-                command, cwd=ROOT, capture_output=True, text=True, timeout=_WAIT_S, check=False
-            )
+            try:
+                done = subprocess.run(
+                    command, cwd=ROOT, capture_output=True, text=True, timeout=_WAIT_S, check=False
+                )
+            except subprocess.TimeoutExpired as error:
+                return self._look(f"offsetmgr {words[0]}", expected, set(), str(error))
             shown = shows(json.loads(done.stdout)) if done.stdout else set()
             answer = f"{done.stdout}\nexit status {done.returncode}: {done.stderr}"
             return self._look(f"offsetmgr {words[0]}", expected, shown, answer)

@@ -96,7 +96,7 @@ class Supervised:
         self.process.signal(signal.SIGUSR2)
 
     def part(self) -> Zombie:
-        """Freeze this life and begin the next one beside it."""
+        """Freeze this life and begin the next one next to it."""
         self.pause()
         zombie = Zombie(self.process)
         self.start()

@@ -79,7 +79,7 @@ LATE: Final = 0.4
 _COMMANDS: Final = 2
 """Commands that are run in good times, all of them in turns."""
 
-# Three brokers that start beside other work have taken more than a minute.
+# Three brokers that start during other work have taken more than a minute.
 _START_S: Final = 180.0
 
 # Leaders go back to a broker that returned, so that coordinators also move in good times.

@@ -108,7 +108,7 @@ STORIES = {
         [],
     ),
     "a sync submit is acknowledged before Kafka has it": (["sync 1 10", "commit 1 10"], ["lost"]),
-    "a sync submit that never landed; another life's is no excuse": (
+    "a sync submit that never landed; another life's does not excuse it": (
         ["sync 1 10", "submit 1 11 @2", "commit 1 11 @2"],
         ["lost"],
     ),
@@ -131,8 +131,8 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("steps", "rules"), STORIES.values(), ids=STORIES)
-def test_what_breaks_a_promise_is_found(steps: list[str], rules: list[str]) -> None:
-    """And nothing else."""
+def test_a_broken_promise_is_found(steps: list[str], rules: list[str]) -> None:
+    """Nothing else is reported."""
     assert Story().tell(*steps).broken() == rules
 
 
@@ -146,7 +146,7 @@ def test_repeated_commits_are_counted() -> None:
 
 
 def test_a_commit_without_a_tag_is_found() -> None:
-    """Somebody else's commit is no submit of ours."""
+    """Somebody else's commit is not one of our submits."""
     story = good_story()
     position = ManagerKey(KEY.group, "orders", KEY.partition)
     story.commits.insert(0, CommitRecord(position, 7, "by hand", 0.0))
@@ -187,7 +187,7 @@ def test_a_commit_that_was_given_up_may_land_behind_a_newer_one() -> None:
 
 
 def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> None:
-    """A second one is an offence, and so is each that follows; what only rises is no second one."""
+    """A second one is an offence, as is each after it; one that only rises is not counted."""
     for numbers, starts, rules, counted in (
         ((2, 3), 1, [], 2),
         ((3, 2), 1, ["backwards"], 1),
@@ -206,8 +206,8 @@ def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> Non
         assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
-def test_what_a_replaced_client_submits_behind_a_commit_of_its_successor_is_no_excuse() -> None:
-    """Of any partition: the service knows the client by then, unless the one before had sent it."""
+def test_submits_of_a_replaced_client_behind_its_successor_do_not_excuse_it() -> None:
+    """The service knows the client by then, for any partition, unless the one before sent it."""
     for known, rules, counted in ((True, ["backwards"] * 2, 0), (False, [], 2)):
         story = Story()
         story.tell("submit 1 10 @2", "commit 1 10 @2")
@@ -268,7 +268,7 @@ def test_a_replaced_client_that_is_ahead_may_stand_in_the_way_behind_a_start_alo
 def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
     """As by a service that was frozen: then it is in the way, and behind the successor it is not.
 
-    What it submitted before the successor began is no excuse: the successor knew that.
+    Its submits from before the successor began do not excuse it: the successor knew them.
     """
     for order, rules in (
         (("begun", "zombie", "heard"), []),
@@ -289,8 +289,8 @@ def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
         assert (story.broken(), story.verdict().superseded) == (rules, not rules)
 
 
-def test_a_replaced_client_is_refused_what_its_successor_has_passed() -> None:
-    """By a service that was started since, and does not know that it was replaced."""
+def test_offsets_below_those_of_its_successor_are_refused_to_a_replaced_client() -> None:
+    """The service was started since, and does not know that the client was replaced."""
     for starts, rules in ((True, []), (False, ["rising"])):
         story = good_story()
         story.tell("submit 6 60 @2", "commit 6 60 @2")

@@ -94,7 +94,7 @@ def former(at_s: float, before_s: float, **options: Any) -> Story:
 
 
 def test_offsets_of_their_own_logs_are_in_order() -> None:
-    """A new log begins anywhere; its deletion and what Kafka deletes with it are no loss."""
+    """A new log begins anywhere; its deletion, and all that goes with it, do not count as lost."""
     story = Story().submit(1, 100, 50.0).commit(1, 50.2).record(None, "", 99.5)
     story.submit(2, 10, 101.0, topic_id="two", log=2).commit(2, 101.3, log=2)
     verdict = story.verdict()
@@ -127,7 +127,7 @@ def test_a_race_is_judged_by_the_commit_before(before_s: float, at_s: float, rac
 
 
 def test_a_request_of_a_dead_service_may_land_before_that_of_its_successor() -> None:
-    """Of two requests that a frozen broker carries out at once both may be old."""
+    """Both requests may be old where a frozen broker carries out two at once."""
     for starts, rules in (([CREATED_S], []), ([], ["former log"])):
         story = former(CREATED_S + 1.503, CREATED_S - 0.1)
         story.record(0, "other:1:1:1", CREATED_S + 1.5, partition=1)
@@ -162,7 +162,7 @@ def test_a_commit_that_was_given_up_before_may_land_in_the_new_log() -> None:
 def test_a_guess_is_excused_without_the_id_of_the_former_topic(
     options: dict[str, Any], rules: list[str]
 ) -> None:
-    """But no offset that the client has submitted before."""
+    """The exception is an offset that the client has submitted before."""
     story = former(CREATED_S + 3, CREATED_S + 2.8, **options)
     assert story.broken() == rules
     assert story.verdict().guesses == (not rules)

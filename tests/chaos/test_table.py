@@ -1,4 +1,4 @@
-"""The table of ``make chaos`` counts what happened, and is no success where anything is missing."""
+"""The table of ``make chaos`` counts what happened, and fails where anything is missing."""
 
 from __future__ import annotations
 

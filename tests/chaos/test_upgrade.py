@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_an_upgrade_under_load_loses_and_repeats_no_commit(
     kafka: DevKafka, tmp_path: Path, group: str, fence: str
 ) -> None:
-    """Nor does any go back; clients of both versions go on through two upgrades and downgrades."""
+    """No offset goes back; clients of both versions go on through two upgrades and downgrades."""
     done = upgrade(kafka, tmp_path, group, EARLIER, [f"fence={fence}"])
     assert list(done.troubles()) == []
     earlier = f"{version()}+{EARLIER}"

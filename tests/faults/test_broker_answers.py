@@ -29,9 +29,7 @@ def mock() -> Iterator[MockCluster]:
 
 
 @pytest.mark.fault(1, 4)
-def test_committed_never_falls_whatever_is_answered_in_between(
-    mock: MockCluster, group: str
-) -> None:
+def test_no_answer_in_between_lets_the_committed_offset_fall(mock: MockCluster, group: str) -> None:
     """Each commit may be refused or lost: what Kafka has only rises, up to what was submitted."""
     rng = random.Random(1)  # noqa: S311 -- which faults, no secret
     with committing_to_mock(mock.bootstrap_servers) as managers:

@@ -63,7 +63,7 @@ def _exactly(binding: AclBinding) -> AclBindingFilter:
 
 
 @pytest.mark.fault(21)
-def test_a_wrong_password_is_told_once_and_makes_the_service_unready(
+def test_a_wrong_password_is_reported_once_and_makes_the_service_unready(
     kafka: DevKafka, group: str
 ) -> None:
     """A waiting caller gets the reason by the deadline; the log has one line for all tries."""
@@ -101,7 +101,7 @@ def refused_at(proxy: Proxy, pause_ms: int) -> dict[str, object]:
 
 
 @pytest.mark.fault(21)
-def test_a_refused_login_is_told_once_however_often_it_is_tried(
+def test_a_refused_login_is_reported_once_however_often_it_is_tried(
     kafka: DevKafka, group: str
 ) -> None:
     """Dozens of logins and several requests later there is one line, and one error."""
@@ -159,8 +159,10 @@ def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
 
 
 @pytest.mark.fault(21)
-def test_a_certificate_that_is_not_trusted_is_told_as_such(kafka: DevKafka, group: str) -> None:
-    """It is no bare time-out."""
+def test_a_certificate_that_is_not_trusted_is_named_as_the_cause(
+    kafka: DevKafka, group: str
+) -> None:
+    """It is more than a bare time-out."""
     login = {key: v for key, v in user_login(kafka).items() if key != "ssl.ca.location"}
     with committing(login, HASTY) as managers:
         handle = managers.factory.spawn(group, "t", 0)
@@ -172,7 +174,7 @@ def test_a_certificate_that_is_not_trusted_is_told_as_such(kafka: DevKafka, grou
 
 
 @pytest.mark.fault(21, 22)
-def test_good_credentials_commit_what_the_acls_allow(
+def test_good_credentials_commit_as_far_as_the_acls_allow(
     kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
     """A group that may be looked at only is told so once per submit; another one is committed."""

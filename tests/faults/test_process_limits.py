@@ -130,7 +130,7 @@ def answer_so_far(connection: socket.socket) -> str:
 
 
 @pytest.mark.fault(35)
-def test_without_threads_old_groups_go_on_and_new_ones_are_told(
+def test_without_threads_old_groups_go_on_and_new_ones_report_it(
     kafka: DevKafka, topic: str
 ) -> None:
     """A group that needs a client of its own waits for it and says why; SIGTERM still commits."""

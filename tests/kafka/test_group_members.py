@@ -153,7 +153,7 @@ def test_members_that_are_killed_pass_over_no_message(
         turmoil(Members(kafka, group, "cooperative-sticky", "marks", tmp_path, stack), 600)
 
 
-def test_members_with_acks_repeat_only_what_was_not_acknowledged(
+def test_members_with_acks_repeat_only_unacknowledged_messages(
     kafka: DevKafka, group: str, tmp_path: Path
 ) -> None:
     """Only messages that a killed member had processed but not committed are repeated."""

@@ -38,7 +38,7 @@ def test_the_example_runs_as_it_stands(kafka: DevKafka, new_topic: TopicFactory)
         assert done.stderr == ""
 
 
-def test_a_broker_that_is_away_is_told_and_nothing_is_printed(
+def test_a_broker_that_is_away_is_logged_and_nothing_is_printed(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A stop says why; librdkafka's own lines are not for standard output."""

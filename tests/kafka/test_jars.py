@@ -58,7 +58,7 @@ def test_failed_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.rglob("*.jar"))
 
 
-def test_cache_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that cannot be written is named, with the setting that moves it."""
     file = tmp_path / "file"
     file.touch()
@@ -79,7 +79,7 @@ def test_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java too old for Kafka is told from its version, not from a crash."""
     java = _old_java(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(DevKafkaError, match=f"{java} is no Java 17 or newer: install"):
+    with pytest.raises(DevKafkaError, match=f"{java} is not Java 17 or newer: install"):
         find_java()
 
 

@@ -50,7 +50,7 @@ def test_a_reset_by_a_tool_is_noticed_and_followed(
 
 
 @pytest.mark.fault(7)
-def test_each_of_two_services_without_a_fence_is_told_of_the_others_commit(
+def test_each_of_two_services_without_a_fence_reports_the_others_commit(
     kafka: DevKafka, group: str, topic: str
 ) -> None:
     """Both commit; whoever finds what is not its own says so, with both offsets."""

@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 
 def sidecar_of(kafka: DevKafka, listen: str = "127.0.0.1:0") -> ServeProcess:
-    """A service beside ``kafka``, with quick commits."""
+    """A service next to ``kafka``, with quick commits."""
     return serve_process(
         "--listen",
         listen,
@@ -70,7 +70,7 @@ def test_an_offset_goes_all_the_way(
 
 @pytest.mark.chaos
 @pytest.mark.fault(12)
-def test_a_kafka_that_comes_later_makes_it_ready_and_gets_what_waits(
+def test_a_kafka_that_comes_later_makes_it_ready_and_gets_waiting_offsets(
     unique_name: str, group: str
 ) -> None:
     """The same process, unready until then, commits what it was given before there was a Kafka."""

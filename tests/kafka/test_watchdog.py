@@ -49,7 +49,7 @@ def test_signals_arrive(sleeper: WatchedProcess) -> None:
 
 
 def test_signal_after_the_end(sleeper: WatchedProcess) -> None:
-    """A signal to a process that has ended goes nowhere, and is no error."""
+    """A signal to a process that has ended goes nowhere, without an error."""
     sleeper.signal(signal.SIGKILL)
     assert sleeper.wait(_WAIT_S)
     sleeper.signal(signal.SIGTERM)

@@ -117,7 +117,7 @@ def test_the_wheel_holds_the_two_packages_and_no_more(archives: Path) -> None:
     assert not re.search(r"^Requires-Dist: [^;]*$", metadata, re.MULTILINE), "the client needs none"
 
 
-def test_the_source_archive_holds_what_a_reader_needs(archives: Path) -> None:
+def test_the_source_archive_holds_all_that_a_reader_needs(archives: Path) -> None:
     with tarfile.open(archives / f"offsetmgr-{VERSION}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "docs/index.md"} <= names

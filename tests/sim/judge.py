@@ -198,7 +198,7 @@ class Judge(Referee):
                 self.truth(key).acked, self.lives[key].newest = 0, None
 
     def answered_fetch(self, group: str, answer: FetchResult) -> None:
-        """What may not be read for a manager that is gone cannot be put right any more."""
+        """An offset that may not be read for a manager that is gone cannot be put right."""
         for partition, failure in answer.failures.items():
             key = ManagerKey(group, *partition)
             if not failure.info.retriable and self.lives[key].stopping:

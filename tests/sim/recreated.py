@@ -32,7 +32,7 @@ _LONGEST_GAP_S = 3.0
 
 @dataclass
 class Reader:
-    """Who reads a partition and submits its offsets."""
+    """A program that reads a partition and submits its offsets."""
 
     log: int = 1
     """The log that it reads, by the number of times that the topic was created."""

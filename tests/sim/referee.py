@@ -120,7 +120,7 @@ class Referee(ABC):
             self.answered_commit(group, answer)
         elif isinstance(answer, FetchResult):
             unread.difference_update(answer.offsets)
-            # What may not be read would be waited for for ever.
+            # What may not be read would be waited for forever.
             unread.difference_update(p for p, f in answer.failures.items() if not f.info.retriable)
             self.answered_fetch(group, answer)
 

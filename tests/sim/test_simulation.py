@@ -32,7 +32,7 @@ def report() -> Report:
 @pytest.mark.timeout(GUARD_S)
 @pytest.mark.fault(1, 3, 4, 16, 17, 18, 33)
 def test_no_schedule_and_no_fault_breaks_an_invariant(report: Report) -> None:
-    """Whatever fails, crashes, lands late or comes in between: see the judges for what holds."""
+    """No failure, crash, late landing or race: see the judges for the invariants."""
     assert (report.seeds, report.failure) == (SEEDS, "")
 
 

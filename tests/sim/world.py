@@ -154,7 +154,7 @@ class World:
         def never(condition: threading.Condition, timeout: float | None = None) -> bool:
             if timeout != 0:
                 self.judge.blame("an actor waits, and with it a thread of the pool")
-                raise ViolationError("it would wait for ever: there is no other thread")
+                raise ViolationError("it would wait forever: there is no other thread")
             return wait(condition, timeout)
 
         with (
@@ -383,7 +383,7 @@ class World:
         promise = self.judge.promised(keys, timeout_s, must_commit=must_commit)
         ask(keys, timeout_s).add_done_callback(lambda done: self.judge.kept(promise, done))
 
-    # What goes wrong beside the coordinator.
+    # What goes wrong outside of the coordinator.
 
     def commit_externally(self) -> None:
         key = self.rng.choice(self.keys)

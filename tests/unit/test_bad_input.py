@@ -1,4 +1,4 @@
-"""Whatever a public method is given, it takes or refuses by name, and nothing else is touched."""
+"""A public method takes any value, or refuses it by name and touches nothing else."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_making_a_client(field: str) -> None:
 
 @pytest.mark.parametrize("mailbox", ["committed_offsets", "errors"])
 def test_mailboxes_on_both_sides(client: OffsetClient, mailbox: str) -> None:
-    """A wait of None is for ever: for what never comes from a stopped manager."""
+    """A wait of None is endless: for what never comes from a stopped manager."""
     handles: list[Any] = [Core().spawn(), client.spawn("mailboxes", "t", 0)]
     for handle in handles:
         stream = getattr(handle, mailbox)()

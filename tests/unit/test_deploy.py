@@ -53,7 +53,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def installed(name: str) -> str:
-    """Return a tool's path beside this Python; pip has put it there."""
+    """Return a tool's path next to this Python; pip has put it there."""
     return str(Path(sys.executable).parent / name)
 
 
@@ -103,7 +103,7 @@ def test_systemd_takes_its_units(tmp_path: Path) -> None:
 
 
 def test_systemd_finds_little_exposed(tmp_path: Path) -> None:
-    """By its measure of what a unit may do to the machine."""
+    """The measure is what a unit may do to the machine."""
     unit = systemd_unit(tmp_path)
     shown = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
     level = re.search(r"exposure level for .*: ([\d.]+)", shown)
@@ -120,8 +120,8 @@ def test_systemd_gives_a_stop_time_to_commit() -> None:
     assert float(limit[1]) > STOP_S
 
 
-def test_systemd_hands_over_the_socket_that_the_service_is_told() -> None:
-    """Else it would refuse to start; the setting is that of its command."""
+def test_systemd_hands_over_the_socket_that_the_service_names() -> None:
+    """It would refuse to start otherwise; the setting is that of its command."""
     socket = (_SYSTEMD / "offsetmgr.socket").read_text()
     command = (_SYSTEMD / "offsetmgr.service").read_text()
     (path,) = re.findall(r"^ListenStream=(.+)$", socket, re.MULTILINE)
@@ -131,16 +131,16 @@ def test_systemd_hands_over_the_socket_that_the_service_is_told() -> None:
 
 
 def test_the_containerfile_has_no_known_flaw() -> None:
-    """By hadolint, which knows those of shell commands too."""
+    """Checked by hadolint, which knows those of shell commands too."""
     assert run(installed("hadolint"), DEPLOY / "Containerfile") == ""
 
 
 def test_compose_file_is_valid() -> None:
-    """By the schema of the Compose specification."""
+    """Checked by the schema of the Compose specification."""
     run(installed("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", _COMPOSE)
 
 
-def test_compose_file_mounts_what_exists_and_gives_a_stop_time() -> None:
+def test_compose_file_mounts_existing_files_and_gives_a_stop_time() -> None:
     """Relative paths begin at the file's folder."""
     compose = yaml.safe_load(_COMPOSE.read_text())
     service = compose["services"]["offsetmgr"]
@@ -167,7 +167,7 @@ def test_the_service_takes_the_environment_of_its_containers(tmp_path: Path) -> 
     assert load(None, pod, {}).kafka.for_librdkafka()["sasl.password"] == "geheim"
 
 
-def test_a_plain_sidecar_is_told_by_an_option_to_end() -> None:
+def test_a_plain_sidecar_ends_by_an_option() -> None:
     """It is the setting of that name."""
     options = ServiceOptions(bootstrap_servers="broker:9092", exit_after_last_client=60.0)
     assert options.load().exit_after_last_client_s == 60.0
@@ -175,7 +175,7 @@ def test_a_plain_sidecar_is_told_by_an_option_to_end() -> None:
 
 @pytest.mark.parametrize("path", _KUBERNETES, ids=lambda path: path.name)
 def test_manifests_are_valid_and_restricted(path: Path) -> None:
-    """By Kubernetes' own schemas, unknown fields refused, and its restricted pod security."""
+    """Checked by Kubernetes' own schemas, without unknown fields, and its pod security."""
     for manifest in manifests(path.read_text()):
         assert list(troubles(manifest)) == []
 
@@ -191,7 +191,7 @@ def test_manifests_are_valid_and_restricted(path: Path) -> None:
     ],
 )
 def test_a_fault_in_a_manifest_is_found(before: str, after: str, trouble: str) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     text = (DEPLOY / "kubernetes" / "driver-pod.yaml").read_text()
     assert before in text
     (manifest,) = manifests(text.replace(before, after))

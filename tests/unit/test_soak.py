@@ -19,7 +19,7 @@ DAY = DAY_TICKS * CLIENTS * PARTITIONS
 
 
 @pytest.mark.parametrize(("rss_mb", "threads"), [(0.05, 0.1), (0.5, 0), (0, 1)])
-def test_what_grows_fails(rss_mb: float, threads: float) -> None:
+def test_a_soak_that_grows_fails(rss_mb: float, threads: float) -> None:
     """Half a megabyte, or a thread, with every sample is a leak; a little comes and goes."""
     samples = [
         Sample(number, 0, 60.0 + number * rss_mb, 30 + int(number * threads), 50)
@@ -33,7 +33,7 @@ def test_what_grows_fails(rss_mb: float, threads: float) -> None:
 
 
 def test_ten_minutes_bring_a_day() -> None:
-    """Else a service that commits ever more slowly would pass; a shorter run reports its length."""
+    """A service that commits ever more slowly fails; a shorter run reports its length."""
     for minutes, commits in ((10, DAY), (60, 2 * DAY), (9.9, 0)):
         assert check_days(minutes, commits) == commits / DAY
     for minutes in (10, 60):

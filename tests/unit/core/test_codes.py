@@ -59,7 +59,9 @@ def test_a_commit_is_tried_again_exactly_where_that_can_help(core: Core, info: E
 
 
 @pytest.mark.parametrize("info", [i for i in INFOS if i.scope is Scope.PARTITION], ids=str)
-def test_what_ails_one_partition_does_not_hold_back_its_peers(core: Core, info: ErrorInfo) -> None:
+def test_an_error_of_one_partition_does_not_hold_back_its_peers(
+    core: Core, info: ErrorInfo
+) -> None:
     """They are committed by the same request."""
     first, second = core.spawn(0), core.spawn(1)
     core.coordinator.inject("commit", *[incident(info)] * 100)

@@ -69,8 +69,8 @@ def test_a_rewind_that_is_taken_back_makes_no_request(core: Core) -> None:
     assert handle.status().dirty is False
 
 
-def test_a_lower_submit_is_told_when_the_initial_offset_comes(core: Core) -> None:
-    """At the time nobody knew; then it is dropped, told and counted, and nothing is committed."""
+def test_a_lower_submit_is_reported_when_the_initial_offset_comes(core: Core) -> None:
+    """At the time nobody knew; then it is dropped, reported and counted, and not committed."""
     core.put(at(10))
     handle = core.factory.spawn("g", "t", 0)
     handle.submit(5)
@@ -137,7 +137,7 @@ class TestUnknownOutcomes:
     @pytest.mark.parametrize(
         "corrections", [[], [Unknown(TIMED_OUT, None)], [Unknown(7, None)] * 3, [Refuse(LOADING)]]
     )
-    def test_what_lands_after_the_stop_is_put_right(
+    def test_a_commit_that_lands_after_the_stop_is_put_right(
         self, core: Core, corrections: list[Incident]
     ) -> None:
         """The answer of a stop holds, though nobody is there and the first corrections fail."""

@@ -33,12 +33,12 @@ def steps_of(size: int) -> Counter[str]:
     return Counter(step.message_type for step in list(core.system.trace)[begun:])
 
 
-def test_an_interval_costs_what_is_dirty() -> None:
+def test_the_cost_of_an_interval_follows_the_dirty_managers() -> None:
     """The same messages and requests, whether the others are five or two thousand."""
     assert steps_of(SIZE) == steps_of(2 * DIRTY)
 
 
-def test_who_rests_costs_nothing() -> None:
+def test_a_clean_manager_costs_nothing() -> None:
     """If nothing is dirty, no interval wakes anybody."""
     core = resting(SIZE)
     steps, asked = len(core.system.trace), len(core.coordinator.requests)

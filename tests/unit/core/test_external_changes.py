@@ -46,7 +46,7 @@ def notices(core: Core) -> list[OffsetNoticeError]:
     return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
 
 
-def test_it_is_told_once_with_what_was_and_what_is_and_what_to_do() -> None:
+def test_a_change_is_reported_once_with_both_offsets_and_a_hint() -> None:
     """To the manager's user and to the observer (metrics, events, log), as data and in words."""
     core, handle = begun()
     core.put(at(40))
@@ -104,7 +104,7 @@ def test_follow_goes_on_from_a_lower_one() -> None:
     assert core.holds() == at(9)
 
 
-def test_follow_refuses_what_waits_and_is_lower() -> None:
+def test_follow_refuses_a_lower_offset_that_waits() -> None:
     """It stays dirty and visible, its waiters learn why at once, and a higher one goes."""
     core, handle = begun(retry_backoff_max_s=5.0)
     core.coordinator.inject("commit", *[Refuse(LOADING)] * 30)
@@ -124,7 +124,7 @@ def test_follow_refuses_what_waits_and_is_lower() -> None:
     assert not handle.status().dirty
 
 
-def test_follow_does_not_bring_back_what_was_deleted() -> None:
+def test_follow_does_not_bring_back_a_deleted_offset() -> None:
     """An operator may have meant it; what is submitted next is committed."""
     core, handle = begun()
     core.broker.forget("g")
@@ -137,7 +137,7 @@ def test_follow_does_not_bring_back_what_was_deleted() -> None:
     assert core.holds() == at(14)
 
 
-def test_a_busy_job_does_not_cover_what_somebody_else_commits_again_and_again() -> None:
+def test_a_busy_job_does_not_cover_commits_that_somebody_else_repeats() -> None:
     """The look comes right before a commit, so a second writer is found in one round."""
     core, handle = begun()
     for offset in range(14, 14 + int(VERIFY_S) + 5):
@@ -165,7 +165,7 @@ def test_a_round_is_one_request_for_the_group() -> None:
     assert len(off.requests("fetch")) == 1
 
 
-def test_who_flushes_without_pause_does_not_keep_the_group_from_its_looks() -> None:
+def test_flushes_without_pause_do_not_keep_the_group_from_its_looks() -> None:
     """Two that take turns: there is always an urgent commit, and the peers are looked at."""
     core = Core(verify_interval_s=5.0, recommit_interval_s=12.5)
     handles = [core.spawn(partition) for partition in range(4)]
@@ -212,14 +212,14 @@ class TestTheirsAndOurs:
         core.advance(64.0)
         return core
 
-    def test_what_was_given_up_and_lands_late_does_not_stay_over_theirs(self) -> None:
+    def test_a_given_up_commit_that_lands_late_does_not_stay_over_theirs(self) -> None:
         """Theirs is put back."""
         core = self.lost()
         assert core.holds() == at(100)
         (handle,) = core.factory.managers("g")
         assert handle.status().dirty
 
-    def test_a_rewind_that_was_committed_long_ago_is_no_licence(self) -> None:
+    def test_a_rewind_that_was_committed_long_ago_permits_nothing(self) -> None:
         """Also where each commit since has found something newer waiting."""
         core = Core(latency_s=0.05, verify_interval_s=0.5, recommit_interval_s=0)
         core.put(at(40))
@@ -265,7 +265,7 @@ def expired_while_overlapping(core: Core, handles: list[ManagerHandle], for_s: f
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_looks_that_are_not_answered_hold_up_few_who_wait(*, lost: bool) -> None:
+def test_unanswered_looks_hold_up_few_waiting_callers(*, lost: bool) -> None:
     """Commits are well and fetches hang: one that nobody waits for is tried again rarely."""
     core = Core(
         verify_interval_s=0 if lost else 5.0, request_timeout_s=TIMEOUT_S, retry_backoff_max_s=30.0

@@ -21,7 +21,7 @@ class TestFlush:
         assert results == [StopResult(at(5))] * 1000
         assert [len(commit) for commit in core.commits()] == [1000]
 
-    def test_of_what_is_clean_is_answered_at_once(self, core: Core) -> None:
+    def test_of_clean_managers_is_answered_at_once(self, core: Core) -> None:
         """No request is made."""
         handle = core.spawn()
         handle.submit(5)
@@ -44,7 +44,7 @@ class TestFlush:
         handle.submit(11)
         assert core.flush([handle], 10.0) == [StopResult(at(11))]
 
-    def test_waits_for_what_was_newest_when_it_was_asked_for(self) -> None:
+    def test_waits_for_the_offset_that_was_newest_when_it_was_asked_for(self) -> None:
         """Later submits do not delay it."""
         core = Core(commit_interval_s=3600.0)
         handle = core.spawn()
@@ -55,8 +55,8 @@ class TestFlush:
         core.advance(0.01)
         assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
 
-    def test_tries_what_was_refused_for_good_once_more(self, core: Core) -> None:
-        """Whoever flushes may have repaired it; if not, the answer comes at once."""
+    def test_tries_an_offset_refused_for_good_once_more(self, core: Core) -> None:
+        """The caller may have repaired it; if not, the answer comes at once."""
         handle = core.spawn()
         core.coordinator.inject("commit", Refuse(GROUP_DENIED), Refuse(GROUP_DENIED))
         handle.submit(5)
@@ -79,7 +79,7 @@ class TestFlush:
         assert left == {"h"}
         assert core.commits("g") == [{0: 5, 1: 5, 2: 5}]
 
-    def test_leaves_out_who_is_not_there(self, core: Core) -> None:
+    def test_leaves_out_unknown_managers(self, core: Core) -> None:
         """An unknown key is nobody's; and without any key it is answered at once."""
         key = ManagerKey("g", "t", 9)
         assert core.factory.flush([key], 5.0).get(timeout=0) == {}

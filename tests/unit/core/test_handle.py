@@ -41,7 +41,7 @@ def test_the_edges_of_64_bits_are_committed_as_they_are(core: Core, offset: int)
     assert core.holds() == OffsetAndMetadata(offset, "m", 2**31 - 1)
 
 
-def test_errors_are_bounded_and_what_is_dropped_is_counted() -> None:
+def test_errors_are_bounded_and_dropped_ones_are_counted() -> None:
     """An hour without a reader costs a few errors' room."""
     core = Core(error_limit=3)
     handle = core.spawn()
@@ -81,7 +81,7 @@ def test_the_status_shows_a_manager_from_all_sides(core: Core) -> None:
 
 @pytest.mark.fault(11)
 def test_a_submit_takes_no_lock_that_the_coordinator_holds(core: Core) -> None:
-    """A coordinator that hangs for ever does not delay a submit from any thread."""
+    """A coordinator that hangs forever does not delay a submit from any thread."""
     handle = core.spawn()
     core.coordinator.pause()
     handle.submit(1)

@@ -83,7 +83,7 @@ def test_unreadable_ends_do_not_hold_back_a_commit() -> None:
 
 
 def test_a_verification_asks_for_ends_once_per_group() -> None:
-    """Whatever it commits meanwhile."""
+    """Commits of its peer meanwhile change nothing."""
     core, handle = begun()
     core.spawn(1)
     for offset in range(11, 11 + 2 * int(ROUND_S)):

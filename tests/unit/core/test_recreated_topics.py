@@ -133,7 +133,7 @@ class TestFormerOffsets:
 
 
 class TestNewOffsets:
-    """What is read from the new log is committed."""
+    """Offsets that were read from the new log are committed."""
 
     def test_a_rewind_follows_the_new_log_with_one_notice(self) -> None:
         """A query that goes on in the new log reports lower offsets."""
@@ -179,7 +179,7 @@ class TestNewOffsets:
         assert core.holds() == at(3)
         assert handle.status().committed == at(3)
 
-    def test_every_manager_of_the_topic_begins_anew(self) -> None:
+    def test_every_manager_of_the_topic_begins_again(self) -> None:
         """Also one that was not asked for anything when the first of them noticed."""
         core, handle = began()
         other = core.spawn(1)
@@ -216,7 +216,7 @@ class TestNamedTopics:
         assert_refused(result, FORMER)
 
     def test_the_offset_of_a_topic_as_it_is_is_committed(self) -> None:
-        """Whatever lies in between."""
+        """Submits and commits in between change nothing."""
         core, handle = began()
         topic_ids = core.factory.topic_ids([handle.key])
         assert core.factory.submit("g", {tp(): FORMER + 1}, topic_ids=topic_ids) == {}
@@ -318,7 +318,7 @@ class TestRaces:
 
 class TestDeletedTopics:
     def test_an_offset_that_kafka_deleted_with_its_topic_is_reported_as_such(self) -> None:
-        """It is no external change by a person."""
+        """It is not an external change by a person."""
         core, _ = began()
         core.broker.delete_topic("t")
         core.advance(400.0)

@@ -104,7 +104,7 @@ class TestStop:
     def test_before_the_initial_offset_is_known_a_lower_one_is_not_committed(
         self, core: Core, *, flush: bool
     ) -> None:
-        """Hurry is no reason to go back: it is told as a regression."""
+        """Hurry does not excuse going back: it is reported as a regression."""
         core.put(at(10))
         handle = core.factory.spawn("g", "t", 0)
         handle.submit(5)
@@ -117,7 +117,7 @@ class TestStop:
         assert core.commits() == []
 
     def test_with_a_stalled_coordinator_it_returns_by_its_deadline(self, core: Core) -> None:
-        """And says what was not committed; the mailboxes are closed, the name is free."""
+        """The result has what was not committed; the mailboxes are closed, the name is free."""
         core.put(at(5))
         handle = core.spawn()
         core.coordinator.pause()
@@ -134,7 +134,7 @@ class TestStop:
         assert handle.errors().closed
         assert core.factory.get(handle.key) is None
 
-    def test_it_says_what_kafka_said_last_to_the_group(self, core: Core) -> None:
+    def test_the_result_has_kafkas_last_answer_to_the_group(self, core: Core) -> None:
         """Also where that was the answer to a request that this partition was not in."""
         handle, other = core.spawn(0), core.spawn(1)
         core.coordinator.inject("commit", *[Refuse(GROUP_DENIED, detail="no ACL for etl")] * 9)
@@ -177,7 +177,7 @@ class TestStop:
         assert futures[10.0].get(timeout=0) == {handle.key: StopResult(at(7))}
 
     @pytest.mark.parametrize("steps", range(6))
-    def test_the_committed_mailbox_ends_with_what_was_committed_last(self, steps: int) -> None:
+    def test_the_committed_mailbox_ends_with_the_last_committed_offset(self, steps: int) -> None:
         """Also where the stop overtakes the acknowledgement."""
         core = Core(latency_s=0.5)
         handle = core.spawn()
