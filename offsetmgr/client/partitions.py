@@ -255,6 +255,9 @@ class Partitions:
             self._topic_ids.pop(key.topic, None)
             self._asked.discard(key.topic)
         topic_id = self._topic_ids.get(key.topic, "")
+        if newest is not None and value.offset == newest.offset and not rewind:
+            # A repetition is of the log that it was read from first, whatever the topic is now.
+            topic_id = held.topic_id or topic_id
         held.submit(value, self.next_version(), topic_id, rewind=rewind)
         self._waiting[key] = None
         return None

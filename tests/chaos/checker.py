@@ -159,18 +159,15 @@ class _Trail:
         """Return a submit for the judge of its commit."""
         until_s = logs[tag.log].asked_s if tag.log < len(logs) else inf
         own_id = logs[tag.log - 1].topic_id
-        # A life that has never named the log's id may have had no answer while that log was there.
-        heard = {
-            other[:2]
-            for other, topic_id in self.topic_ids.items()
-            if other.log == tag.log and topic_id == own_id
-        }
-        before = (
-            each.offset
+        before = [
+            other
             for other, each in self.submitted.items()
-            if other.log == tag.log and each.at_s < until_s and tag[:2] in heard
-        )
-        return Submitted(self.submitted[tag], self.topic_ids.get(tag, ""), max(before, default=-1))
+            if other[:2] == tag[:2] and other.log == tag.log and each.at_s < until_s
+        ]
+        last = max(before, default=None)
+        is_named = last is not None and self.topic_ids.get(last) == own_id
+        offset = self.submitted[last].offset if last is not None and is_named else -1
+        return Submitted(self.submitted[tag], self.topic_ids.get(tag, ""), offset)
 
     def reached_s(self, promised: Tag) -> float:
         """When Kafka first had ``promised``, or a newer submit of that life; inf: never."""

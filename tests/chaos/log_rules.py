@@ -6,8 +6,8 @@ A commit of a former log is a broken promise, but in the two cases that docs/int
   ``LOOK_AGE_S`` older than the call that makes the commit, and a group makes one at a time: so that
   call came after the group's commit before it.
 - The guess: the client named no id of its topic, or that of the new one, as its reader had not
-  noticed yet.  An offset that repeats an earlier one is not excused by the id of the new topic
-  where the client has heard of the former one: then the service has had what it repeats.
+  noticed yet.  An offset that repeats the client's last one is not excused by the id of the new
+  topic where that one had the id of the former.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Submitted(NamedTuple):
     event: Event
     topic_id: str
     """The id that the client named; empty for none."""
-    reach: int
-    """The highest offset that was submitted before the next log of the topic; -1 for none, or if
-    the client has never named the id of its log."""
+    last: int
+    """The last offset that the client had submitted before the next log of the topic; -1 for none,
+    or if it did not name the id of its log."""
 
 
 def log_at(logs: Sequence[Log], at_s: float) -> Log:
@@ -88,5 +88,5 @@ def judge_log(submit: Submitted, logs: Sequence[Log], earliest_s: float) -> LogV
         return LogVerdict.RACE
     if submit.topic_id == own.topic_id:
         return LogVerdict.FORMER
-    repeats = submit.event.action != "rewind" and submit.event.offset <= submit.reach
+    repeats = submit.event.action != "rewind" and submit.event.offset == submit.last
     return LogVerdict.FORMER if submit.topic_id and repeats else LogVerdict.GUESS

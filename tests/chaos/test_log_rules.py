@@ -154,6 +154,7 @@ def test_a_commit_that_was_given_up_before_may_land_in_the_new_log() -> None:
         ({"topic_id": ""}, []),
         ({"topic_id": "two", "submitted_s": 101.0}, []),
         ({"topic_id": "two", "submitted_s": 101.0, "offset": 100}, ["former log"]),
+        ({"topic_id": "two", "submitted_s": 101.0, "offset": 99}, []),
         ({"topic_id": "one"}, ["former log"]),
         ({"topic_id": "two", "offset": 30, "action": "rewind"}, []),
         ({"topic_id": "one", "offset": 30, "action": "rewind"}, ["former log"]),

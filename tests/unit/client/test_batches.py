@@ -122,3 +122,23 @@ def test_offsets_after_a_lower_one_name_no_former_topic() -> None:
     assert named(5) == {}
     partitions.learn({"orders": "new"})
     assert named(6) == {"orders": "new"}
+
+
+def test_a_repeated_offset_names_the_topic_that_it_was_read_from() -> None:
+    """The kind: a reader that has not noticed, and a service that has forgotten the former log."""
+    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
+    partitions.submit(key, OffsetAndMetadata(9))
+    partitions.take()
+    partitions.learn({"orders": "former"})
+    partitions.submit(key, OffsetAndMetadata(100))
+    partitions.take()
+    partitions.learn({"orders": "new"})
+    for offset, metadata, named in (
+        (100, "again", "former"),
+        (100, "", "former"),
+        (101, "", "new"),
+    ):
+        partitions.submit(key, OffsetAndMetadata(offset, metadata))
+        batch = partitions.take()
+        assert batch is not None
+        assert batch.topic_ids == {"orders": named}
