@@ -157,15 +157,11 @@ class _Trail:
 
     def of(self, tag: Tag, logs: Sequence[Log]) -> Submitted:
         """Return a submit for the judge of its commit."""
-        until_s = logs[tag.log].asked_s if tag.log < len(logs) else inf
-        own_id = logs[tag.log - 1].topic_id
         before = [
-            other
-            for other, each in self.submitted.items()
-            if other[:2] == tag[:2] and other.log == tag.log and each.at_s < until_s
+            other for other in self.submitted if other[:2] == tag[:2] and other.log == tag.log
         ]
-        last = max(before, default=None)
-        is_named = last is not None and self.topic_ids.get(last) == own_id
+        last = max((other for other in before if other < tag), default=None)
+        is_named = last is not None and self.topic_ids.get(last) == logs[tag.log - 1].topic_id
         offset = self.submitted[last].offset if last is not None and is_named else -1
         return Submitted(self.submitted[tag], self.topic_ids.get(tag, ""), offset)
 

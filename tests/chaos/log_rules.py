@@ -68,8 +68,8 @@ class Submitted(NamedTuple):
     topic_id: str
     """The id that the client named; empty for none."""
     last: int
-    """The last offset that the client had submitted before the next log of the topic; -1 for none,
-    or if it did not name the id of its log."""
+    """The offset that the client submitted right before; -1 for none, or if it did not name the id
+    of its log."""
 
 
 def log_at(logs: Sequence[Log], at_s: float) -> Log:
