@@ -19,12 +19,14 @@ SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
   group_members migration views)
 MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
-KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES))
-BROWSER := tests/browser
+# Those of an operator run after the pages, which take the least time.
+OPERATOR := $(patsubst %,tests/kafka/test_%.py,day_on_call day_on_call_page one_bad_item)
+KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES) $(OPERATOR))
+BROWSER := tests/browser $(OPERATOR)
 # Those that start programs with a Spark of their own.
 PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents examples)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
-OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) $(BROWSER) tests/kafka tests/spark)
+OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) tests/browser tests/kafka tests/spark)
 PARTS := test-unit test-service test-browser test-kafka test-consumers test-messages test-programs \
   test-spark test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/plain.py && $(BIN)/mypy
