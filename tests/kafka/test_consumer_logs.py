@@ -251,6 +251,8 @@ def test_the_lag_of_a_transactional_topic_reaches_zero(
         eventually(lambda: offset(kafka, group), ends[-1])
     transaction(range(3), good=False)
     with Reader(kafka, group, kind) as reader:
+        while reader.consumer.high_water_marks() != {group: {0: ends[-1]}}:
+            reader.idle()  # it may not be in its group yet
         reader.idle()
     assert offset(kafka, group) == ends[-1]
     transaction(range(2), good=True)
