@@ -208,7 +208,7 @@ def gather(
             versions=versions,
             cluster=cluster.text,
             stuck_after_s=stuck_after_s,
-            retention_s=tried(_retention_s, reader),
+            retention_s=tried(_retention_s, reader, cluster.metadata),
             groups={name: GroupFacts(described[name], committed[name]) for name in names},
             logs=reader.log_ranges(partitions | deleted),
             topic_rights=reader.topic_rights(topics),
@@ -280,9 +280,9 @@ def _names(
     return [each.name for each in listings.groups if each.has_offsets], listings.errors
 
 
-def _retention_s(reader: ClusterReader) -> float:
-    broker = next(iter(reader.admin.list_topics(TOPIC, timeout=reader.timeout_s).brokers))
-    resource = ConfigResource(ResourceType.BROKER, str(broker))
+def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
+    # The brokers share the setting: the first one that is known is asked.
+    resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers, default=0)))
     sent = reader.admin.describe_configs([resource])[resource]
     what = f"setting {_RETENTION} of the brokers"
     found = reader.result(sent, what, right="DESCRIBE_CONFIGS")

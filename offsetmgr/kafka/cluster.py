@@ -302,11 +302,8 @@ class ClusterReader:
         return self._topics(topics, numbers)
 
     def topic_names(self) -> list[str]:
-        """Return the names of all topics that this user may see."""
-        try:
-            return list(self.admin.list_topics(timeout=self.timeout_s).topics)
-        except KafkaException as error:
-            raise request_error("list of topics", error) from None
+        """Return the names of all topics that this user may see.  Raises KafkaRequestError."""
+        return list(self.metadata("list of topics").topics)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | OffsetManagerError]:
         """Return the ids of ``topics``, which change when a topic is recreated.
