@@ -128,16 +128,15 @@ class OffsetClient(Offsets):
         def are_given() -> bool:
             core.check_fence()
             for key in keys:
-                held = core.partitions.get(key)
-                if held is None:
+                if core.partitions.get(key) is not claimed[key]:
                     raise ManagerStoppedError(f"{key} was stopped while this call waited for it")
-                if held.error is not None:
-                    raise held.error
-                if not held.registered:
+                if (error := claimed[key].error) is not None:
+                    raise error
+                if not claimed[key].registered:
                     return False
             return True
 
-        core.claim(keys)
+        claimed = core.claim(keys)
         core.expedite()
         given = False
         try:
@@ -146,7 +145,9 @@ class OffsetClient(Offsets):
                 reason = core.link_error
         finally:  # after Ctrl-C too: nobody else would give them back
             if not given:
-                core.forget(keys, FlushResult({}, {}), answered=False)
+                # What was submitted meanwhile goes on.
+                idle = {key: held for key, held in claimed.items() if not held.version}
+                core.forget(idle, FlushResult({}, {}), unanswered=keys)
         if not given:
             raise timed_out(f"could not acquire {named(keys)}", deadline, reason)
 
@@ -180,14 +181,14 @@ class OffsetClient(Offsets):
         with core.lock:
             keys = core.partitions.keys(group, partitions)
             if stop:  # those that are being stopped by somebody else are left to them
-                keys = core.partitions.stop(keys)
+                keys = [key for key in keys if not core.partitions.is_stopping(key)]
             wait = Wait(core, keys, deadline, stops=stop, all_of_it=group is None)
         try:
             wait.run()
         finally:  # after Ctrl-C too: nobody else would end this stop
             result = wait.result()
             if stop:
-                core.forget(keys, result, answered=wait.answered)
+                core.forget(wait.held, result, wait.unanswered, wait)
         return result
 
     def _listen(self) -> None:
@@ -240,12 +241,12 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-            keys = core.partitions.stop_all()  # those that others are stopping as well
+            keys = core.partitions.keys()  # those that others are stopping as well
             wait = Wait(core, keys, deadline, stops=True, all_of_it=True)
         wait.run()
         result = wait.result()
         self._closed_with(result)
-        core.forget(keys, result, answered=wait.answered)
+        core.forget(wait.held, result, wait.unanswered, wait)
         core.end(deadline)
 
     def _unsettled(self, error: OffsetManagerError) -> FlushResult:
@@ -363,7 +364,11 @@ class RemoteManagerHandle(OffsetManagerHandle):
 
 
 class Wait:
-    """A flush or a stop: the versions that are waited for, and what is known of each."""
+    """A flush or a stop: the versions that are waited for, and what is known of each.
+
+    It is about the managers that the client held at first, and about no later ones of the same
+    partitions.  A stop takes over those that another one is stopping, which then waits for this.
+    """
 
     def __init__(
         self,
@@ -385,17 +390,16 @@ class Wait:
         """Why the last request failed."""
         self.final: set[ManagerKey] = set()
         """Those that will not be committed."""
-        self.answered = False
-        """True if the service is known to have stopped all of them."""
         with core.lock:
             self._version = core.partitions.next_version()
             """Of the stop: higher than what its managers have, lower than what comes later."""
             found = ((key, core.partitions.get(key)) for key in keys)
-            # Kept by itself: what somebody else stops meanwhile leaves the partitions with its end.
-            self._held = {key: held for key, held in found if held is not None}
-        self._targets = {key: held.version for key, held in self._held.items() if held.version}
-        self._to_stop = dict.fromkeys(self._held)
-        """Not known to be stopped."""
+            self.held = {key: held for key, held in found if held is not None}
+            for held in self.held.values() if stops else ():
+                held.stopper = self
+        self._targets = {key: held.version for key, held in self.held.items() if held.version}
+        self.unanswered = dict.fromkeys(self.held) if stops else {}
+        """Managers to stop that are not known to be stopped."""
 
     def run(self) -> None:
         """Ask until all is committed, and stopped, or waiting longer is pointless."""
@@ -414,24 +418,28 @@ class Wait:
     def _is_over(self) -> bool:
         core = self._core
         with core.lock:
-            if core.fenced is not None or core.ended.is_set() or self.answered or core.is_stuck:
+            if core.fenced is not None or core.ended.is_set() or core.is_stuck:
                 return True
             if not self._stops:
                 return not any(map(self._is_outstanding, self._targets))
             # The service may have managers to stop, or has yet to be given offsets.
             partitions = core.partitions
-            found = filter(None, map(partitions.get, self._held))
-            if any(held.version or partitions.may_exist(held) for held in found):
+            left = (self.held[key] for key in self.unanswered if not self._is_gone(key))
+            if any(held.version or partitions.may_exist(held) for held in left):
                 return False
             return not (self._unnamed and partitions.pending_stops)
 
     def _is_outstanding(self, key: ManagerKey) -> bool:
-        is_committed = self._held[key].committed_version >= self._targets[key]
+        is_committed = self.held[key].committed_version >= self._targets[key]
         return not (is_committed or key in self.final or self._is_gone(key))
 
     def _is_gone(self, key: ManagerKey) -> bool:
         """True if somebody else has stopped the manager meanwhile."""
-        return self._core.partitions.get(key) is not self._held[key]
+        return self._core.partitions.get(key) is not self.held[key]
+
+    def _mine(self) -> list[ManagerKey]:
+        """Return what is to be stopped and was not taken over by a later stop."""
+        return [key for key in self.unanswered if self.held[key].stopper is self]
 
     def _is_delivered(self) -> bool:
         """Wait until the service has all offsets, or has refused them; False if it does not."""
@@ -442,7 +450,7 @@ class Wait:
                 core.fenced is not None
                 or core.ended.is_set()
                 or all(
-                    self._held[key].settled_version >= version or self._is_gone(key)
+                    self.held[key].settled_version >= version or self._is_gone(key)
                     for key, version in self._targets.items()
                 )
             )
@@ -459,8 +467,8 @@ class Wait:
         path, version = (wire.STOP, self._version) if self._stops else (wire.FLUSH, None)
         with core.lock:
             registration = partitions.registration
-            sent = {key: held.sent for key in self._held if (held := partitions.get(key))}
-            asked = self._to_stop if self._stops else filter(self._is_outstanding, self._targets)
+            sent = {key: held.sent for key, held in self.held.items() if not self._is_gone(key)}
+            asked = self._mine() if self._stops else filter(self._is_outstanding, self._targets)
             keys = list(asked)
             pending = list(partitions.pending_stops) if self._unnamed and self._stops else []
         missing = dict.fromkeys(key for key in keys if key in self._targets)
@@ -477,27 +485,24 @@ class Wait:
             self._apply(settled, sent)
             for key in itertools.chain(*settled):
                 missing.pop(key, None)
-                self._to_stop.pop(key, None)
+                self.unanswered.pop(key, None)
         with core.lock:
-            # Asked for again they would outlive a stop that is under way.
-            mine = [
-                key
-                for key in missing
-                if key not in self.final and (self._stops or not self._held[key].stopping)
-            ]
-            partitions.lost(mine)
+            wanted = [key for key in missing if not (key in self.final or self._is_gone(key))]
+            again = set(partitions.lost(wanted, self if self._stops else None))
             for key in pending:
                 partitions.pending_stops.pop(key, None)
             if self._stops:
                 # A new version, as this stop would hold back what is sent again.
-                self._version = partitions.next_version()
-                self._to_stop, self._unnamed, self.answered = dict.fromkeys(mine), False, not mine
+                self._version, self._unnamed = partitions.next_version(), False
+                for key in self._mine():
+                    if key not in again:
+                        del self.unanswered[key]
 
     def _apply(self, settled: wire.Settled, sent: Mapping[ManagerKey, int]) -> None:
         core, (committed, uncommitted) = self._core, settled
         with core.lock:
             for key, value in committed.items():
-                held, version = core.partitions.get(key), sent.get(key, 0)
+                held, version = self.held.get(key), sent.get(key, 0)
                 if held is None:
                     continue
                 error = held.superseded_by(key, value, version)
@@ -511,10 +516,7 @@ class Wait:
                 core.heed(key, failure)
                 if self._is_final(key, failure, sent):
                     self.final.add(key)
-            for key in self._targets:
-                held = core.partitions.get(key)
-                if held is not None and held.error is not None:
-                    self.final.add(key)
+            self.final.update(key for key in self._targets if self.held[key].error is not None)
         for key in committed:
             core.failure_log.committed(key)
 
@@ -523,7 +525,7 @@ class Wait:
     ) -> bool:
         """True if what the service had when it was asked will not be committed any more."""
         if isinstance(error, OffsetRegressionError):
-            held = self._core.partitions.get(key)
+            held = self.held.get(key)
             # Else something newer is on its way, and may be high enough.
             return held is None or held.version <= sent.get(key, 0)
         return isinstance(error, CoordinatorError) and not error.retriable
@@ -532,7 +534,7 @@ class Wait:
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
         with self._core.lock:
-            for key, held in self._held.items():
+            for key, held in self.held.items():
                 version = self._targets.get(key, 0)
                 if held.committed_version < version and held.newest is not None:
                     uncommitted[key] = Uncommitted(held.newest, self._why(key, held))

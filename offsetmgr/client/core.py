@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.client.offsets import QueryReport
+    from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.client.transport import ServiceAddress
     from offsetmgr.types import FlushResult
 
@@ -210,16 +211,16 @@ class Core:
             mail = self._mails[key] = Mailboxes(key)
             return mail
 
-    def claim(self, keys: Iterable[ManagerKey]) -> None:
+    def claim(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, ClientPartition]:
         """Hold managers for all of `keys`, or raise ManagerExistsError."""
         with self.lock:
             self.check_open()
             for key in keys:
                 if key in self.partitions:
                     raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            for key in keys:
-                self.partitions.add(key)
+            held = {key: self.partitions.add(key) for key in keys}
             self._poke()
+            return held
 
     def submit(
         self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
@@ -264,20 +265,27 @@ class Core:
             if not self.closing and self.fenced is None:
                 self._poke()
 
-    def forget(self, keys: Collection[ManagerKey], result: FlushResult, *, answered: bool) -> None:
-        """The managers of `keys` are stopped, with `result`; the service has `answered` so."""
+    def forget(
+        self,
+        managers: Mapping[ManagerKey, ClientPartition],
+        result: FlushResult,
+        unanswered: Collection[ManagerKey],
+        stopper: object | None = None,
+    ) -> None:
+        """End those of `managers` that are `stopper`'s; it does not know that `unanswered` are."""
         with self.lock:
-            for key in keys:
-                held, mail = self.partitions.get(key), self._mails.pop(key, None)
+            for key, held in managers.items():
+                if held.stopper is not stopper:
+                    continue
+                answered, mail = key not in unanswered, self._mails.pop(key, None)
                 if mail is not None:
-                    committed = None if held is None else held.committed
-                    if held and held.version and committed and answered:
-                        mail.tell_committed(committed)
-                    mail.stop(StopResult(committed, *(result.uncommitted.get(key) or ())))
-            self.partitions.remove(keys, answered=answered)
-            if not answered:
+                    if held.version and held.committed and answered:
+                        mail.tell_committed(held.committed)
+                    mail.stop(StopResult(held.committed, *(result.uncommitted.get(key) or ())))
+                self.partitions.remove(key, answered=answered)
+                self.failure_log.forget([key])
+            if unanswered:
                 self._retry_at = 0.0
-            self.failure_log.forget(keys)
             self.notify()
 
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:

@@ -82,13 +82,18 @@ class ClientPartition:
     """The service has the manager."""
     deferred: bool = False
     """Another client has the manager, or the service has no room for it: asked again later."""
-    stopping: bool = False
+    stopper: object | None = None
+    """The call that stops it: the last one that wants to.  No other asks for it, or forgets it."""
     topic_id: str = ""
     """The id that the topic of the newest had when it was submitted; empty if it is not known."""
     is_former: bool = False
     """The topic was recreated since: lower offsets are of the new one."""
     must_resend: bool = False
     """Kafka may not have the newest, though the service took it: the same is not a repetition."""
+
+    @property
+    def stopping(self) -> bool:
+        return self.stopper is not None
 
     @property
     def settled_version(self) -> int:
@@ -208,6 +213,9 @@ class Partitions:
         """True if the service may have its manager."""
         return self.instance is not None and not held.deferred
 
+    def is_stopping(self, key: ManagerKey) -> bool:
+        return self._held[key].stopping
+
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
     ) -> list[ManagerKey]:
@@ -217,18 +225,19 @@ class Partitions:
             return [key for key in keys if key in self._held]
         return [key for key in list(self._held) if group is None or key.group == group]
 
-    def add(self, key: ManagerKey) -> None:
+    def add(self, key: ManagerKey) -> ClientPartition:
         """Hold `key`; its manager will be asked for."""
-        if key not in self._held:
+        held = self._held.get(key)
+        if held is None:
             held = self._held[key] = ClientPartition(self.next_version())
             self._queue(key, held)
+        return held
 
-    def remove(self, keys: Iterable[ManagerKey], *, answered: bool = True) -> None:
-        """Forget `keys`; unless the service has `answered` their stop, it is asked to stop them."""
-        for key in keys:
-            held = self._held.pop(key, None)
-            if held is not None and not answered and self.may_exist(held):
-                self.pending_stops[key] = None
+    def remove(self, key: ManagerKey, *, answered: bool) -> None:
+        """Forget `key`; unless the service has `answered` its stop, it is asked to stop it."""
+        if not answered and self.may_exist(self._held[key]):
+            self.pending_stops[key] = None
+        del self._held[key]
 
     # What is to be sent
 
@@ -330,6 +339,9 @@ class Partitions:
             if held is None or item.version < held.since:
                 continue  # stopped, and maybe spawned, since
             error = refused.get(item.key)
+            if isinstance(error, ManagerStoppedError):  # a stop of ours has overtaken it
+                self.lost([item.key], held.stopper)
+                continue
             if error is not None:
                 if self._refused(item, held, error):
                     news.append((item.key, error))
@@ -389,13 +401,19 @@ class Partitions:
         for key, held in list(self._held.items()):
             self._forgotten(key, held)
 
-    def lost(self, keys: Iterable[ManagerKey]) -> None:
-        """The service has no managers for `keys`, though they were asked for: they are again."""
+    def lost(self, keys: Iterable[ManagerKey], stopper: object | None = None) -> list[ManagerKey]:
+        """The service has no managers for `keys`; return those that are asked for again.
+
+        If others than its `stopper` did that, a manager would outlive its stop.
+        """
+        again = []
         for key in keys:
             held = self._held.get(key)
-            if held is not None:
+            if held is not None and held.stopper is stopper:
                 held.renumber(self.next_version(), self.next_version())
                 self._forgotten(key, held)
+                again.append(key)
+        return again
 
     def _forgotten(self, key: ManagerKey, held: ClientPartition) -> None:
         held.sent = 0
@@ -404,16 +422,3 @@ class Partitions:
             held.refused = 0
         held.registered = held.deferred = False
         self._queue(key, held)
-
-    def stop(self, keys: Iterable[ManagerKey]) -> list[ManagerKey]:
-        """Take no more offsets for `keys`; return those that were not being stopped before."""
-        stopped = [key for key in keys if not self._held[key].stopping]
-        for key in stopped:
-            self._held[key].stopping = True
-        return stopped
-
-    def stop_all(self) -> list[ManagerKey]:
-        """Take no more offsets; return everything that is held."""
-        keys = self.keys()
-        self.stop(keys)
-        return keys

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from offsetmgr import OffsetClient
+from offsetmgr.client import wire
 from offsetmgr.client.core import Core
 from offsetmgr.client.transport import Unreachable
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, running
@@ -95,6 +97,24 @@ def test_a_close_releases_partitions_of_a_partly_refused_claim(service: Running)
         with OffsetClient(service.address, "late") as late, pytest.raises(ManagerExistsError):
             late.claim("g", [("t", 0), ("t", 1)])
         owner.claim("g", [("t", 1)])
+
+
+def test_an_offset_overtaken_by_a_stop(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that a restarted service gets before the offsets holds none of them back."""
+    ask, number = Core.ask, iter([0])
+
+    def overtaken(self: Core, path: str, *more: Any) -> object:
+        if path == wire.OFFSETS and next(number, None) is not None:
+            with self.lock:
+                version = self.partitions.next_version()
+            stop = wire.flush_body("g", [KEY.topic_partition], 60, version)
+            self.session.ask(wire.STOP, Deadline(60), dict, stop)
+        return ask(self, path, *more)
+
+    monkeypatch.setattr(Core, "ask", overtaken)
+    with OffsetClient(service.address, "etl") as client:
+        client.submit("g", {("t", 0): 1}, sync=True, timeout=60)
+        assert owner(service, KEY) == "etl"
 
 
 def test_a_new_manager_outlives_the_stop_of_its_predecessor(

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from offsetmgr.client import OffsetClient, offsets
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import WAIT_S, Fault
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr import FlushResult, OffsetManagerHandle
@@ -114,6 +115,55 @@ def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -
     assert stopped == [({KEY: OffsetAndMetadata(5)}, {})]
     closing.join(WAIT_S)
     assert closed == stopped
+
+
+def test_a_close_beside_an_answered_stop(service: ScriptedService, client: OffsetClient) -> None:
+    """A close ends, though the service no longer knows some of the managers that it waits for."""
+    other = ManagerKey("h", "orders", 3)
+    client.submit("g", {("orders", 3): 5})
+    client.submit("h", {("orders", 3): 6})
+    service.wait_for(lambda: {KEY, other} <= service.taken.keys())
+    answers = [threading.Event(), threading.Event()]
+    service.script("/v1/stop", *(Fault(hold=answer) for answer in answers))
+    closed: list[FlushResult] = []
+    stopping = threading.Thread(target=lambda: client.stop_managers(group="g"), daemon=True)
+    closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
+    stopping.start()
+    service.wait_for(lambda: KEY not in service.managers)
+    closing.start()
+    service.wait_for(lambda: other not in service.managers)
+    for answer, thread in zip(answers, (stopping, closing), strict=True):
+        answer.set()
+        thread.join(WAIT_S)
+    assert closed == [({KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}, {})]
+    assert not service.managers
+
+
+def test_a_close_beside_an_interrupted_stop(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later of two calls that stop a manager ends it, however the first one ends."""
+    client.submit("g", {("orders", 3): 5})
+    service.wait_for(lambda: KEY in service.taken)
+    answer = threading.Event()
+    service.script("/v1/stop", Fault(hold=answer))
+    closed: list[FlushResult] = []
+    closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
+    ask = client.core.ask
+
+    def interrupted(target: str, *more: Any) -> object:
+        if target == "/v1/stop" and not closing.is_alive():
+            closing.start()
+            until(lambda: client.closed)
+            raise KeyboardInterrupt
+        return ask(target, *more)
+
+    monkeypatch.setattr(client.core, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.stop_managers(timeout=600)
+    answer.set()
+    closing.join(WAIT_S)
+    assert closed == [({KEY: OffsetAndMetadata(5)}, {})]
 
 
 def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetClient) -> None:
