@@ -21,8 +21,10 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.retry_headers import MAX_TIME_MS
 from offsetmgr.spark.files import Files, check_location, open_files
 from offsetmgr.spark.progress import read_offsets
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 _VERSION: Final = "v1"
-_BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d+)')
+_BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,15})\b')
+_ID_CHARS: Final = 255
 _HINT: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
 
@@ -90,8 +93,8 @@ class Checkpoint:
         """
         text = self._metadata()
         try:
-            return str(json.loads(text)["id"])
-        except (ValueError, KeyError, TypeError):
+            return visible(str(json.loads(text)["id"]), _ID_CHARS)
+        except (ValueError, KeyError, TypeError, RecursionError):
             problem = f"has a metadata file that cannot be read ({text[:80]!r})"
             raise InvalidValueError("checkpoint", self.location, problem, _HINT) from None
 
@@ -275,7 +278,8 @@ def _lowest(positions: list[dict[TopicPartition, int]]) -> dict[TopicPartition, 
 
 def _batch_time(lines: list[str]) -> float | None:
     found = _BATCH_TIME.search("".join(lines))
-    return None if found is None else int(found[1]) / 1_000
+    at_ms = MAX_TIME_MS + 1 if found is None else int(found[1])
+    return at_ms / 1_000 if at_ms <= MAX_TIME_MS else None
 
 
 def _position(line: str) -> dict[TopicPartition, int]:

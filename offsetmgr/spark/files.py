@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import unquote
 
 from offsetmgr.config import masked_url
 from offsetmgr.errors import InvalidValueError
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_FILE: Final = re.compile(r"file:(//[^/]*)?")
+_NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class Files(Protocol):
@@ -41,18 +47,23 @@ class LocalFiles:
     def __init__(self, location: str) -> None:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
         self.location = location
-        self._root = Path(unquote(urlsplit(location).path) if _scheme(location) else location)
+        # As Hadoop, a "#" or "?" is of the name; so is a "%", unless only the decoded path exists.
+        path = Path(_FILE.sub("", location, count=1) if _scheme(location) else location)
+        is_encoded = "%" in location and _scheme(location) and not path.exists()
+        self._root = Path(unquote(str(path))) if is_encoded else path
 
     def read(self, name: str) -> str | None:
         try:
-            return (self._root / name).read_text()
-        except FileNotFoundError:
+            return (self._root / name).read_bytes().decode()
+        except _NO_FILE:
             return None
+        except UnicodeDecodeError as error:
+            raise OSError(f"{self.location}/{name} is damaged: {error}") from None
 
     def names(self, folder: str) -> list[str]:
         try:
             return [path.name for path in (self._root / folder).iterdir()]
-        except FileNotFoundError:
+        except _NO_FILE:
             return []
 
     def write(self, name: str, text: str) -> None:
@@ -99,7 +110,7 @@ class UrlFiles:
         with self._failing(name):
             try:
                 return bytes(self._system.cat_file(f"{self._root}/{name}")).decode()
-            except FileNotFoundError:
+            except _NO_FILE:
                 return None
 
     def names(self, folder: str) -> list[str]:
@@ -107,7 +118,7 @@ class UrlFiles:
             self._system.invalidate_cache()
             try:
                 paths = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)
-            except (FileNotFoundError, NotADirectoryError):
+            except _NO_FILE:
                 return []
             return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
@@ -190,11 +201,12 @@ def open_files(location: object, spark: SparkSession | None) -> Files:
 
 def check_location(location: object) -> str:
     """Return a path as given.  Raises InvalidValueError."""
-    if not isinstance(location, str) or not location:
+    if not isinstance(location, str) or not location or "\0" in location:
         hint = "give the query's checkpointLocation as text"
         raise InvalidValueError("checkpoint", location, "is not a path", hint)
     return location
 
 
 def _scheme(location: str) -> str:
-    return urlsplit(location).scheme if ":/" in location else ""
+    found = _SCHEME.match(location)
+    return "" if found is None else found[1].lower()

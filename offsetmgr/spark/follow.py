@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.config import masked_url
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import listed
+from offsetmgr.errors import OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Committer, Hints, Subscription
@@ -29,6 +29,7 @@ from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint, look
 from offsetmgr.spark.logs import foreign, read_logs
 from offsetmgr.spark.progress import Run, Snapshot
+from offsetmgr.text import error_text, visible
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -190,8 +191,9 @@ class Follower:
         try:
             if not self._closed:
                 task.look()
-        except Exception as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
-            text = str(error) or type(error).__name__
+        except BaseException as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
+            is_plain = isinstance(error, (OffsetManagerError, OSError))
+            text = visible(str(error) if is_plain else error_text(error))
             task.failed(text if task.location in text else f"failed: {text}")
         finally:
             task.begun_s = None
@@ -245,7 +247,9 @@ class _Task(ABC):
     def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
         self.follower = follower
         self.follow_name = follow_name
-        self.location = masked_url(location) if "://" in location else location
+        # For logs, pages and metrics, which an odd name must not spoil.
+        has_login = "://" in location and not location.startswith("file:")
+        self.location = visible(masked_url(location) if has_login else location)
         self.due_s = follower.now()
         self.begun_s: float | None = None
         """When the look began that is under way."""
@@ -315,17 +319,17 @@ class _Followed(_Task):
     def __init__(self, search: _Search, location: str, name: str) -> None:
         follower, follow = search.follower, search.follow
         super().__init__(follower, search.follow_name, location)
-        self.name = name
+        self.name = visible(name)
         self.listed_s = self.due_s
         self.state = FollowedCheckpoint(
             follow.interval_s, follow.keep_alive_s, self.due_s, follower.rng
         )
-        self._search, self._url = search, location
+        self._search, self._url, self._name = search, location, name
         self._checkpoint: Checkpoint | None = None
         self._subscription: Subscription | None = None
         self._run: Run | None = None
         self._foreign: dict[TopicPartition, str] = {}
-        self._view = FollowedQuery(search.follow_name, name, self.location)
+        self._view = FollowedQuery(search.follow_name, self.name, self.location)
 
     def look(self) -> None:
         state, follower = self.state, self.follower
@@ -378,7 +382,7 @@ class _Followed(_Task):
     def _opened(self) -> tuple[Subscription, Checkpoint]:
         if self._subscription is None or self._checkpoint is None:
             follower = self.follower
-            groups = self._search.follow.groups_of(self.name)
+            groups = self._search.follow.groups_of(self._name)
             self._checkpoint = Checkpoint(follower.count(open_files(self._url, None)))
             self._subscription = Subscription(follower.committer, groups, follower, _HINTS)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
 
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
 
 
@@ -102,7 +104,7 @@ def read_offsets(position: object) -> dict[TopicPartition, int]:
     """
     try:
         topics = json.loads(position) if isinstance(position, str) else position
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError("endOffset", position, f"is not JSON ({error})", _FIX) from None
     if topics is None:
         return {}
@@ -115,7 +117,7 @@ def read_offsets(position: object) -> dict[TopicPartition, int]:
             field = f"endOffset of {topic}"
             raise InvalidValueError(field, partitions, "is not a mapping of partitions", _FIX)
         for partition, offset in partitions.items():
-            number = int(partition) if partition.isdecimal() else partition
+            number = int(partition) if _NUMBER.fullmatch(str(partition)) else partition
             place = TopicPartition(topic, check_partition(number, "endOffset partition"))
             offsets[place] = check_offset(offset, f"{place} endOffset")
     return offsets

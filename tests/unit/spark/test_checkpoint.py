@@ -142,11 +142,26 @@ def test_a_batch_that_is_not_there(checkpoint: WrittenCheckpoint) -> None:
         checkpoint.files.ranges(7)
 
 
+@pytest.mark.parametrize("name", ["a", "a b", "a#b", "a?b", "a%20b"])
 @pytest.mark.parametrize("url", ["file://{}", "file:{}"])
-def test_a_file_url(checkpoint: WrittenCheckpoint, tmp_path: Path, url: str) -> None:
-    """Spark's own spelling of a path on this machine."""
+def test_a_file_url(tmp_path: Path, url: str, name: str) -> None:
+    """Spark's own spelling of a path on this machine: no part of a name is an option of the URL."""
+    for number, each in enumerate(("a", "a b", name)):
+        WrittenCheckpoint(tmp_path / each).batch(number, orders(1))
+    checkpoint = Checkpoint(url.format(tmp_path / name))
+    assert checkpoint.last_finished() == (2, {where(0): 1})
+
+
+def test_an_encoded_file_url(tmp_path: Path) -> None:
+    WrittenCheckpoint(tmp_path / "a b").batch(0, orders(1))
+    assert Checkpoint(f"file://{tmp_path}/a%20b").last_finished() == (0, {where(0): 1})
+
+
+@pytest.mark.parametrize("digits", [16, 5_000])
+def test_an_absurd_batch_time_is_unknown(checkpoint: WrittenCheckpoint, digits: int) -> None:
     checkpoint.batch(0, orders(1))
-    assert Checkpoint(url.format(tmp_path)).last_finished() == (0, {where(0): 1})
+    checkpoint.write("offsets/0", f'v1\n{{"batchTimestampMs":{"9" * digits}}}\n{{}}')
+    assert checkpoint.files.timed_batch(0)[1] is None
 
 
 def test_a_checkpoint_elsewhere_needs_the_session() -> None:

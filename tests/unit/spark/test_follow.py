@@ -7,6 +7,7 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from actors import ActorSystem
@@ -74,6 +75,27 @@ def test_many_checkpoints_are_named_by_the_star(
         rows = {each.name: each for each in follower.queries()}
     assert (rows["a"].batch_id, rows["a"].problem, rows["a"].groups) == (3, None, ("etl-a",))
     assert "no file named metadata" in str(rows["notes"].problem)
+
+
+def test_an_odd_checkpoint_is_one_bad_row(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
+    """Names and files of any bytes: the others are committed, and all rows can be shown."""
+    for name in ("new\nline", os.fsdecode(b"\xff"), "long" * 63):
+        WrittenCheckpoint(tmp_path / name).batch(0, orders(5))
+    for name, data in (("bytes", b"\xff"), ("deep", b"[" * 100_000), ("list", b"[]")):
+        WrittenCheckpoint(tmp_path / name).batch(0, orders(5))
+        (tmp_path / name / "metadata").write_bytes(data)
+    (tmp_path / "file").write_text("")
+    good = WrittenCheckpoint(tmp_path / "good").batch
+    good(3, orders(30))
+    (tmp_path / "good" / "offsets" / "9").mkdir()
+    (tmp_path / "good" / "metadata").write_text(r'{"id":"\ud800"}')
+    with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl-good"), 30)
+        eventually(lambda: sum(each.problem is not None for each in follower.queries()), 7)
+        rows = follower.queries()
+    assert [each.name for each in rows if each.problem is None] == ["good"]
+    assert msgspec.json.encode([(each.name, each.location, each.query_id) for each in rows])
+    assert all(str(each.problem).isprintable() for each in rows)
 
 
 def test_a_new_checkpoint_takes_the_group_back(
