@@ -33,6 +33,7 @@ from offsetmgr.types import (
     Uncommitted,
     check_callable,
     check_group,
+    check_timeout,
     check_topic,
 )
 from offsetmgr.workers import Worker
@@ -176,6 +177,7 @@ class OffsetCommits:
         offsets of the other queries are submitted.  Works after ``detach``, too.  Raises
         InvalidValueError if the groups have no such query.
         """
+        check_timeout(timeout)
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
         if not getattr(query, "isActive", True):
             self._subscription.end(Run.of(query))
@@ -193,6 +195,7 @@ class OffsetCommits:
         Waits up to ``timeout`` seconds.  What is not committed by then is logged, with the command
         that commits it later, and still sent while the client is open.
         """
+        check_timeout(timeout)
         if self._detached:
             return
         self._detached = True

@@ -6,9 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.streams.messages import Record, encode_key, header_list
+from offsetmgr.streams.messages import Record, decode_key, encode_key, header_list
 from offsetmgr.text import shown
-from offsetmgr.types import check_topic
+from offsetmgr.types import check_timeout, check_topic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -25,12 +25,21 @@ class EmitterClosedError(OffsetManagerError):
 
     code = "emitter_closed"
 
+    @classmethod
+    def of(cls, record: Record) -> EmitterClosedError:
+        key = shown(decode_key(record.key))
+        text = f"the emitter of {record.topic} is finished, so key {key} was not written"
+        return cls(f"{text}: emit before finish()")
+
 
 class Writer(Protocol):
     """Writes records for an emitter."""
 
     def write(self, record: Record) -> Future[Written]:
-        """Return where the record is, once it is written; waits only where too many are not."""
+        """Return where the record is, once it is written; waits only where too many are not.
+
+        Raises EmitterClosedError after ``close``.
+        """
 
     def close(self) -> None:
         """Wait until all records are written or refused, and end."""
@@ -47,7 +56,7 @@ class Emitter:
         self._writer = writer
         self._codec = codec
         self._default_headers = dict(default_headers or {})
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._finished = False
         self._error: BaseException | None = None
 
@@ -59,15 +68,8 @@ class Emitter:
         """
         data = None if value is None else self._codec.encode(value)
         every = header_list({**self._default_headers, **(headers or {})})
-        record = Record(self.topic, encode_key(key), data, every)
-        with self._lock:
-            if self._finished:
-                raise EmitterClosedError(
-                    f"the emitter of {self.topic} is finished, so key {shown(key)} was not "
-                    "written: emit before finish()"
-                )
-            outcome = self._writer.write(record)
-            outcome.add_done_callback(self._done)
+        outcome = self._writer.write(Record(self.topic, encode_key(key), data, every))
+        outcome.add_done_callback(self._done)
         return outcome
 
     def emit_sync(
@@ -78,7 +80,9 @@ class Emitter:
         Raises as ``emit``, KafkaRequestError where Kafka refuses it, and TimeoutError after
         ``timeout`` seconds; it may be written all the same.
         """
-        return self.emit(key, value, headers).result(timeout)
+        wait_s = check_timeout(timeout, forever=True)
+        outcome = self.emit(key, value, headers)
+        return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
 
     def finish(self) -> None:
         """Wait until all messages are written or refused, and end; twice is harmless.

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.errors import GraphError
-from offsetmgr.types import check_group, check_topic
+from offsetmgr.text import shown
+from offsetmgr.types import check_callable, check_group, check_topic
 
 if TYPE_CHECKING:
     from offsetmgr.streams.codecs import Codec
@@ -42,6 +43,14 @@ class Edge:
     """A Codec; None of a visitor."""
     callback: Any = None
     """A Callback; None where nothing is called."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError."""
+        if self.kind in {"input", "loop", "visitor"}:
+            check_callable(self.callback, f"callback of {self.kind} {shown(self.topic)}")
+        name: object = self.topic
+        if self.kind == "visitor" and not (isinstance(name, str) and name.isprintable()):
+            raise InvalidValueError("visitor", name, "is not a name", "give printable text")
 
     def __str__(self) -> str:
         codec = "" if self.codec is None else f"/{type(self.codec).__name__}"
@@ -164,24 +173,27 @@ def define_group(
 ) -> GroupGraph:
     """Return the graph of ``group``; its loop and table are ``<group>-loop`` and ``<group>-table``.
 
-    Raises InvalidValueError for a bad name, or if a topic is an input twice.
+    Raises InvalidValueError for a bad name, or if a topic is an input, or a name a visitor, twice.
     """
     check_group(group)
     table = group_table(group, table_suffix)
     loop = loop_topic(group, loop_suffix)
+    if table == loop:
+        fix = "give table and loop topics of their own"
+        raise InvalidValueError("loop_suffix", loop_suffix, "is that of the table", fix)
     flat: list[Any] = []
-    consumed: set[str] = set()
+    named: set[tuple[str, str]] = set()
     for edge in edges:
-        flat.extend([edge] if isinstance(edge, Edge) else edge)
+        flat.extend(edge if isinstance(edge, Iterable) else [edge])
     for number, edge in enumerate(flat):
         if not isinstance(edge, Edge):
             fix = "give what input(), persist() and their like return"
             raise InvalidValueError("edge", edge, "is none", fix)
-        if edge.kind == "input":
-            if edge.topic in consumed:
-                fix = "give it one callback"
-                raise InvalidValueError("input", edge.topic, "is consumed twice", fix)
-            consumed.add(edge.topic)
+        if edge.kind in {"input", "visitor"}:
+            if (edge.kind, edge.topic) in named:
+                problem = "is consumed twice" if edge.kind == "input" else "is defined twice"
+                raise InvalidValueError(edge.kind, edge.topic, problem, "give it one callback")
+            named.add((edge.kind, edge.topic))
         elif edge.kind == "loop":
             flat[number] = replace(edge, topic=check_topic(loop, "group's loop topic"))
         elif edge.kind == "persist":

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import Future
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.config import checked_config
-from offsetmgr.kafka.producer import MessageProducer
-from offsetmgr.streams.emitter import Emitter
+from offsetmgr.kafka.producer import POLL_S, MessageProducer
+from offsetmgr.logs import SafeLogger
+from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +23,11 @@ if TYPE_CHECKING:
 
 PARTITIONER: Final = "fnv1a"
 """librdkafka's name of the hash in ``hashing.py``."""
+
+_QUEUE_FULL: Final = "_QUEUE_FULL"
+_numbers: Final = count()
+
+log = SafeLogger("offsetmgr.streams")
 
 
 def kafka_emitter(
@@ -31,7 +40,8 @@ def kafka_emitter(
     """Return an emitter of ``topic``; ``config`` is the bootstrap servers or librdkafka's settings.
 
     It waits in ``emit`` while librdkafka's queue is full, and is idempotent unless ``config`` says
-    otherwise.  Raises InvalidValueError where librdkafka does not take a setting.
+    otherwise.  In a callback of a message, which makes room only after its end, a full queue is an
+    error of the message.  Raises InvalidValueError where librdkafka does not take a setting.
     """
     return Emitter(KafkaWriter(config), topic, codec, default_headers)
 
@@ -45,22 +55,46 @@ class KafkaWriter:
         if settings.setdefault("partitioner", PARTITIONER) != PARTITIONER:
             fix = f"remove it: rows are found by {PARTITIONER} alone"
             raise InvalidValueError("partitioner", settings["partitioner"], "cannot be set", fix)
-        self._producer = MessageProducer(settings, name="emitter")
+        self._thread_name = f"emitter-{next(_numbers)}"
+        self._producer = MessageProducer(settings, name=self._thread_name)
+        self._lock = threading.Lock()
+        """Held for no wait: a callback of a message may write another one."""
+        self._closed = False
 
     def write(self, record: Record) -> Future[Written]:
-        """Return where the record is, once Kafka has it; waits while the queue is full."""
+        """Return where the record is, once Kafka has it; waits while the queue is full.
+
+        Raises EmitterClosedError after ``close``.
+        """
         outcome: Future[Written] = Future()
+        outcome.set_running_or_notify_cancel()  # as nobody can cancel it
+        waits = threading.current_thread().name != self._thread_name
+        is_full = True
 
         def done(answer: Written | KafkaRequestError) -> None:
-            if isinstance(answer, KafkaRequestError):
-                outcome.set_exception(answer)
+            nonlocal is_full
+            # Callbacks of the user's may exit, which would end the producer's thread.
+            failed = "a callback of a message failed"
+            if not isinstance(answer, KafkaRequestError):
+                log.guard(failed, outcome.set_result, answer)
+            elif waits and answer.code == _QUEUE_FULL:
+                is_full = True
             else:
-                outcome.set_result(answer)
+                log.guard(failed, outcome.set_exception, answer)
 
-        self._producer.send(
-            record.topic, record.value, record.key, done, headers=record.headers, wait=True
-        )
+        while is_full:
+            is_full = False
+            with self._lock:
+                if self._closed:
+                    raise EmitterClosedError.of(record)
+                self._producer.send(
+                    record.topic, record.value, record.key, done, headers=record.headers
+                )
+            if is_full:
+                time.sleep(POLL_S)
         return outcome
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
         self._producer.close()

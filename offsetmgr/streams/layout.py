@@ -8,6 +8,7 @@ positions of added topics into Spark's files and takes those of removed topics o
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -43,6 +44,7 @@ _FOLDER: Final = "offsetmgr"
 _EDIT: Final = f"{_FOLDER}/edit.json"
 """Texts of files that are being written: the next start finishes what a killed one began."""
 _NAME: Final = "layout-"
+_LAYOUT: Final = re.compile(rf"{_NAME}\d{{6,}}")
 _VERSION: Final = "v1"
 _START_VERSION: Final = "\0v1"
 
@@ -134,7 +136,7 @@ class LayoutFiles:
     def __init__(self, files: Checkpoint) -> None:
         self._files = files
         edit = files.read(_EDIT)
-        if edit is not None:
+        if edit:  # empty after a crash of the file system, before anything else was written
             self._write(json.loads(edit))
 
     @property
@@ -220,7 +222,7 @@ class LayoutFiles:
         return None
 
     def _names(self) -> list[str]:
-        return [name for name in self._files.names(_FOLDER) if name.startswith(_NAME)]
+        return [name for name in self._files.names(_FOLDER) if _LAYOUT.fullmatch(name)]
 
     def _next_name(self) -> str:
         numbers = [int(name.removeprefix(_NAME)) for name in self._names()]

@@ -64,6 +64,8 @@ def encode_key(key: str) -> bytes:
 
 def header_list(headers: Headers) -> HeaderList:
     """Return headers as Kafka keeps them.  Raises InvalidValueError."""
+    if not isinstance(headers, Mapping):
+        raise InvalidValueError("headers", headers, "is not a mapping", "give names and bytes")
     for name, value in headers.items():
         try:
             name.encode()

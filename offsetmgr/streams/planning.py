@@ -17,7 +17,7 @@ from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES
 from offsetmgr.streams.query import Query, restore_table
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
-from offsetmgr.types import TopicPartition, check_topic
+from offsetmgr.types import TopicPartition, check_moment, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -91,8 +91,11 @@ class ProcessorSettings:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
-        timed = isinstance(self.missing, datetime) and self.missing.tzinfo is not None
-        if not timed and self.missing not in ("earliest", "latest", "error"):
+        for name in ("trigger_interval_s", "defer_timeout_s"):
+            check_timeout(getattr(self, name), name)
+        if isinstance(self.missing, datetime):
+            check_moment(self.missing, "missing")
+        elif self.missing not in ("earliest", "latest", "error"):
             fix = "give 'earliest', 'latest', 'error' or a datetime with a time zone"
             raise InvalidValueError("missing", self.missing, "is unknown", fix)
         if self.dead_letters is not None:

@@ -27,6 +27,7 @@ from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
 from offsetmgr.streams.visits import request_visit
+from offsetmgr.types import check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +86,10 @@ class Processor:
             if table not in graph.lookups:
                 fix = "add lookup() with it to the group"
                 raise InvalidValueError("lookup_views", table, "is not a lookup table", fix)
+        letters = self.settings.dead_letters
+        if letters in {*streams_of(graph), graph.table_topic, *graph.joins, *graph.lookups}:
+            fix = "give a topic that the group does not read"
+            raise InvalidValueError("dead_letters", letters, "is read by the group", fix)
         if not hasattr(spark, "_jvm"):
             fix = "give a session of the driver's own Spark"
             raise InvalidValueError("spark", spark, "is a session of Spark Connect", fix)
@@ -175,6 +180,7 @@ class Processor:
 
         A batch under way is ended, and processed again by the next start.
         """
+        check_timeout(timeout)
         query, commits = self._query, self._commits
         if query is not None:
             query.stop()

@@ -33,13 +33,15 @@ class RowIterator:
         self._start = start
         self._end = end
         self._rows = storage.items(start, end)
+        self.last_key = b""
+        """Of the last row, also of one that cannot be decoded."""
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> tuple[str, Any]:
-        key, value = next(self._rows)
-        return decode_key(key), self._decode(value)
+        self.last_key, value = next(self._rows)
+        return decode_key(self.last_key), self._decode(value)
 
     def seek(self, key: str) -> None:
         """Go on with the first row from ``key`` on, within the range of this iterator."""

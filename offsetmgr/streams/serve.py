@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 import msgspec
 import uvloop
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.http.answers import json_response, page_of
+from offsetmgr.http.answers import encode, json_response, page_of
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens, bearer_token, unauthorized
 from offsetmgr.http.front import Front
@@ -22,21 +23,26 @@ from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key
+from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 
+    from offsetmgr.streams.rows import RowIterator
     from offsetmgr.streams.view import View
 
 MOST_ROWS: Final = 10_000
 """Of one answer."""
 DEFAULT_ROWS: Final = 1_000
 _KEYS: Final = b"/v1/keys/"
+_BYTES: Final = "surrogateescape"
+"""Queries hold any bytes, as keys do."""
+_DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _ROWS_QUERY: Final = {"prefix", "start", "limit", "count"}
 
 
@@ -85,18 +91,14 @@ class ViewApp:
             if raw.startswith(_KEYS):
                 return self._key(unquote_to_bytes(raw[len(_KEYS) :]))
             if path == "/v1/rows":
-                return self._rows(request.query_params)
+                text = request.scope["query_string"].decode("latin-1")
+                given = parse_qsl(text, keep_blank_values=True, errors=_BYTES)
+                return self._rows(dict(given))
             if path == "/v1/status":
                 return json_response(status_report(self.view))
         except ViewError as error:
             status = HTTPStatus.SERVICE_UNAVAILABLE
             raise HttpStatusError(status, error.code, str(error)) from None
-        except InvalidValueError:
-            raise
-        except (msgspec.MsgspecError, ValueError) as error:
-            text = f"a row cannot be decoded ({error}): serve the view with the codec of the table"
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            raise HttpStatusError(status, "undecodable", text) from None
         text = f"there is no {path}; give /v1/keys/KEY, /v1/rows or /v1/status"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
@@ -112,13 +114,20 @@ class ViewApp:
 
     def _key(self, raw: bytes) -> Response:
         key = decode_key(raw)
-        value = self.view.get(key)
+        try:
+            value = self.view.get(key)
+            encoded = msgspec.Raw(encode(whole(value)))
+        except ViewError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- codecs raise anything
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise HttpStatusError(status, "undecodable", _undecodable(error)) from None
         if value is None:
             text = f"there is no row of key {_shown_key(key)!r}"
             raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
-        return json_response({"key": _shown_key(key), "value": whole(value)})
+        return json_response({"key": _shown_key(key), "value": encoded})
 
-    def _rows(self, query: Mapping[str, str]) -> Response:
+    def _rows(self, query: dict[str, str]) -> Response:
         unknown = sorted(set(query) - _ROWS_QUERY)
         if unknown:
             fix = "give prefix, start, limit or count"
@@ -126,10 +135,12 @@ class ViewApp:
         start, end = _range(query)
         number = _count(query.get("count"))
         found = self.view.between(start, end)
-        rows, after = page_of(
-            ({"key": _shown_key(key), "value": whole(value)} for key, value in found), number
-        )
-        return json_response({"rows": rows, "next": None if after is None else after["key"]})
+        rows, after = page_of(_encoded_rows(found), number)
+        if after is None:
+            return json_response({"rows": rows, "next": None, "next_url": None})
+        further = urlencode({**query, "start": found.last_key}, errors=_BYTES)
+        url = f"/v1/rows?{further}"
+        return json_response({"rows": rows, "next": after["key"], "next_url": url})
 
 
 def serve(app: ViewApp, sock: socket.socket) -> None:
@@ -155,6 +166,27 @@ def status_report(view: View) -> dict[str, Any]:
     return {**stats._asdict(), "state": stats.state.name.lower(), "partitions": partitions}
 
 
+def _encoded_rows(found: RowIterator) -> Iterator[dict[str, Any]]:
+    """Yield rows for JSON; one that cannot be decoded has an error instead of a value."""
+    while True:
+        row: dict[str, Any]
+        try:
+            _, value = next(found)
+            row = {"value": msgspec.Raw(encode(whole(value)))}
+        except StopIteration:
+            return
+        except ViewError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- codecs raise anything
+            row = {"value": None, "error": _undecodable(error)}
+        yield {"key": _shown_key(decode_key(found.last_key)), **row}
+
+
+def _undecodable(error: Exception) -> str:
+    text = f"a row cannot be decoded ({error_text(error)})"
+    return f"{text}: serve the view with the codec of the table"
+
+
 def _range(query: Mapping[str, str]) -> tuple[bytes, bytes | None]:
     """Return the first key, and the one after the last; ``prefix`` goes with ``start`` alone."""
     start, prefix = encode_key(query.get("start", "")), encode_key(query.get("prefix", ""))
@@ -169,7 +201,7 @@ def _range(query: Mapping[str, str]) -> tuple[bytes, bytes | None]:
 def _count(text: str | None) -> int:
     if text is None:
         return DEFAULT_ROWS
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_ROWS):
+    if not (_DIGITS.fullmatch(text) and 1 <= int(text) <= MOST_ROWS):
         raise InvalidValueError("count", text, "is not possible", f"give 1 to {MOST_ROWS}")
     return int(text)
 

@@ -41,10 +41,11 @@ def spark_options(kafka: Mapping[str, object], options: Mapping[str, str]) -> di
     Of two that are the same, that of ``options`` counts.  Raises InvalidValueError for a setting of
     security that Java's clients do not have, unless ``options`` have ``kafka.security.protocol``.
     """
+    own = {name: _text(value) for name, value in options.items()}
     java = {name: str(kafka[name]) for name in _SAME if name in kafka}
     if "kafka.security.protocol" not in options:
         java |= _trust(kafka) | _login(kafka)
-    return {f"kafka.{name}": value for name, value in java.items()} | dict(options)
+    return {f"kafka.{name}": value for name, value in java.items()} | own
 
 
 def _trust(kafka: Mapping[str, object]) -> dict[str, str]:
@@ -54,7 +55,7 @@ def _trust(kafka: Mapping[str, object]) -> dict[str, str]:
     for name, (location, text) in _TEXTS.items():
         path = str(kafka.get(location) or "")
         if path and path != "probe":
-            java[name] = Path(path).read_text()
+            java[name] = _read(location, path)
         elif text in kafka:
             java[name] = str(kafka[text])
     if _OLD_KEY in java.get("ssl.keystore.key", ""):
@@ -82,6 +83,19 @@ def _login(kafka: Mapping[str, object]) -> dict[str, str]:
     user, password = (_quoted(kafka.get(f"sasl.{name}", "")) for name in ("username", "password"))
     jaas = f"{module} required username={user} password={password};"
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+def _read(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        fix = f"give a file in PEM ({error})"
+        raise InvalidValueError(name, path, "cannot be read as text", fix) from None
+
+
+def _text(value: object) -> str:
+    """Return an option as PySpark sends it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _quoted(value: object) -> str:

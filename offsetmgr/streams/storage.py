@@ -156,12 +156,14 @@ class LmdbReader(_Notes):
             if unnamed is not None and end != b"":
                 yield b"", unnamed
             cursor = txn.cursor()
-            if not (cursor.set_range(start) if start else cursor.first()):
+            # The first key behind a longer one than lmdb takes is behind its beginning, too.
+            if not (cursor.set_range(start[:MAX_KEY_BYTES]) if start else cursor.first()):
                 return
             for key, value in cursor:
                 if end is not None and key >= end:
                     return
-                yield key, value
+                if key >= start:
+                    yield key, value
 
     def _meta_value(self, name: bytes) -> bytes | None:
         with self._env.begin(self._meta) as txn:

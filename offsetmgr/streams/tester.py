@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.context import Tables
-from offsetmgr.streams.emitter import Emitter
+from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, update_rows
 from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.memory import MemoryStorage
@@ -399,8 +399,11 @@ class _TesterWriter:
     def __init__(self, topics: MemoryTopics, catch_up: Callable[[], None]) -> None:
         self._topics = topics
         self._catch_up = catch_up
+        self._closed = False
 
     def write(self, record: Record) -> Future[Written]:
+        if self._closed:
+            raise EmitterClosedError.of(record)
         outcome: Future[Written] = Future()
         try:
             outcome.set_result(Written(0, self._topics.write(record)))
@@ -410,4 +413,4 @@ class _TesterWriter:
         return outcome
 
     def close(self) -> None:
-        """Nothing is left."""
+        self._closed = True

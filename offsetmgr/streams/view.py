@@ -16,7 +16,7 @@ from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.table_reader import TableReader
 from offsetmgr.text import error_text
-from offsetmgr.types import check_topic
+from offsetmgr.types import check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,6 +133,7 @@ class View(TableRows):
 
     def stop(self, timeout: float = _STOP_S) -> None:
         """End reading and close the store; harmless when repeated."""
+        check_timeout(timeout)
         reader, self._reader = self._reader, None
         if reader is not None:
             self._readable = False
@@ -143,9 +144,10 @@ class View(TableRows):
 
         Raises ViewError where the view has failed, OffsetTimeoutError.
         """
+        wait_s = check_timeout(timeout)
         with self._changed:
             self._changed.wait_for(
-                lambda: self._state is ViewState.RUNNING or self._error is not None, timeout
+                lambda: self._state is ViewState.RUNNING or self._error is not None, wait_s
             )
             if self._error is not None:
                 self._refuse()

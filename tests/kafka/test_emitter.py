@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from confluent_kafka import Consumer
@@ -13,6 +13,9 @@ from offsetmgr.streams.hashing import partition_of
 from offsetmgr.streams.kafka import kafka_emitter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from offsetmgr.answers import Written
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
@@ -49,6 +52,27 @@ def test_messages_arrive_where_views_look_for_them(
     assert read[b""] == (None, {"app": b"mine", "more": None})
     with pytest.raises(EmitterClosedError):
         emitter.emit("late", 1)
+
+
+def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
+    """It runs in the producer's thread, which has to go on and make room in a full queue."""
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
+    emitter = kafka_emitter({**away, "queue.buffering.max.messages": 3}, "topic", codecs.String())
+    again: list[Future[Written]] = []
+
+    def retry(promise: Future[Written]) -> NoReturn:
+        assert not promise.cancel()
+        if len(again) < 20:
+            again.append(emitter.emit("key", "again"))
+        raise SystemExit
+
+    for _ in range(20):
+        emitter.emit("key", "value").add_done_callback(retry)
+    with pytest.raises(KafkaRequestError, match="write to topic: "):
+        emitter.finish()
+    assert all(promise.exception(0) for promise in again)
+    with pytest.raises(EmitterClosedError, match="topic is finished, so key 'late'"):
+        emitter.emit("late", "value")
 
 
 def test_an_unwritten_message_is_reported() -> None:

@@ -7,6 +7,7 @@ import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -381,6 +382,17 @@ def test_a_flush_names_offsets_refused_by_the_client(*, active: bool) -> None:
     left = result.uncommitted[ManagerKey("etl", *PLACE)]
     assert left.offset.offset == 50
     assert isinstance(left.error, ManagerStoppedError)
+
+
+@pytest.mark.parametrize("timeout", [None, "5", -1, nan, inf])
+def test_a_wrong_timeout_is_refused_before_anything_is_done(
+    session: Session, commits: OffsetCommits, client: OffsetClient, timeout: Any
+) -> None:
+    for wait in (commits.detach, partial(commits.release, "q")):
+        with pytest.raises(InvalidValueError, match="^timeout "):
+            wait(timeout=timeout)
+    session.report(50)
+    eventually(lambda: at(client), 50)
 
 
 @pytest.mark.parametrize("query", [5, None, "unknown"])

@@ -77,6 +77,14 @@ def test_topics_are_consumed_once() -> None:
         define_group("group", [5])  # type: ignore[list-item]
     with pytest.raises(InvalidValueError, match="group's table topic 'a b-table'"):
         define_group("a b", persist(C))
+    with pytest.raises(InvalidValueError, match="visitor 'v' is defined twice"):
+        define_group("group", persist(C), visitor("v", called), visitor("v", called))
+    with pytest.raises(InvalidValueError, match=r"visitor '\\ud800' is not a name"):
+        visitor("\ud800", called)
+    with pytest.raises(InvalidValueError, match="callback of input 'a' None cannot be called"):
+        input("a", C, None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="loop_suffix '-x' is that of the table"):
+        define_group("group", persist(C), loop_suffix="-x", table_suffix="-x")
 
 
 def test_getters() -> None:

@@ -308,8 +308,10 @@ def test_another_program_or_other_buckets_are_refused(folder: Folder) -> None:
 
 
 def test_a_start_that_was_killed_while_it_edited_is_finished(folder: Folder) -> None:
-    """The next start writes all that it had begun; a torn layout does not count."""
+    """The next start writes all that it had begun; a torn or strange file does not count."""
     folder.begin(start(CLICKS, TABLE, topics={"g-table": topic((0, 0))}), ONLY)
+    folder.files.write("offsetmgr/layout-copy", "of a person")
+    folder.files.write("offsetmgr/edit.json", "")
     edit = {"offsets/0": "v1\n{}\n{}\n{}", "offsetmgr/layout-000002": "torn"}
     folder.files.write("offsetmgr/edit.json", json.dumps(edit))
     LayoutFiles(folder.files)

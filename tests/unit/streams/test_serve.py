@@ -83,6 +83,38 @@ def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
     assert found == sizes
 
 
+def test_an_undecodable_row_is_one_bad_row() -> None:
+    """The rows beside it are answered, whatever the codec raises, and whatever it returns."""
+    storage = MemoryStorage()
+    storage.apply({b"a": b"1", b"deep": b"[" * 100_000, b"text": b"hello", b"z": b"2"}, {})
+    rows = ask(app_of(TableRows(storage, codecs.Json())), "/v1/rows").json()["rows"]
+    assert [(row["key"], row["value"]) for row in rows if "error" not in row] == [
+        ("a", 1),
+        ("z", 2),
+    ]
+    assert [row["key"] for row in rows if "cannot be decoded" in row.get("error", "")] == [
+        "deep",
+        "text",
+    ]
+    assert ask(app_of(TableRows(storage, codecs.Json())), "/v1/keys/deep").status_code == 500
+
+
+def test_pages_go_on_behind_keys_that_are_not_utf_8() -> None:
+    """The link to the next page has their bytes; its text has not."""
+    storage = MemoryStorage()
+    keys = [b"a", b"\x80a", b"\x80b", b"\xef\xbf\xbd", b"\xff", b"\xff\x01", b"\xff\xff"]
+    storage.apply(dict.fromkeys(keys, b"1"), {})
+    app = app_of(TableRows(storage, codecs.Json()))
+    page = ask(app, "/v1/rows?count=1&limit=%FF%FF").json()
+    found = page["rows"]
+    while page["next_url"] is not None:
+        page = ask(app, page["next_url"]).json()
+        found += page["rows"]
+    assert len(found) == len(keys) - 1
+    assert len(ask(app, "/v1/rows?prefix=%FF").json()["rows"]) == 3
+    assert ask(app, f"/v1/rows?count={'9' * 5_000}").status_code == 400
+
+
 def test_a_view_with_tokens_refuses_requests_without_one(tmp_path: Path) -> None:
     """Every path, also one that is not there; a changed file counts at the next second."""
     file = tmp_path / "tokens"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.planning import ProcessorSettings
 from offsetmgr.streams.spark_options import spark_options
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         "ssl.endpoint.identification.algorithm": "none",
         "fetch.wait.max.ms": 5,
     }
-    options = spark_options(kafka, {"kafka.linger.ms": "5", "failOnDataLoss": "false"})
+    given: dict[str, Any] = {"kafka.linger.ms": 5, "failOnDataLoss": False}
+    options = spark_options(kafka, given)
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     assert options == {
         "kafka.bootstrap.servers": "one:1,two:2",
@@ -45,6 +49,33 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         "kafka.linger.ms": "5",
         "failOnDataLoss": "false",
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trigger_interval_s", nan),
+        ("defer_timeout_s", -1),
+        ("defer_timeout_s", None),
+        # Kafka takes this one for the end of the log.
+        ("missing", datetime.fromtimestamp(-0.001, timezone.utc)),
+        ("missing", datetime(2026, 1, 1)),  # noqa: DTZ001 -- without a time zone
+        ("buckets", True),
+    ],
+)
+def test_settings_of_a_processor_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(InvalidValueError, match=rf"^{name} "):
+        ProcessorSettings(**{name: value})
+
+
+@pytest.mark.parametrize("content", [None, b"\x30\x82\xff"], ids=["folder", "DER"])
+def test_a_certificate_that_is_not_text_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    """A missing file, a folder, and another format."""
+    path = tmp_path if content is None else tmp_path / "ca.der"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidValueError, match=r"ssl.ca.location .* give a file in PEM"):
+        spark_options({"ssl.ca.location": str(path)}, {})
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,14 @@ def test_rows_are_read_in_the_order_of_their_keys(store: Storage) -> None:
     assert list(store.items(b"", None)) == sorted(rows.items())
     assert [key for key, _ in store.items(b"", b"b")] == [b"", b"a", b"ab"]
     assert [key for key, _ in store.items(b"aa", b"c")] == [b"ab", b"b"]
+    for longer, first in ((b"aa" * 300, b"ab"), (b"ab" * 300, b"b")):
+        assert next(store.items(longer, None))[0] == first
     assert (store.get(b""), store.get(b"ab"), store.get(b"none")) == (b"", b"AB", None)
     store.apply({b"": None, b"ab": None, b"none": None, b"a": b"2"}, {1: 3})
     assert [store.get(key) for key in (b"", b"ab", b"a")] == [None, None, b"2"]
     assert [store.offset(partition) for partition in range(3)] == [7, 3, None]
+    store.apply({b"k" * 511: b"1"}, {})
+    assert not list(store.items(b"k" * 512, b"l"))
 
 
 @pytest.mark.parametrize("kind", [LmdbStorage, RocksStorage])
