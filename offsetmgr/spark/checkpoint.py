@@ -21,7 +21,6 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.retry_headers import MAX_TIME_MS
 from offsetmgr.spark.files import Files, check_location, open_files
 from offsetmgr.spark.progress import read_offsets
 from offsetmgr.text import visible
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 _VERSION: Final = "v1"
-_BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,15})\b')
+_BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,14})\b')
+"""Up to the year 5138; a later one is as good as none."""
 _ID_CHARS: Final = 255
 _HINT: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
@@ -278,8 +278,7 @@ def _lowest(positions: list[dict[TopicPartition, int]]) -> dict[TopicPartition, 
 
 def _batch_time(lines: list[str]) -> float | None:
     found = _BATCH_TIME.search("".join(lines))
-    at_ms = MAX_TIME_MS + 1 if found is None else int(found[1])
-    return at_ms / 1_000 if at_ms <= MAX_TIME_MS else None
+    return None if found is None else int(found[1]) / 1_000
 
 
 def _position(line: str) -> dict[TopicPartition, int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
-from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.errors import TopicsError, ViewError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
 
@@ -51,11 +50,14 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
 def _live_store(path: str, topic: str) -> LmdbReader | None:
     """Return the store of a view that runs, once it has read its table; None where none runs."""
     with _lock:
-        if path not in _stores:
-            if not (Path(path) / "data.mdb").exists():
-                return None
-            _stores[path] = LmdbReader(path)
-        store = _stores[path]
+        store = _stores.get(path)
+        if store is not None and store.deleted:
+            _stores.pop(path).close()
+            store = None
+        try:
+            store = _stores[path] = store or LmdbReader(path)
+        except ViewError:  # of a view that has not started
+            return None
     if store.topic != topic:
         text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"
         raise TopicsError(f"{text}: correct lookup_views")

@@ -118,6 +118,7 @@ class LmdbReader(_Notes):
         self.path = Path(path)
         if not (self.path / "data.mdb").exists():
             raise ViewError(f"there is no view's store at {self.path}: start a view with this path")
+        self._file = self._file_now()
         self._open(readonly=True)
 
     @property
@@ -133,12 +134,19 @@ class LmdbReader(_Notes):
     @property
     def live(self) -> bool:
         """True if a view has the store open, so that its rows follow the topic."""
-        with (self.path / "view.lock").open("rb") as lock:
-            try:
+        try:
+            with (self.path / "view.lock").open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+        except BlockingIOError:
+            return not self.deleted
+        except FileNotFoundError:
+            return False
         return False
+
+    @property
+    def deleted(self) -> bool:
+        """True if the store was deleted; what has replaced it takes a new reader."""
+        return self._file_now() != self._file
 
     def close(self) -> None:
         self._env.close()
@@ -168,6 +176,13 @@ class LmdbReader(_Notes):
     def _meta_value(self, name: bytes) -> bytes | None:
         with self._env.begin(self._meta) as txn:
             return txn.get(name)
+
+    def _file_now(self) -> tuple[int, int] | None:
+        try:
+            found = (self.path / "data.mdb").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _open(self, *, readonly: bool, sync: bool = True, map_bytes: int = MAP_BYTES) -> None:
         try:

@@ -389,7 +389,7 @@ def test_a_wrong_timeout_is_refused_before_anything_is_done(
     session: Session, commits: OffsetCommits, client: OffsetClient, timeout: Any
 ) -> None:
     for wait in (commits.detach, partial(commits.release, "q")):
-        with pytest.raises(InvalidValueError, match="^timeout "):
+        with pytest.raises(InvalidValueError, match=r"^timeout "):
             wait(timeout=timeout)
     session.report(50)
     eventually(lambda: at(client), 50)

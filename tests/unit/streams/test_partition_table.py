@@ -27,7 +27,7 @@ DAY_S = 86_400.0
 def test_a_view_refuses_a_wrong_timeout(timeout: Any) -> None:
     view = View("localhost:1", "table", codecs.Bytes(), storage=MemoryStorage())
     for wait in (view.stop, view.wait_until_running):
-        with pytest.raises(InvalidValueError, match="^timeout "):
+        with pytest.raises(InvalidValueError, match=r"^timeout "):
             wait(timeout)
 
 

@@ -84,7 +84,7 @@ def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
 
 
 def test_an_undecodable_row_is_one_bad_row() -> None:
-    """The rows beside it are answered, whatever the codec raises, and whatever it returns."""
+    """The rows next to it are answered, whatever the codec raises, and whatever it returns."""
     storage = MemoryStorage()
     storage.apply({b"a": b"1", b"deep": b"[" * 100_000, b"text": b"hello", b"z": b"2"}, {})
     rows = ask(app_of(TableRows(storage, codecs.Json())), "/v1/rows").json()["rows"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.streams import ViewError, codecs
+from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.rows import ViewReader
 from offsetmgr.streams.storage import (
@@ -165,6 +168,30 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
     assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
         ViewReader(tmp_path / "elsewhere", codecs.String())
+
+
+def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path) -> None:
+    """A worker outlives a view, whose folder is deleted to read the table again."""
+    path = tmp_path / "store"
+    for value in (b"1", b"2"):
+        shutil.rmtree(path, ignore_errors=True)
+        # lmdb opens no path twice in a process.
+        store = LmdbStorage(tmp_path / value.decode())
+        store.open("prices", "")
+        store.apply({b"a": value}, {0: 0})
+        store.note_seen(1.5, complete=True)
+        store.close()
+        store.path.rename(path)
+        with (path / "view.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as a view that runs
+            assert rows_of({}, "prices", str(path)).get(b"a") == value
+    store = LmdbStorage(tmp_path / "deleted")
+    store.open("prices", "")
+    store.close()
+    reader = LmdbReader(store.path)
+    shutil.rmtree(reader.path)
+    assert not reader.live
+    reader.close()
 
 
 @pytest.mark.parametrize("fsync", [False, True])
