@@ -140,7 +140,7 @@ def test_without_threads_old_groups_go_on_and_new_ones_report_it(
     # is worse than for none: librdkafka crashes where it gets a part of its threads.
     address = ("--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers)
     with soft_limit(resource.RLIMIT_STACK, _STACK):
-        service = serve_process(*address, "--set", "commit.commit_interval_s=0.05")
+        service = serve_process(*address, "--set", "commit.commit_interval_s=0.05", fresh=True)
     with service, service.http("etl") as http:
         assert commit(http, old, 1, topic)["uncommitted"] == []
         before, _ = limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)

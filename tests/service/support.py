@@ -26,6 +26,7 @@ from offsetmgr.local import LocalOffsets
 from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service
 from offsetmgr.service.settings import Settings, load
+from tests.forked import Forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,15 +139,19 @@ def local_over(
 class ServeProcess:
     """The service as a process; its log is read as it comes."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=ROOT,
-            env={**os.environ, **(env or {})},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, *, fresh: bool = False
+    ) -> None:
+        """``fresh`` is for a new Python, which has the limits of this process."""
+        env = {**os.environ, **(env or {})}
+        self.process: Forked | subprocess.Popen[str] = (
+            subprocess.Popen(
+                [sys.executable, *command], cwd=ROOT, env=env,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            if fresh
+            else Forked(command, ROOT, env)
+        )  # fmt: skip
         self.lines: list[str] = []
         self.records: list[dict[str, Any]] = []
         self._arrived = threading.Condition()
@@ -228,11 +233,15 @@ class ServeProcess:
         self.wait()
 
 
-def serve_process(*options: str, env: Mapping[str, str] | None = None) -> ServeProcess:
+def serve_process(
+    *options: str, env: Mapping[str, str] | None = None, fresh: bool = False
+) -> ServeProcess:
     """``python -m offsetmgr serve`` with these options; use it as a context manager."""
-    return ServeProcess(["-m", "offsetmgr", "serve", *options], env)
+    return ServeProcess(["-m", "offsetmgr", "serve", *options], env, fresh=fresh)
 
 
-def memory_process(*options: str, env: Mapping[str, str] | None = None) -> ServeProcess:
+def memory_process(
+    *options: str, env: Mapping[str, str] | None = None, fresh: bool = False
+) -> ServeProcess:
     """The same service around a coordinator in memory; options are ``name=value`` settings."""
-    return ServeProcess([str(MEMORY_SERVICE), *options], env)
+    return ServeProcess([str(MEMORY_SERVICE), *options], env, fresh=fresh)

@@ -111,7 +111,7 @@ def test_a_low_soft_limit_of_open_files_is_raised() -> None:
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (min(1_024, hard), hard))
     try:
-        with memory_process() as service:
+        with memory_process(fresh=True) as service:
             assert service.started()
             raised, _ = psutil.Process(service.process.pid).rlimit(kind)
     finally:

@@ -168,7 +168,7 @@ def test_it_starts_without_kafka_and_is_not_ready() -> None:
     offsets = [{"topic": "t", "partition": number, "offset": 7} for number in range(130)]
     with serve_process(
         "--listen", "127.0.0.1:0", "--bootstrap-servers", "127.0.0.1:1",
-        "--set", "stop_timeout_s=4",
+        "--set", "stop_timeout_s=4", fresh=True,
     ) as service:  # fmt: skip
         with service.http() as client:
             ready = client.get("/readyz")

@@ -101,7 +101,7 @@ def few_files() -> Iterator[ServeProcess]:
         "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); "
         "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
-    with ServeProcess(["-c", program, str(MEMORY_SERVICE)]) as service:
+    with ServeProcess(["-c", program, str(MEMORY_SERVICE)], fresh=True) as service:
         yield service
 
 

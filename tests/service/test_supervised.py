@@ -31,7 +31,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 def activated(path: str, listen: str) -> ServeProcess:
     """A service that is given a socket at ``path`` and told to listen on another or the same."""
     command = ["-c", _AS_SYSTEMD, path, str(MEMORY_SERVICE), f"listen=unix://{listen}"]
-    return ServeProcess(command)
+    return ServeProcess(command, fresh=True)
 
 
 def test_a_socket_of_systemd_is_served_as_it_is() -> None:
