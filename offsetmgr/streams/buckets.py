@@ -119,7 +119,7 @@ def process_bucket(
         rows.joins = {name: rows.joins.get(name, {}) for name in plan.joins.values()}
     else:
         rows = BucketState(_FORMAT, plan.buckets, {}, {name: {} for name in plan.joins.values()})
-    batch = _Batch(plan, rows)
+    batch = _Batch(plan, rows, bucket)
     batch.run(_messages(plan.sources, frames), recovered=recovered)
     packed = _packed(rows)
     if len(packed) > plan.bucket_bytes:
@@ -156,9 +156,11 @@ def table_rows(frames: Iterable[pd.DataFrame], partitions: int) -> Iterator[pd.D
 class _Batch:
     """Effects of one bucket's messages in one batch."""
 
-    def __init__(self, plan: Plan, rows: BucketState) -> None:
+    def __init__(self, plan: Plan, rows: BucketState, bucket: int = 0) -> None:
         self._plan = plan
         self._engine = plan.engine
+        self._refuses_visits = bucket == 0 or not plan.engine.graph.visitors
+        """A visit comes to all buckets, if there are visitors; one of them refuses it."""
         self._table = rows.table
         self._joins = {topic: rows.joins[name] for topic, name in plan.joins.items()}
         self._table_topic = plan.engine.graph.table_topic
@@ -181,10 +183,10 @@ class _Batch:
                 elif source.role == "table":
                     if not recovered:
                         update_rows(self._table, message.key, message.value)
-                elif message.topic == self._loop_topic and (
-                    visitor := dict(message.headers or ()).get(VISIT_HEADER)
+                elif message.topic == self._loop_topic and VISIT_HEADER in (
+                    headers := dict(message.headers or ())
                 ):
-                    self._visit(visitor, message)
+                    self._visit(headers[VISIT_HEADER] or b"", message)
                 else:
                     self._attempt(message, "", self._engine.process, message)
             deadline = Deadline(self._plan.defer_timeout_s)
@@ -241,7 +243,8 @@ class _Batch:
             meta = msgspec.json.decode(control.value or b"null")
         except Exception as error:  # noqa: BLE001 -- anybody may write to the loop
             problem = f"the visit cannot be made: {error_text(error)}"
-            self._attempt(control, "", self._refuse, control, problem)
+            if self._refuses_visits:
+                self._attempt(control, "", self._refuse, control, problem)
             return
         for key, value in list(self._table.items()):
             row = control._replace(topic=visitor, key=key, value=value, headers=None)

@@ -75,8 +75,8 @@ def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
 
 
 @pytest.mark.parametrize("meta", [b"{", b"\xff", b'"\xff"', DEEP])
-@pytest.mark.parametrize("name", [b"\xff", b"unknown", b"v"])
-def test_an_impossible_visit_is_one_failed_message(name: bytes, meta: bytes) -> None:
+@pytest.mark.parametrize("name", [b"\xff", b"unknown", b"v", b"", None])
+def test_an_impossible_visit_is_one_failed_message(name: bytes | None, meta: bytes) -> None:
     """Anybody may write to the loop's topic: bad JSON, any depth, any name."""
     visit = [{"key": buckets.VISIT_HEADER, "value": name}]
     rows = [(0, 0, 0, 1, b"k", b"row", None), (1, 0, 0, 1, b"0", meta, visit)]
@@ -84,6 +84,18 @@ def test_an_impossible_visit_is_one_failed_message(name: bytes, meta: bytes) -> 
     assert (dead.target, dead.value) == (1, meta)
     assert b"the visit cannot be made" in dict(dead.headers)[ERROR]
     assert (row.target, row.key, row.value) == (0, b"k", b"row")
+
+
+@pytest.mark.parametrize("name", [b"unknown", b"v", b"", None])
+def test_an_impossible_visit_is_refused_by_one_bucket(name: bytes | None) -> None:
+    """It comes to all of them."""
+    visit = (1, 0, 0, 1, b"0", b"{", [{"key": buckets.VISIT_HEADER, "value": name}])
+    letters = []
+    for bucket in range(3):
+        frame = pd.DataFrame([visit], columns=buckets.INPUT_COLUMNS)
+        frames = buckets.process_bucket(plan(keep), bucket, [frame], new_state())
+        letters += [row for made in frames for row in made.itertuples()]
+    assert [letter.target for letter in letters] == [1]
 
 
 def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
