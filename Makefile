@@ -48,9 +48,9 @@ setup: $(INSTALLED) $(JARS) $(CLASSES) $(PACKAGES) ## Install everything: virtua
 demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 	$(BIN)/offsetmgr demo
 
-test: setup ## Lint, type-check and run the tests (T="..." narrows the tests)
+test: $(if $(strip $(T)),setup) ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j9 $(PARTS)
+	@$(MAKE) --no-print-directory -j11 setup $(PARTS)
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -61,31 +61,31 @@ at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 
 # The two with Spark take longest, so they come first, although they begin once Spark's classes are
 # archived; the parts without brokers take what is left.
-test-unit:
+test-unit: $(INSTALLED) $(PACKAGES)
 	@$(call at_its_end,nice bash -c "$(LINT) && $(BIN)/python -m pytest $(UNIT)")
 
-test-service:
+test-service: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(SERVICE))
 
-test-browser:
+test-browser: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice $(BIN)/python -m pytest $(BROWSER))
 
-test-kafka:
+test-kafka: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(KAFKA))
 
-test-consumers:
+test-consumers: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(CONSUMERS))
 
-test-messages:
+test-messages: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(MESSAGES))
 
-test-programs: $(SPARK_CLASSES)
+test-programs: $(SPARK_CLASSES) $(PACKAGES)
 	@$(call at_its_end,$(BIN)/python -m pytest $(PROGRAMS))
 
-test-others:
+test-others: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(OTHERS))
 
-test-spark: $(SPARK_CLASSES)
+test-spark: $(SPARK_CLASSES) $(PACKAGES)
 	@$(BIN)/python -m pytest $(SPARK)
 
 sim: $(INSTALLED) ## Simulate whole runs with faults (SEEDS=first:end)
@@ -135,15 +135,19 @@ clean: ## Remove all that make created here (the jar cache of the user stays)
 $(BIN)/python:
 	scripts/make-venv.sh $(VENV)
 
+# A wheel of PySpark's archive is installed and thrown away: to compress it takes fifteen seconds.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[all,dev]'
+	printf '[bdist_wheel]\ncompression = stored\n' >$(VENV)/wheels.cfg
+	DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/wheels.cfg \
+	  $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 $(JAVA): scripts/ensure-java.sh | $(BIN)/python
 	scripts/ensure-java.sh
 	@touch $@
 
-$(PACKAGES): scripts/ensure-packages.sh | $(BIN)/python
+# Both may use the system's installer, which runs once at a time.
+$(PACKAGES): scripts/ensure-packages.sh | $(JAVA)
 	scripts/ensure-packages.sh
 	@touch $@
 
