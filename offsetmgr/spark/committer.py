@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import QueryReport, by_group
-from offsetmgr.deadlines import LONGEST_WAIT_S
+from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     OffsetManagerError,
@@ -49,11 +49,14 @@ _log = SafeLogger("offsetmgr.spark")
 LOOK_UP_S: Final = 1.0
 """Longest wait for what a group had committed, once for each new run of a query."""
 
+SKIP_S: Final = 30.0
+"""After a wait in vain, the time in which no other group is asked."""
+
 FLUSH_S: Final = 1.0
-"""Longest wait for the last commits of a group; offsets of other queries are submitted after it."""
+"""Longest wait for the last commits of all groups; offsets of running queries come after it."""
 
 STOP_S: Final = 2.0
-"""Longest wait for the service to stop managers that hold nothing uncommitted."""
+"""Longest wait for the service to stop managers that hold nothing uncommitted, of all groups."""
 
 RETRY_S: Final = 2.0
 """Pause before managers that could not be stopped are tried again."""
@@ -202,7 +205,7 @@ class Committer:
         """Ids of the topics that ended runs have read."""
         self._overdue: set[str] = set()
         """Groups whose uncommitted offsets are logged at once."""
-        self._retry_at = self._poll_at = self._look_at = 0.0
+        self._retry_at = self._poll_at = self._look_at = self._look_up_at = 0.0
         self._lock = threading.Condition()
         """For the tasks and ``_lost``; notified when managers were stopped."""
         self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
@@ -261,6 +264,7 @@ class Committer:
                 committed = self._client.committed(group, timeout=timeout)
             except OffsetManagerError as error:
                 _log.debug("what %s had committed is not known: %s", group, error)
+                self._look_up_at = time.monotonic() + SKIP_S
             else:
                 found.update((ManagerKey(group, *p), each.offset) for p, each in committed.items())
         return found
@@ -325,7 +329,8 @@ class Committer:
             state = self._groups[group]
             committed: dict[TopicPartition, int] = {}
             # Only for the log that a group goes back, so it is omitted when somebody waits.
-            if by in self._subscriptions and state.is_new(part):
+            is_due = time.monotonic() >= self._look_up_at
+            if is_due and by in self._subscriptions and state.is_new(part):
                 found = self.look_up([group], LOOK_UP_S)
                 committed = {key.topic_partition: offset for key, offset in found.items()}
             self._callers_of(group, snapshot.run).add(by)
@@ -530,14 +535,18 @@ class Committer:
     def _stop_unread(self) -> bool:
         """Stop the managers that hold nothing which this client may still commit."""
         self._retry_at = time.monotonic() + RETRY_S
+        # For all groups together, so that many which nobody answers for delay no others.
+        flush, stop = Deadline(FLUSH_S), Deadline(STOP_S)
         for group, partitions in by_group(self._unread).items():
-            flushed = self._client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
+            left_s = flush.left_s
+            flushed = self._client.flush(timeout=left_s, group=group, partitions=partitions)
             keys = [ManagerKey(group, *partition) for partition in partitions]
             self._unread.update({key: flushed.uncommitted.get(key) for key in keys})
             stopped = [key for key in keys if not self._may_commit(self._unread[key])]
             if stopped:
                 places = [key.topic_partition for key in stopped]
-                self._client.stop_managers(timeout=STOP_S, group=group, partitions=places)
+                left_s = stop.left_s
+                self._client.stop_managers(timeout=left_s, group=group, partitions=places)
             lost = keys if group in self._overdue else stopped
             self._report({key: self._unread[key] for key in lost})
             for key in stopped:

@@ -98,6 +98,25 @@ def test_an_odd_checkpoint_is_one_bad_row(coordinator: MemoryCoordinator, tmp_pa
     assert all(str(each.problem).isprintable() for each in rows)
 
 
+def test_unanswered_groups_delay_no_other(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
+    """However many: a second for each of these would be more than the test waits."""
+    groups = [f"dead-{number}" for number in range(150)]
+    for group in groups:
+        coordinator.pause(group)
+        WrittenCheckpoint(tmp_path / "dead" / group).batch(0, orders(5))
+    good = WrittenCheckpoint(tmp_path / "good").batch
+    good(0, orders(1))
+    dead = Follow(f"{tmp_path}/dead/*", "{name}", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, dead, follow(tmp_path / "good")) as follower:
+        eventually(lambda: committed(coordinator.broker, "etl"), 1)
+        eventually(lambda: [each.name for each in follower.queries() if each.is_running], ["good"])
+        good(1, orders(2))
+        eventually(lambda: committed(coordinator.broker, "etl"), 2)
+        for group in groups:
+            coordinator.resume(group)
+        until(lambda: all(committed(coordinator.broker, group) == 5 for group in groups))
+
+
 def test_a_new_checkpoint_takes_the_group_back(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
