@@ -18,6 +18,7 @@ from offsetmgr.client.transport import (
     parse_url,
     read_events,
 )
+from offsetmgr.client.wire import reading
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, ServiceError, ServiceUnavailableError
 from offsetmgr.types import TopicPartition
@@ -84,27 +85,29 @@ class ServiceReader:
         after: str | None = ""
         while after is not None:
             page = self.ask("GET", f"/v1/managers?{urlencode(query)}")
-            found += map(_manager, page["managers"])
-            after = query["after"] = page["next"]
+            with reading("managers"):
+                found += map(_manager, page["managers"])
+                after = query["after"] = page["next"]
         return found
 
     def facts(self) -> ServiceFacts:
         """Return what the service says of itself.  Raises as ``managers``."""
-        ready = self.ask("GET", "/readyz", also=_UNREADY)
-        return ServiceFacts(
-            self.url,
-            ready["ready"],
-            ready["draining"],
-            ready["kafka"],
-            ready["fenced_groups"],
-            self.managers(),
-            _failing_checkpoints(self.ask("GET", "/v1/queries")),
-        )
+        with reading("its state"):
+            ready = self.ask("GET", "/readyz", also=_UNREADY)
+            return ServiceFacts(
+                self.url,
+                ready["ready"],
+                ready["draining"],
+                ready["kafka"],
+                ready["fenced_groups"],
+                self.managers(),
+                _failing_checkpoints(self.ask("GET", "/v1/queries")),
+            )
 
-    def failures(self, group: str | None = None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    def failures(self, group: str | None = None) -> Iterator[Any]:
         """Yield each failure from now on, until the service ends.
 
-        It is the place (group, topic and partition) and the error as ``GET /v1/managers`` has it.
+        It is group, topic, partition, and the ``error`` as ``GET /v1/managers`` has it.
         Raises as ``ask``, and ServiceUnavailableError where the service has gone.
         """
         query = "" if group is None else f"?{urlencode({'group': group})}"
@@ -113,11 +116,10 @@ class ServiceReader:
         with self._connection(Deadline(self._timeout_s)) as connection:
             answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
-                raise self._failure(answer.status, json.loads(b"".join(pieces)))
+                raise self._failure(answer.status, msgspec.json.decode(b"".join(pieces)))
             for event in read_events(pieces):
                 if event.get("event") == "failed":
-                    place: dict[str, Any] = json.loads(event["data"])
-                    yield place, place.pop("error")
+                    yield msgspec.json.decode(event["data"])
         raise ServiceUnavailableError(f"the service at {self.url} has ended")
 
     def rewind(
@@ -135,7 +137,8 @@ class ServiceReader:
         for first in range(0, len(entries), _MAX_ENTRIES):
             asked = entries[first : first + _MAX_ENTRIES]
             body = {"group": group, "offsets": asked, "wait": True, "timeout_s": self._timeout_s}
-            failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
+            with reading("the offsets"):
+                failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
         return failures
 
     def ask(
@@ -152,7 +155,7 @@ class ServiceReader:
         deadline = Deadline(self._timeout_s + _ANSWER_S)
         with self._connection(deadline) as connection:
             answer = connection.exchange(Request(method, target, headers, sent), deadline)
-            data = json.loads(answer.body)
+            data = msgspec.json.decode(answer.body)
         if answer.status not in {_OK, also} or not isinstance(data, dict):
             raise self._failure(answer.status, data)
         return data
@@ -164,7 +167,7 @@ class ServiceReader:
                 yield connection
         except Unreachable as error:
             raise ServiceUnavailableError(f"the service at {self.url} {error}") from None
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, RecursionError):
             text = f"the service at {self.url} did not answer in JSON; is the url right?"
             raise ServiceUnavailableError(text) from None
 
@@ -185,6 +188,10 @@ class _ViewPartition(msgspec.Struct):
     rows_per_s: float
     recovery: float
     stalled: bool
+    last_stable_offset: int | None = None
+    rows: int = 0
+    recovery_s: float | None = None
+    error: str | None = None
 
 
 class _ViewStatus(msgspec.Struct):
@@ -209,16 +216,14 @@ def view_status(
     reader = ServiceReader(url, timeout_s, credentials)
     try:
         answer = reader.ask("GET", "/v1/status")
-        if "partitions" not in answer:
+        if not {"topic", "partitions"} <= answer.keys():
             raise ServiceUnavailableError(f"the service at {url} is not a view")
-        msgspec.convert(answer, _ViewStatus)
+        status = msgspec.convert(answer, _ViewStatus)
     except msgspec.ValidationError as error:
-        unknown = _ViewStatus(error=f"the service at {url} does not answer as a view: {error}")
+        status = _ViewStatus(error=f"the service at {url} does not answer as a view: {error}")
     except OffsetManagerError as error:
-        unknown = _ViewStatus(error=str(error))
-    else:
-        return {"url": url, "error": None, **answer}
-    return {"url": url, **msgspec.to_builtins(unknown)}
+        status = _ViewStatus(error=str(error))
+    return {"url": url, **msgspec.to_builtins(status)}
 
 
 def rewind_failures(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -33,6 +34,7 @@ from offsetmgr.cli.common import (
     say,
     service_reader,
 )
+from offsetmgr.client.wire import reading
 from offsetmgr.errors import ServiceError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing
 from offsetmgr.lag.ages import measure
@@ -49,6 +51,12 @@ _HEAD_BYTES = 30_000
 """A service takes no longer query; only a single name can be as long."""
 _GROUPS_ASKED = 50
 """In one request to a service, whose head has a limit."""
+
+# The fields that a service must give; one of another version may lack some.
+_LISTING = itemgetter(*GroupListing._fields)
+_ERROR = itemgetter("message")
+_GROUP = itemgetter(*lag_report([GroupLag("", None, ())])["groups"][0])
+_PARTITION = itemgetter(*PARTITION_FIELDS)
 
 
 class KafkaSource:
@@ -87,17 +95,24 @@ class _Service:
         self._reader = reader
 
     def groups(self) -> dict[str, Any]:
-        return self._reader.ask("GET", "/v1/groups")
+        answer = self._reader.ask("GET", "/v1/groups")
+        with reading("groups"):
+            for each in answer["groups"]:
+                _LISTING(each)
+            for each in answer["errors"]:
+                _ERROR(each)
+        return answer
 
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
         errors: dict[str, Any] = {}
         if not names:
             listed = self.groups()
-            names = [each["name"] for each in listed["groups"] if GroupListing(**each).has_offsets]
-            errors = {"errors": listed.get("errors", [])}
-        found = [group for asked in _in_requests(names) for group in self._lag_of(asked)]
-        return {"groups": found, **errors}
+            found = (GroupListing(*_LISTING(each)) for each in listed["groups"])
+            names = [each.name for each in found if each.has_offsets]
+            errors = {"errors": listed["errors"]}
+        lags = [group for asked in _in_requests(names) for group in self._lag_of(asked)]
+        return {"groups": lags, **errors}
 
     def _lag_of(self, names: list[str]) -> list[dict[str, Any]]:
         try:
@@ -115,12 +130,22 @@ class _Service:
         if len(query) > _HEAD_BYTES:
             text = "the name is too long for a request to the service; ask Kafka itself"
             raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
-        groups: list[dict[str, Any]] = self._reader.ask("GET", f"/v1/lag?{query}")["groups"]
-        return groups
+        return self._groups(f"/v1/lag?{query}")
 
     def watched(self, names: list[str]) -> dict[str, Any]:
-        found = self._reader.ask("GET", "/v1/watched")["groups"]
+        found = self._groups("/v1/watched")
         return {"groups": [each for each in found if not names or each["name"] in names]}
+
+    def _groups(self, target: str) -> list[dict[str, Any]]:
+        """Return groups with their lag.  Raises ServiceError if they lack a field."""
+        answer = self._reader.ask("GET", target)
+        with reading("the lag of groups"):
+            groups: list[dict[str, Any]] = answer["groups"]
+            for group in groups:
+                _GROUP(group)
+                for partition in group["partitions"]:
+                    _PARTITION(partition)
+        return groups
 
 
 def _in_requests(names: list[str]) -> Iterator[list[str]]:
@@ -275,9 +300,13 @@ def errors(
     if group is not None:
         check_existing_group(group)
     if follow:
-        for key, error in asked.failures(group):
-            text = f"{key['group']}/{key['topic']}/{key['partition']}: {error['message']}"
-            say(json.dumps({**key, **error}) if output.as_json else text)
+        for failure in asked.failures(group):
+            with reading("a failed offset"):
+                error = failure.pop("error")
+                place = f"{failure['group']}/{failure['topic']}/{failure['partition']}"
+                text = f"{place}: {error['message']}"
+                line = json.dumps({**failure, **error}) if output.as_json else text
+            say(line)
     found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]

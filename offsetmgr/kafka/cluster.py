@@ -41,6 +41,7 @@ from offsetmgr.types import (
     check_existing_group,
     check_timeout,
     check_topic,
+    check_topic_partition,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ _OFFSET_TYPES: Final = frozenset({"classic", "consumer", "streams", "unknown", "
 
 _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
+
+_LONGEST_S: Final = 3_600.0 - LIBRDKAFKA_S
+"""librdkafka takes an hour as the longest time-out of a request."""
 
 _INVALID_GROUP: Final = 24
 _NOT_ALLOWED: Final = 29
@@ -148,11 +152,11 @@ class ClusterReader:
     def __init__(self, config: str | Mapping[str, object], *, timeout_s: float = 10.0) -> None:
         """``config`` is the bootstrap servers (``host:port,host:port``) or librdkafka's settings.
 
-        Each method answers within ``timeout_s`` seconds.  Connects in the background.  Raises
-        InvalidValueError if librdkafka refuses a setting.
+        Each method answers within ``timeout_s`` seconds, and within an hour.  Connects in the
+        background.  Raises InvalidValueError if librdkafka refuses a setting.
         """
         settings = self._settings = checked_config(config)
-        self.timeout_s = check_timeout(timeout_s, "timeout_s")
+        self.timeout_s = min(check_timeout(timeout_s, "timeout_s"), _LONGEST_S)
         self._reports = ConnectionReports(MonotonicClock())
         check_thread_room()
         self.admin: AdminClient = open_admin(settings, self._reports)
@@ -221,7 +225,8 @@ class ClusterReader:
                 asked, include_authorized_operations=True, request_timeout=self._limit_s
             )
 
-        found = self._ask_groups(groups, send, "description of group", _description)
+        what = "description of group"
+        found = self._ask(groups, send, what, _description, check_existing_group)
         # Kafka describes no group without a name, but lists one and keeps its offsets.
         return found | ({"": _NAMELESS} if code_of(found.get("")) == _INVALID_GROUP else {})
 
@@ -234,19 +239,8 @@ class ClusterReader:
             fetch = self._fetcher.fetch
             return {group: fetch(group, None, self._limit_s, stable=False) for group in asked}
 
-        return self._ask_groups(groups, send, "committed offsets of group", self._committed_of)
-
-    def _ask_groups(
-        self,
-        groups: Iterable[str],
-        send: Callable[[list[str]], Mapping[str, Pending[Any]]],
-        what: str,
-        read: Callable[[str, Any], _T],
-    ) -> dict[str, _T | OffsetManagerError]:
-        """Ask about groups of any names; a name that no request can hold is an error of its own."""
-        checked = {group: tried(check_existing_group, group) for group in groups}
-        wrong = {name: e for name, e in checked.items() if isinstance(e, OffsetManagerError)}
-        return wrong | self._ask([name for name in checked if name not in wrong], send, what, read)
+        what = "committed offsets of group"
+        return self._ask(groups, send, what, self._committed_of, check_existing_group)
 
     def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]
@@ -344,8 +338,7 @@ class ClusterReader:
         def values(_topic: str, entries: Any) -> dict[str, str]:
             return {name: entry.value for name, entry in entries.items()}
 
-        asked = sorted({check_topic(topic) for topic in topics})
-        return self._ask(asked, send, "settings of topic", values)
+        return self._ask(topics, send, "settings of topic", values, check_topic)
 
     def _topics(
         self, topics: Iterable[str], read: Callable[[str, Any], _T]
@@ -357,8 +350,7 @@ class ClusterReader:
                 request_timeout=self._limit_s,
             )
 
-        asked = sorted({check_topic(topic) for topic in topics})
-        return self._ask(asked, send, "description of topic", read)
+        return self._ask(topics, send, "description of topic", read, check_topic)
 
     def result(
         self,
@@ -420,7 +412,7 @@ class ClusterReader:
         def offset(_where: TopicPartition, found: Any) -> int:
             return int(found.offset)
 
-        found = self._ask(list(specs), send, "log of", offset)
+        found = self._ask(specs, send, "log of", offset, check_topic_partition)
         # librdkafka gives this code, whatever the reason, if none of the partitions has a leader.
         unknown = [where for where, answer in found.items() if code_of(answer) == _NO_LEADERS]
         topics = self.partitions_of({topic for topic, _ in unknown})
@@ -447,20 +439,29 @@ class ClusterReader:
 
     def _ask(
         self,
-        names: list[_K],
+        given: Iterable[_K],
         send: Callable[[list[_K]], Mapping[_K, Pending[Any]]],
         what: str,
         read: Callable[[_K, Any], _T],
+        check: Callable[[_K], object],
     ) -> dict[_K, _T | OffsetManagerError]:
-        """Ask about ``names``; again where leader or coordinator is moving, while there is time."""
+        """Ask about names; again where leader or coordinator is moving, while there is time.
+
+        A name that no request can hold, such as of a topic in the assignment of a strange member,
+        is an error of its own: Kafka, or librdkafka, would refuse the others with it.
+        """
         deadline = Deadline(self.timeout_s)
+        checked = {name: tried(check, name) for name in given}
+        names = [name for name, e in checked.items() if not isinstance(e, OffsetManagerError)]
 
         def answer(name: _K, pending: Pending[Any]) -> _T:
             about = name.topic if isinstance(name, TopicPartition) else str(name)
             place = f"{what} {visible(str(name), _NAME_CHARS)}"
             return read(name, self.result(pending, place, about, deadline=deadline))
 
-        found: dict[_K, _T | OffsetManagerError] = {}
+        found: dict[_K, _T | OffsetManagerError] = {
+            name: e for name, e in checked.items() if isinstance(e, OffsetManagerError)
+        }
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
@@ -494,6 +495,14 @@ def _rights(_name: str, found: Any) -> frozenset[str]:
     return frozenset(operation.name for operation in found.authorized_operations or ())
 
 
+def _assigned(found: Any) -> TopicPartition:
+    """Return an assigned partition; its topic may be named by any bytes."""
+    try:
+        return TopicPartition(found.topic, found.partition)
+    except UnicodeDecodeError:
+        return TopicPartition("\N{REPLACEMENT CHARACTER}", found.partition)
+
+
 def _description(name: str, found: Any) -> GroupDescription:
     node = found.coordinator
     members = tuple(
@@ -502,11 +511,7 @@ def _description(name: str, found: Any) -> GroupDescription:
             member.client_id,
             member.host,
             member.group_instance_id or "",
-            tuple(
-                sorted(
-                    TopicPartition(p.topic, p.partition) for p in member.assignment.topic_partitions
-                )
-            ),
+            tuple(sorted(map(_assigned, member.assignment.topic_partitions))),
         )
         for member in found.members
     )

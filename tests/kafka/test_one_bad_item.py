@@ -1,7 +1,8 @@
 """One bad item of a collection is one bad row, in every command and endpoint that works through it.
 
-Groups of any name that Kafka takes, an offset outside its log, a share group, a dead view, one that
-answers nonsense, a cluster with a wrong setting.
+Groups of any name that Kafka takes, an offset outside its log, a share group, a member to which no
+topic can be assigned as it is, a dead view, one that answers nonsense, a cluster with a wrong
+setting.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
+from tests.kafka.odd_member import member_of
 from tests.kafka.test_cluster_reader import produce
 from tests.service.support import serve_process
 from tests.waiting import until
@@ -60,7 +62,15 @@ ODD: Final = (
     "-lead",
     "%!s(<nil>)",
 )
-GOOD, OUTSIDE, SHARED = "good", "outside", "shared"
+GOOD, OUTSIDE, SHARED, STRANGE = "good", "outside", "shared", "strange"
+ASSIGNED: Final = (
+    (b"", 0),
+    (b"no topic!", 0),
+    (b"x" * 300, 0),
+    (b"\xff\xfe", 0),
+    (b"a\nb", 2**31 - 1),
+    (b"orders", -1),
+)
 ORDERS: Final = TopicPartition("orders", 0)
 
 
@@ -74,7 +84,7 @@ def odd_kafka() -> Iterator[DevKafka]:
         with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
             for group, offset in offsets.items():
                 commit(coordinator, group, offset)
-        with shared_by(kafka):
+        with shared_by(kafka), member_of(kafka, STRANGE, ASSIGNED):
             yield kafka
 
 
@@ -106,7 +116,7 @@ class Nonsense(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{"partitions": 7, "\xff')
+        self.wfile.write(b'{"partitions": [], "other": "\\ud800"}')
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -141,6 +151,8 @@ def well(answer: Any) -> bool:
     found = by_name(answer)
     assert found[GOOD]["lag"] == 5
     assert found[OUTSIDE]["partitions"][0]["error"]["code"] == "OFFSET_OUTSIDE_LOG"
+    strange = [each["error"]["code"] for each in found[STRANGE]["partitions"]]
+    assert strange == ["invalid_value"] * len(ASSIGNED)
     return all(found[name]["lag"] == 15 and not found[name]["error"] for name in ODD)
 
 
@@ -188,7 +200,7 @@ def test_every_endpoint_shows_all_groups(service: ServeProcess) -> None:
     """Each odd group by its name too, also where a path has to hold it."""
     until(lambda: set(by_name(ask(service, "/v1/watched"))) >= {*ODD, GOOD})
     assert well(ask(service, "/v1/watched"))
-    assert well(ask(service, "/v1/lag", group=[*ODD, GOOD, OUTSIDE]))
+    assert well(ask(service, "/v1/lag", group=[*ODD, GOOD, OUTSIDE, STRANGE]))
     overview = ask(service, "/v1/overview")
     rows = by_name(overview)
     assert {*ODD, GOOD, SHARED} <= rows.keys()

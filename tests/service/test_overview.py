@@ -111,6 +111,9 @@ def test_a_wrong_view_hides_no_other() -> None:
         (200, b"[]"),
         (200, b'"a text"'),
         (200, b'{"topic": "t"}'),
+        (200, b'{"partitions": []}'),
+        (200, b'{"topic": "\\ud800", "partitions": []}'),
+        (200, b"9" * 5_000),
         (200, b'{"topic": [], "partitions": []}'),
         (200, b'{"topic": "t", "partitions": [1]}'),
         (200, b'{"topic": "t", "partitions": [{"partition": 0}]}'),
@@ -128,7 +131,7 @@ def test_a_wrong_view_hides_no_other() -> None:
         ran = CliRunner().invoke(app, ["streams", "status", "--json", *options])
     assert [row["url"] for row in views] == addresses
     *bad, well = views
-    assert well == {"url": good, "error": None, **view}
+    assert {"url": good, "error": None, **view}.items() <= well.items()
     for row in bad:
         assert (row["lag"], row["partitions"]) == (None, [])
         assert f"the service at {row['url']}" in row["error"] or row["error"] == "7"

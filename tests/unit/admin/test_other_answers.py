@@ -1,0 +1,85 @@
+"""Answers of a server that is not our service, or of another version: an error in one line."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from typer.testing import CliRunner
+
+from offsetmgr.admin.service import view_status
+from offsetmgr.cli.app import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION: Final = "is it of another version than this client?"
+JSON: Final = "did not answer in JSON; is the url right?"
+
+
+class Server(ThreadingHTTPServer):
+    body = b""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers every request with the body of the server."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"{}", VERSION),
+        (b'{"groups": 5, "managers": 5}', VERSION),
+        (b'{"groups": [{}], "managers": [{}], "errors": []}', VERSION),
+        (b'{"groups": [5], "managers": [5], "errors": []}', VERSION),
+        (b"[]", "answered 200"),
+        (b'{"groups": "\\ud800"}', JSON),
+        (b"9" * 5_000, JSON),
+        (b"[" * 100_000, JSON),
+        (b"event: failed\ndata: {}\n\n", VERSION),
+        (b"event: failed\ndata: 5\n\n", VERSION),
+        (b"event: failed\ndata: " + b"9" * 5_000 + b"\n\n", JSON),
+    ],
+)
+def test_a_strange_answer_is_one_line(server: Server, body: bytes, error: str) -> None:
+    """Every command that asks a service ends so."""
+    server.body = body
+    commands = [["groups"], ["lag"], ["lag", "etl"], ["describe", "etl"], ["top"], ["errors"]]
+    if body.startswith(b"event"):
+        commands = [["errors", "--follow"], ["errors", "--follow", "--json"]]
+    for words in commands:
+        ran = CliRunner().invoke(app, [*words, "--service", server.url])
+        assert isinstance(ran.exception, SystemExit), (words, ran.exception)
+        assert error in ran.stderr + ran.stdout, words
+        assert ran.exit_code in {1, 3}
+
+
+def test_further_fields_of_a_newer_view_are_left_out(server: Server) -> None:
+    server.body = b'{"topic": "t", "state": "running", "partitions": [], "newer": 1}'
+    found = view_status(server.url, 5.0)
+    assert (found["url"], found["topic"], found["error"]) == (server.url, "t", None)
+    assert "newer" not in found
