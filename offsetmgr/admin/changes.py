@@ -180,7 +180,7 @@ class GroupChanges:
             place = ("group", group) if given is None else (option, value)
             fix = "check the name of the group, or name topics (--topic)"
             raise InvalidValueError(*place, "has no committed offsets", fix)
-        logs, unread = self._readable_logs(partitions)
+        logs, unread = self.readable_logs(partitions)
         if mode in {"to-datetime", "by-duration"}:
             given = self._at_time(logs, unread, number)
         wanted = given or asked(mode, int(number), option, committed, logs)
@@ -190,13 +190,13 @@ class GroupChanges:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> list[PlannedOffset]:
         """Return the plan that sets single offsets."""
-        return plan(offsets, Wanted(offsets), self.committed(group), *self._readable_logs(offsets))
+        return plan(offsets, Wanted(offsets), self.committed(group), *self.readable_logs(offsets))
 
     def _given(self, group: str, mode: str, value: str, option: str) -> Wanted | None:
         """Return the offsets of a file, of another group or of the history; else None."""
         match mode:
             case "from-file":
-                return Wanted(parse_csv(Path(value).read_text(), group))
+                return Wanted(parse_csv(Path(value).read_bytes(), group))
             case "from-group":
                 return Wanted(self.committed(check_existing_group(value, option)))
             case "to-history" if self._store is not None:
@@ -209,15 +209,10 @@ class GroupChanges:
                 return to_group_at(group_at(commits, at_s), value, causes)
         return None
 
-    def logs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionRange]:
-        """Return the logs of those that exist."""
-        answers = self.reader.log_ranges(partitions)
-        return {where: known(log) for where, log in answers.items() if not does_not_exist(log)}
-
-    def _readable_logs(
+    def readable_logs(
         self, partitions: Iterable[TopicPartition]
     ) -> tuple[dict[TopicPartition, PartitionRange], dict[TopicPartition, str]]:
-        """Return the logs that could be read, and why each other one could not."""
+        """Return the logs of those that exist, and why others could not be read."""
         logs, unread = {}, {}
         for where, log in self.reader.log_ranges(partitions).items():
             if not isinstance(log, OffsetManagerError):

@@ -285,8 +285,10 @@ def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
     resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers, default=0)))
     sent = reader.admin.describe_configs([resource])[resource]
     what = f"setting {_RETENTION} of the brokers"
-    found = reader.result(sent, what, right="DESCRIBE_CONFIGS")
-    return float(found[_RETENTION].value) * 60.0
+    found = reader.result(sent, what, right="DESCRIBE_CONFIGS").get(_RETENTION)
+    if found is None or found.value is None:  # not every broker is Apache Kafka
+        raise OffsetManagerError(f"{what}: Kafka does not say")
+    return float(found.value) * 60.0
 
 
 def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[CommitStep]]:

@@ -14,6 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -41,8 +42,8 @@ class OffsetSync(NamedTuple):
     target: int
 
 
-def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync]:
-    """Return a message of an offset-syncs topic.  Raises ValueError where it is none.
+def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync] | None:
+    """Return a message of an offset-syncs topic; None for any other message.
 
     The format is that of ``org.apache.kafka.connect.mirror.OffsetSync``: key (topic string,
     partition int32), value (source offset int64, target offset int64), all big-endian.
@@ -51,8 +52,8 @@ def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync]:
         (length,) = struct.unpack_from(">h", key)
         topic, partition = struct.unpack_from(f">{length}si", key, 2)
         return TopicPartition(topic.decode(), partition), OffsetSync(*struct.unpack(">qq", value))
-    except struct.error as error:
-        raise ValueError(f"is not an offset sync: {error}") from None
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def best_sync(syncs: Iterable[OffsetSync], offset: int) -> OffsetSync | None:
@@ -249,8 +250,8 @@ class OffsetMigration:
     ) -> list[CopiedOffset]:
         names = self._mirrors({each.topic for each in offsets})
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
-        source_logs = self._source.logs(offsets)
-        target_logs = self._target.logs(targets.values())
+        source_logs, unread = self._source.readable_logs(offsets)
+        target_logs, unread_there = self._target.readable_logs(targets.values())
         syncs = self._syncs(offsets)
         records = self._source.records_at(offsets, source_logs)
         wanted = {targets[where]: found[-1] for where, found in records.items() if found}
@@ -258,6 +259,8 @@ class OffsetMigration:
 
         def translated(where: TopicPartition, starts_at: int | None = None) -> Translation:
             source_log, target_log = source_logs.get(where), target_logs.get(targets[where])
+            if note := unread.get(where) or unread_there.get(targets[where]):
+                return Translation(None, None, "", note)
             if source_log is None or target_log is None:
                 name = self._source.name if source_log is None else self._target.name
                 return unknown(f"it does not exist in {name}")
@@ -288,7 +291,7 @@ class OffsetMigration:
         prefixed = {topic: f"{self._source.name}.{topic}" for topic in topics}
         answers = self._target.cluster.partitions_of(prefixed.values())
         return {
-            topic: topic if does_not_exist(answers[name]) else name
+            topic: topic if _cannot_exist(answers[name]) else name
             for topic, name in prefixed.items()
         }
 
@@ -305,12 +308,18 @@ class OffsetMigration:
             (self._target, self._source.name),
         ):
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
-            starts = dict.fromkeys(cluster.logs([where]), OFFSET_BEGINNING)
+            log = cluster.cluster.log_ranges([where])[where]
+            starts = {} if _cannot_exist(log) else {where: OFFSET_BEGINNING}
             for record in cluster.read(starts, {}).get(where, []):
-                partition, sync = parse_sync(record.key or b"", record.value or b"")
-                if partition in found:
-                    found[partition].append(sync)
+                parsed = parse_sync(record.key or b"", record.value or b"")
+                if parsed is not None and parsed[0] in found:
+                    found[parsed[0]].append(parsed[1])
         return {where: best_sync(syncs, offsets[where]) for where, syncs in found.items()}
+
+
+def _cannot_exist(answer: object) -> bool:
+    """Return True if there is no such topic, or can be none of such a name."""
+    return isinstance(answer, InvalidValueError) or does_not_exist(answer)
 
 
 class _Cluster(GroupChanges):

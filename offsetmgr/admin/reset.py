@@ -234,14 +234,15 @@ def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadat
     return offsets
 
 
-def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of ``group`` from lines of ``[group,]topic,partition,offset``.
+def parse_csv(data: bytes, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets of ``group`` from lines of ``[group,]topic,partition,offset`` in UTF-8.
 
     Raises InvalidValueError, with the line, where one is neither; also where none is of the group.
     """
     offsets = {}
-    for number, cells in enumerate(csv.reader(text.splitlines()), 1):
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         field = f"line {number}"
+        cells = _cells(line)
         if not cells:
             continue
         if len(cells) not in {_WITHOUT_GROUP, _WITH_GROUP}:
@@ -262,6 +263,13 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         fix = "name the group in the first column, or leave that column out"
         raise InvalidValueError("file", group, "is a group that no line names", fix)
     return offsets
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # such as a field of a megabyte
+        return [line]
 
 
 def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from offsetmgr.errors import OffsetManagerError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,7 +24,9 @@ class PartitionStatus(NamedTuple):
     committed: int | None
     """The group's; None where it has none, or no group was named."""
     log: PartitionRange | None
-    """None where the partition does not exist any more."""
+    """None where the partition does not exist any more, or could not be read."""
+    error: OffsetManagerError | None = None
+    """Why the log could not be read."""
 
     @property
     def repeated(self) -> int:
@@ -43,7 +47,9 @@ class PartitionStatus(NamedTuple):
     def note(self) -> str:
         """Return what an operator should know of the partition; empty where all is well."""
         notes = []
-        if self.log is None:
+        if self.error is not None:
+            notes.append(str(self.error))
+        elif self.log is None:
             notes.append("does not exist: the query fails")
         elif self.finished > self.log.high_watermark:
             notes.append("beyond the end of the log: the topic was recreated, or its log cut")
@@ -72,12 +78,14 @@ def positions(checkpoint: Checkpoint) -> dict[TopicPartition, tuple[int, int]]:
 def status(
     checkpoint: Checkpoint,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
-    logs: Mapping[TopicPartition, PartitionRange],
+    logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError],
 ) -> list[PartitionStatus]:
     """Compare a checkpoint with its group and the logs it reads.  Raises InvalidValueError."""
     rows = []
     for where, (end, newest) in sorted(positions(checkpoint).items()):
         group = committed.get(where)
         offset = None if group is None else group.offset
-        rows.append(PartitionStatus(where, end, newest, offset, logs.get(where)))
+        log = logs.get(where)
+        error, log = (log, None) if isinstance(log, OffsetManagerError) else (None, log)
+        rows.append(PartitionStatus(where, end, newest, offset, log, error))
     return rows

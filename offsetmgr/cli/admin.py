@@ -338,7 +338,10 @@ def spark_status(
     partitions = positions(files)
     with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
         answers = reader.log_ranges(partitions)
-        logs = {where: known(a) for where, a in answers.items() if not does_not_exist(a)}
+        logs = {where: a for where, a in answers.items() if not does_not_exist(a)}
+        failures = [each for each in logs.values() if isinstance(each, OffsetManagerError)]
+        if failures and len(failures) == len(logs):
+            raise failures[0]
         committed = known(reader.committed([group])[group]) if group else {}
     found = status(files, committed, logs)
     finished, begun, problems = files.last_finished(), files.last_begun(), files.problems()

@@ -105,25 +105,32 @@ def test_a_plan_that_is_exported_can_be_read_again() -> None:
     one = [PlannedOffset(P0, 1, new(5)), PlannedOffset(P1, 1, None, "left")]
     two = [PlannedOffset(P2, None, new(6))]
     assert to_csv({"etl": one}) == "orders,0,5\n"
-    assert parse_csv("orders,0,5\n", "etl") == {P0: new(5)}
+    assert parse_csv(b"orders,0,5\n", "etl") == {P0: new(5)}
     text = to_csv({"etl": one, "audit": two})
     assert text == "etl,orders,0,5\naudit,orders,2,6\n"
-    assert parse_csv(text, "audit") == {P2: new(6)}
+    assert parse_csv(text.encode(), "audit") == {P2: new(6)}
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("data", "named"),
     [
-        ("orders,0\n", "line 1 'orders,0' has 2 columns"),
-        ("orders,0,1\norders,x,1\n", "line 2, partition 'x'"),
-        ("orders,0,-1\n", "line 1, offset -1 is negative"),
-        ("audit,orders,0,1\n", "'etl' is a group that no line names"),
+        (b"orders,0\n", "line 1 'orders,0' has 2 columns"),
+        (b"orders,0,1\norders,x,1\n", "line 2, partition 'x'"),
+        (b"orders,0,-1\n", "line 1, offset -1 is negative"),
+        (b"audit,orders,0,1\n", "'etl' is a group that no line names"),
+        ("orders,0,1\n".encode("utf-16"), "line 1, topic"),
+        (b"caf\xe9,0,1\n", "line 1, topic"),
+        (b"x" * 200_000 + b",0,1\n", "line 1 'xxx"),
     ],
 )
-def test_a_wrong_file_is_refused_whole_with_the_line(text: str, named: str) -> None:
+def test_a_wrong_file_is_refused_whole_with_the_line(data: bytes, named: str) -> None:
     """Nothing of it is planned."""
     with pytest.raises(InvalidValueError, match=named):
-        parse_csv(text, "etl")
+        parse_csv(data, "etl")
+
+
+def test_a_file_that_a_spreadsheet_has_saved_can_be_read() -> None:
+    assert parse_csv(b"\xef\xbb\xbforders,0,5\r\n", "etl") == {P0: new(5)}
 
 
 def test_scopes_and_single_offsets_are_read_from_options() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.admin.spark_status import status
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
@@ -26,6 +27,13 @@ def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None
         (30, 70, ""),
         (40, 60, ""),
     ]
+
+
+def test_a_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    files = WrittenCheckpoint(tmp_path)
+    files.batch(7, orders(30, 40))
+    found = status(files.files, {}, {P0: OffsetManagerError("no leader"), P1: LOGS[P1]})
+    assert [(each.lag, each.note) for each in found] == [(None, "no leader"), (60, "")]
 
 
 def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:

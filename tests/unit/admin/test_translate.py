@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,11 +32,10 @@ def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
     key = b"\x00\x06orders" + b"\x00\x00\x00\x03"
     value = bytes.fromhex("00000000000003e8 00000000000003e5")
     assert parse_sync(key, value) == (TopicPartition("orders", 3), OffsetSync(1000, 997))
-    for wrong in (b"", b"\x00\x06ord", key[:-1]):
-        with pytest.raises(ValueError, match="is not an offset sync"):
-            parse_sync(wrong, value)
-    with pytest.raises(ValueError, match="is not an offset sync"):
-        parse_sync(key, value[:-1])
+    for wrong in (b"", b"\x00\x06ord", b"\xff\xfforders", key[:-1], key.replace(b"o", b"\xff")):
+        assert parse_sync(wrong, value) is None
+    assert parse_sync(key, value[:-1]) is None
+    assert parse_sync(key, b"") is None
 
 
 def test_the_nearest_sync_before_the_offset_counts() -> None:
@@ -165,4 +163,4 @@ def test_no_record_is_skipped_and_no_more_read_again_than_counted(
 def test_the_key_of_a_sync_may_hold_any_topic() -> None:
     name = "a.b_c-9" * 30
     key = struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", 0)
-    assert parse_sync(key, struct.pack(">qq", 1, 2))[0] == (name, 0)
+    assert parse_sync(key, struct.pack(">qq", 1, 2)) == ((name, 0), (1, 2))
