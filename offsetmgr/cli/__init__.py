@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 from offsetmgr.extras import OURS, naming_extra, package_of
 
 
 def main() -> None:
     """Run a command; a missing extra is named in one line."""
+    for stream in (sys.stdin, sys.stdout):  # no name of others ends a command by its characters
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         with naming_extra("this command"):
             from offsetmgr.cli.commands import command_line

@@ -121,7 +121,7 @@ def get(
     """Print the row of a key of a view as JSON; exits with 1 where there is none."""
     credentials = Credentials.from_environment(os.environ)
     reader = ServiceReader(view, kafka.timeout, credentials)
-    print_json(reader.ask("GET", f"/v1/keys/{quote(key, safe='')}"))
+    print_json(reader.ask("GET", f"/v1/keys/{quote(os.fsencode(key), safe='')}"))
 
 
 def copy_table(

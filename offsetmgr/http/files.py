@@ -49,17 +49,26 @@ class FileWatch:
         self._paths = paths
         self._read = read
         self._seen = self._state()
+        self._refusal = ""
+        """Why the files are refused as they are now."""
 
     def refresh(self) -> None:
-        """Read files that have changed, and log the result; call it every second or so."""
+        """Read files that have changed, and log the result; call it every second or so.
+
+        What was refused is read again: it may have been for lack of descriptors, or for a token
+        that its former owner has given up since.
+        """
         before, self._seen = self._seen, self._state()
-        if self._seen == before:
+        if self._seen == before and not self._refusal:
             return
         taken, refused = self._events
+        last, self._refusal = self._refusal, ""
         try:
             self._read()
         except InvalidValueError as error:
-            log.error(refused, error=str(error))  # noqa: TRY400 -- its text is complete
+            self._refusal = str(error)
+            if self._seen != before or self._refusal != last:
+                log.error(refused, error=self._refusal)  # noqa: TRY400 -- its text is complete
         else:
             log.info(taken, files=[str(path) for path in self._paths])
 

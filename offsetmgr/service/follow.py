@@ -15,6 +15,7 @@ from offsetmgr.errors import ManagerExistsError, OffsetManagerError
 from offsetmgr.local import LocalOffsets, Reporter
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.logs import read_logs
+from offsetmgr.text import visible
 from offsetmgr.types import FlushResult
 
 if TYPE_CHECKING:
@@ -158,10 +159,14 @@ class Follows(Collector):
             labels=("cluster_name", "kind"),
         )
         states: Counter[tuple[str, str]] = Counter()
+        times: dict[tuple[str, str], float] = {}
         for each in self._follower.queries():
             states[each.follow, _state(each, None)] += 1
-            if each.batch_at_s is not None:
-                at.add_metric((self._cluster, each.follow, each.name), each.batch_at_s)
+            if each.batch_at_s is not None:  # two may have one name: a series stands once
+                place = each.follow, visible(each.name)
+                times[place] = max(each.batch_at_s, times.get(place, 0.0))
+        for place, at_s in times.items():
+            at.add_metric((self._cluster, *place), at_s)
         for (follow, name), count in states.items():
             state.add_metric((self._cluster, follow, name), count)
         for follow, count in self._follower.failures.items():

@@ -32,6 +32,7 @@ from offsetmgr.kafka.errors import known, tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
 from offsetmgr.spark.follow_settings import Follow
+from offsetmgr.text import encodable
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -200,7 +201,7 @@ class Watch:
     def __post_init__(self) -> None:
         try:
             re.compile(self.groups)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             problem = f"is not a regular expression ({error})"
             fix = 'give one of group names, such as "orders-.*|clicks"'
             raise InvalidValueError("groups", self.groups, problem, fix) from None
@@ -401,8 +402,9 @@ def named_cluster(clusters: Mapping[str, _T], name: str, option: str) -> _T:
 
 def from_toml(path: Path) -> Found:
     """Return the settings in a file.  Raises InvalidValueError."""
+    text = _read(path, "config")
     try:
-        table = tomllib.loads(_read(path, "config"))
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         fix = "give the path of a readable TOML file (--config)"
         raise InvalidValueError("config", str(path), f"is not TOML: {error}", fix) from None
@@ -424,11 +426,13 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 def _read(path: Path, setting: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except UnicodeDecodeError:
         problem = "is not UTF-8 text"
+    except ValueError:  # it has a NUL
+        problem = "is not a path"
     raise InvalidValueError(setting, str(path), problem, "give a readable text file")
 
 
@@ -450,6 +454,10 @@ def _from_env(env: Mapping[str, str]) -> Found:
 
 
 def _check(found: Found) -> Settings:
+    for name, (value, source) in found.items():
+        if isinstance(value, str) and ("\0" in value or encodable(value) != value):
+            problem = "holds a NUL, or bytes that are not UTF-8"
+            raise InvalidValueError(f"{name} ({source})", MASK, problem, "give plain text")
     known = defaults()
     kafka: Found = {}
     values: dict[str, Any] = {"identities": _take_identities(found), "follow": _take_follow(found)}
@@ -587,7 +595,7 @@ def _kafka_text(key: str, value: object, where: str) -> str:
 
 
 def _read_secret(path: object, where: str) -> str:
-    if not isinstance(path, str) or not path or "\0" in path:
+    if not isinstance(path, str) or not path:
         raise InvalidValueError(where, path, "is not a path", "give the path of a readable file")
     secret = _read(Path(path), where).rstrip("\r\n")
     if not secret or "\0" in secret:

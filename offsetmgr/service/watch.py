@@ -40,6 +40,7 @@ from offsetmgr.service.messages import (
 from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.service.rights import Names, no_names
 from offsetmgr.stores import open_store
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -124,7 +125,7 @@ class GroupWatch(Collector):
         self._lock = threading.Lock()
         self._reader: ClusterReader | StoreReader | None = None
         self._watcher: Watcher | None = None
-        self._started = False
+        self._worker = Worker("offsetmgr-watch", self._watch)
         self._looked_s: float | None = None
         self._look = threading.Event()
         self.listing: Mapping[str, GroupListing] = {}
@@ -141,10 +142,8 @@ class GroupWatch(Collector):
         self._host = socket.gethostname()
 
     def start(self) -> None:
-        """Begin to watch, unless that was done."""
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._watch, name="offsetmgr-watch", daemon=True).start()
+        """Begin to watch, unless that was done.  The next call tries again where it failed."""
+        self._worker.ensure()
 
     def look(self, by: Requester) -> Mapping[str, WatchedGroup]:
         """Return the groups as of the last round; the service's own are watched from now on."""

@@ -98,6 +98,8 @@ BAD = [
     ("fence_session_timeout_s", 301, "must be a number from 6 to 300, not 301"),
     ("commit.retry_backoff_max_s", 0.01, "commit.retry_backoff_max_s (--set) 0.01 is lower"),
     ("watch.groups", "orders-(", "watch.groups (--set) 'orders-(' is not a regular"),
+    ("watch.groups", "a{99999999999999999999}", "is not a regular expression (the repetition"),
+    ("watch.groups", "(" * 9_000 + ")" * 9_000, "is not a regular expression (maximum recursion"),
     ("watch.interval_s", 0, "watch.interval_s (--set) must be a number from 1 to 3600, not 0"),
     ("comit.interval", 1, "comit.interval (--set) '***' is an unknown setting"),
     ("leases_s", 1, "did you mean lease_s?"),
@@ -110,7 +112,9 @@ BAD = [
     ("kafka.plugin.library.paths", "/tmp/evil.so", "is not a setting that may be given"),
     ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "is not a setting that may be given"),
     ("kafka.sasl.pasword", "geheim", "did you mean sasl.password?"),
-    ("kafka.sasl.password_file", "/run/\0", "'***' is not a path; give the path of a"),
+    ("kafka.sasl.password_file", "/run/\0", "'***' holds a NUL, or bytes that are not UTF-8"),
+    ("cluster_name", "west\udcff", "holds a NUL, or bytes that are not UTF-8; give plain text"),
+    ("follow.all.checkpoint", "/a\0", "holds a NUL, or bytes that are not UTF-8"),
     ("kafka.bootstrap.servers", " ", "kafka.bootstrap.servers is missing"),
 ]
 
@@ -148,9 +152,15 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None
     assert str(config) in str(caught.value)
 
 
+def test_a_file_with_the_mark_of_an_editor_is_read(tmp_path: Path) -> None:
+    config = tmp_path / "offsetmgr.toml"
+    config.write_bytes(b"\xef\xbb\xbflease_s = 5\n")
+    assert load(config, {}, BOOTSTRAP).lease_s == 5.0
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A configuration that was asked for and is not there is an error."""
-    with pytest.raises(InvalidValueError, match="No such file"):
+    with pytest.raises(InvalidValueError, match=r"^config '.*' cannot be read \(No such file"):
         load(tmp_path / "absent.toml", {}, BOOTSTRAP)
 
 
