@@ -169,7 +169,9 @@ def reconcile(
 
 def dev_kafka(
     brokers: Annotated[int, Option(help="1 or 3.")] = 1,
-    port: Annotated[int, Option(help="Port of the first broker; the next ports follow.")] = 9092,
+    port: Annotated[
+        int, Option(min=1, max=65_533, help="Port of the first broker; the next ports follow.")
+    ] = 9092,
     topic: Annotated[
         list[str] | None,
         Option(

@@ -129,7 +129,6 @@ def produce_orders(bootstrap_servers: str, topic: str, partitions: int, count: i
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,  # a retry must not make two orders of one
             "linger.ms": 20,
-            "queue.buffering.max.messages": count + 1,
             "log_level": 0,
         }
     )
@@ -141,7 +140,13 @@ def produce_orders(bootstrap_servers: str, topic: str, partitions: int, count: i
 
     for number in range(count):
         value, partition = json.dumps(sample_order(number)), number % partitions
-        producer.produce(topic, value, str(number), partition, on_delivery=delivered)
+        while True:
+            try:
+                producer.produce(topic, value, str(number), partition, on_delivery=delivered)
+                break
+            except BufferError:  # Kafka is slower than this loop, or away
+                if not producer.poll(_WAIT_S):
+                    break
         producer.poll(0)
     producer.flush(_WAIT_S)
     if taken < count:
