@@ -62,6 +62,9 @@ _LONGEST_STEP: Final = 20
 _REWOUND: Final = 50
 _LONGEST_SYNC_S: Final = 8.0
 
+_FILE_CLOCK_S: Final = 0.1
+"""The clock of a file's time may be behind by so much."""
+
 _READ_PAUSE_S: Final = 0.03
 _FETCHED: Final = 5
 """Records that a reader may have fetched when its log is deleted."""
@@ -97,19 +100,27 @@ class Life(NamedTuple):
 
 
 def reached(life: Life) -> dict[Key, int]:
-    """The last offset that earlier lives have submitted, whatever became of it."""
+    """The last offset that earlier lives have submitted, whatever became of it.
+
+    A replaced life may have gone on after the end of its successor, and beyond it.
+    """
     found: dict[Key, int] = {}
     wanted = {Key(group, number) for group in life.groups for number in life.partitions}
-    # The newest life has mostly submitted to all: a late life must not read through hours of logs.
-    for path in reversed(lives_of(life.folder, life.name)):
-        latest = {
-            event.key: event.offset
-            for event in events_of(path)
-            if event.outcome == "invoke" and event.action not in {*TELLING, "lower"}
-        }
-        found = latest | found
-        if wanted <= found.keys():
+    began_s = inf
+    paths = lives_of(life.folder, life.name)
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        # The newest life has mostly submitted to all: a late life must not read through hours of
+        # logs.  Those that ended before the lives in `found` began say nothing new.
+        if wanted <= found.keys() and path.stat().st_mtime + _FILE_CLOCK_S < began_s:
             break
+        latest: dict[Key, int] = {}
+        for event in events_of(path):
+            began_s = min(began_s, event.at_s)
+            if event.outcome == "invoke" and event.action not in {*TELLING, "lower"}:
+                latest[event.key] = event.offset
+        for key, offset in latest.items():
+            rises = not key.partition % 2 and key in found
+            found[key] = max(offset, found[key]) if rises else found.get(key, offset)
     return found
 
 
