@@ -135,8 +135,10 @@ clean: ## Remove all that make created here (the jar cache of the user stays)
 $(BIN)/python:
 	scripts/make-venv.sh $(VENV)
 
-# A wheel of PySpark's archive is installed and thrown away: to compress it takes fifteen seconds.
+# The pip that comes with Python 3.11 takes a minute longer to choose among releases.  A wheel is
+# made of PySpark, and thrown away: to compress it takes fifteen seconds.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	-$(BIN)/python -m pip install --quiet --no-compile 'pip>=25'
 	printf '[bdist_wheel]\ncompression = stored\n' >$(VENV)/wheels.cfg
 	DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/wheels.cfg \
 	  $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[all,dev]'
