@@ -19,6 +19,7 @@ _DURATIONS: Final = (
 _UNITS_S: Final = 86_400, 3_600, 60, 1
 _MAX_DAYS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_FIRST_S, _LAST_S = -62_135_596_800.0, 253_402_300_799.0
 
 
 def parse_duration(text: str, field: str) -> float:
@@ -65,9 +66,13 @@ def parse_since(text: str, field: str, now_s: float) -> float:
 
 
 def time_text(at_s: float) -> str:
-    """Return a time as ``parse_time`` takes it, to the millisecond, in UTC."""
+    """Return a time as ``parse_time`` takes it, to the millisecond, in UTC.
+
+    Clients of older Kafkas may commit with any time: beyond the years 1 to 9999 it is their end.
+    """
+    at_s = min(max(at_s, _FIRST_S), _LAST_S)
     moment = datetime.fromtimestamp(round(at_s * 1_000) / 1_000, timezone.utc)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1_000:03}Z"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def time_before(at_s: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -106,8 +107,9 @@ def _entry(item: Item) -> dict[str, object]:
 
 
 def _dump(body: Mapping[str, object]) -> bytes:
-    # An escape takes three times the bytes; lone surrogates are in no group, topic or metadata.
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    # An escape takes three times the bytes.  Lone surrogates are in no group, topic or metadata; in
+    # the text of an error, or in an id of a strange service, they must not end the request.
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 # Answers
@@ -118,7 +120,9 @@ def reading(what: str) -> Iterator[None]:
     """Turn whatever an answer lacks into a ServiceError."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+    ) as error:  # fmt: skip
         text = (
             f"the service's answer about {what} cannot be read ({type(error).__name__}: {error}); "
             "is it of another version than this client?"
@@ -128,7 +132,10 @@ def reading(what: str) -> Iterator[None]:
 
 def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
     """Return the seconds of the lease, the number of the newest event, and the ids of topics."""
-    return float(data["lease_s"]), int(data["last_event_id"]), topic_ids_of(data)
+    lease_s = float(data["lease_s"])
+    if not math.isfinite(lease_s):
+        raise ValueError("a lease without an end")
+    return lease_s, int(data["last_event_id"]), topic_ids_of(data)
 
 
 def topic_ids_of(data: Mapping[str, Any]) -> dict[str, str]:

@@ -36,8 +36,11 @@ def client(service: Running) -> Iterator[OffsetClient]:
 
 
 def test_queries_are_shown_by_the_next_service_too() -> None:
-    """A query that has nothing new to say is reported again to a service that is new."""
-    report = QueryReport("1", "2", "running", name="etl")
+    """A query that has nothing new to say is reported again to a service that is new.
+
+    A character that no JSON can hold does not keep it from that.
+    """
+    report = QueryReport("1", "2", "running", name="etl\ud800")
 
     def shown(by: httpx.Client) -> list[str]:
         return [each["name"] for each in by.get("/v1/queries").json()["queries"]]
@@ -49,7 +52,7 @@ def test_queries_are_shown_by_the_next_service_too() -> None:
         until(lambda: shown(nobody))
     listen = address.removeprefix("http://")
     with running(listen=listen) as second, client, second.http() as nobody:
-        assert until(lambda: shown(nobody)) == ["etl"]
+        assert until(lambda: shown(nobody)) == ["etl?"]
 
 
 def test_a_service_that_takes_no_queries_takes_offsets(

@@ -63,6 +63,11 @@ def test_a_printed_time_can_be_typed() -> None:
     assert parse_time(time_text(86_400.123), "t") == 86_400.123
 
 
+@pytest.mark.parametrize("at_s", [-1e18, -62_135_596_800.5, 253_402_300_800.0, 2**63 / 1_000])
+def test_an_absurd_time_is_printed_as_the_nearest(at_s: float) -> None:
+    assert parse_time(time_text(at_s), "t") in {-62_135_596_800.0, 253_402_300_799.0}
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,6 +60,8 @@ def malformed(**answer: object) -> Fault:
             refusal(429, "overloaded"),
             malformed(),
             malformed(lease_s="long", last_event_id=0),
+            malformed(lease_s=math.inf, last_event_id=0),
+            malformed(lease_s=10, last_event_id=math.inf),
             Fault(act=False, status=200, body=b"[]"),
             DROP,
         )
