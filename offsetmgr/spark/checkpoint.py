@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.files import Files, check_location, open_files
 from offsetmgr.spark.progress import read_offsets
-from offsetmgr.text import visible
+from offsetmgr.text import error_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,7 @@ _VERSION: Final = "v1"
 _BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,14})\b')
 """Up to the year 5138; a later one is as good as none."""
 _ID_CHARS: Final = 255
+"""The service takes no longer ones; those of Spark have 36."""
 _HINT: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
 
 
@@ -93,7 +94,7 @@ class Checkpoint:
         """
         text = self._metadata()
         try:
-            return visible(str(json.loads(text)["id"]), _ID_CHARS)
+            return visible(str(json.loads(text)["id"]))[:_ID_CHARS]
         except (ValueError, KeyError, TypeError, RecursionError):
             problem = f"has a metadata file that cannot be read ({text[:80]!r})"
             raise InvalidValueError("checkpoint", self.location, problem, _HINT) from None
@@ -256,7 +257,13 @@ def batch_ranges(
         @functools.wraps(function)
         def run(batch: DataFrame, batch_id: int) -> None:
             files = open_checkpoint(checkpoint, batch.sparkSession)
-            function(batch, batch_id, files.ranges(batch_id))
+            try:
+                function(batch, batch_id, files.ranges(batch_id))
+            except Exception:
+                raise
+            except BaseException as error:
+                # It would end PySpark's thread, and the query would wait for an answer for ever.
+                raise RuntimeError(f"{function!r} exits: {error_text(error)}") from error
 
         return run
 

@@ -32,7 +32,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
-from offsetmgr.text import shell_word
+from offsetmgr.text import error_text, shell_word
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, Uncommitted
 from offsetmgr.workers import Worker
 
@@ -581,7 +581,11 @@ class Committer:
 
 def _look_around(subscriptions: Iterable[Subscription]) -> None:
     for each in subscriptions:
-        _log.guard("cannot look for queries of other sessions", each.look_around)
+        try:
+            each.look_around()
+        except Exception as error:  # noqa: BLE001 -- of py4j, again and again once Spark is gone
+            text = f"cannot look for queries of other sessions: {error_text(error)}"
+            each.warn_once(("look around",), text)
 
 
 _making: Final = threading.Lock()

@@ -48,8 +48,9 @@ class LocalFiles:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
         self.location = location
         # As Hadoop, a "#" or "?" is of the name; so is a "%", unless only the decoded path exists.
-        path = Path(_FILE.sub("", location, count=1) if _scheme(location) else location)
-        is_encoded = "%" in location and _scheme(location) and not path.exists()
+        is_url = bool(_scheme(location))
+        path = Path((_FILE.sub("", location, count=1) or "/") if is_url else location)
+        is_encoded = is_url and "%" in location and not path.exists()
         self._root = Path(unquote(str(path))) if is_encoded else path
 
     def read(self, name: str) -> str | None:

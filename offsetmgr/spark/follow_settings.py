@@ -82,15 +82,15 @@ def expand(pattern: str, counted: Callable[[Files], Files]) -> Iterator[tuple[st
         yield pattern, pattern.rpartition("/")[2]
         return
     before, _, rest = pattern.partition("*")
-    folder, _, start = before.rpartition("/")
+    folder, slash, start = before.rpartition("/")
     end, _, below = rest.partition("/")
     fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
-    for name in sorted(counted(open_files(folder or "/", None)).names("")):
+    for name in sorted(counted(open_files(folder or slash or ".", None)).names("")):
         match = fits.fullmatch(name)
         if match is None or name[0] in "._":
             continue
         stars = [*match.groups()]
-        found = "/".join([folder, name, *([below] if below else [])])
+        found = "/".join([f"{folder}{slash}{name}", *([below] if below else [])])
         if "*" not in below:
             yield found, "-".join(stars)
             continue

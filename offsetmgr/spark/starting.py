@@ -31,6 +31,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
 from offsetmgr.spark.logs import recreated
+from offsetmgr.text import visible
 from offsetmgr.types import (
     TopicPartition,
     check_count,
@@ -498,14 +499,14 @@ def _matching(
 
 
 def _matching_in_java(jvm: Any, pattern: str, topics: list[str], *, is_whole: bool) -> list[str]:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 -- pyspark's
-
     try:
         expression = jvm.java.util.regex.Pattern.compile(pattern)
         matchers = ((name, expression.matcher(name)) for name in topics)
         return [name for name, each in matchers if (each.matches() if is_whole else each.find())]
-    except Py4JError as error:
-        raise TypeError(str(error).partition("\n")[2].partition("\n")[0] or str(error)) from None
+    except Exception as error:  # noqa: BLE001 -- of py4j, or PySpark's for some of Java's
+        first, _, more = str(error).partition("\n")
+        text = more if first.startswith("An error occurred") else first
+        raise TypeError(visible(text.partition("\n")[0])) from None
 
 
 def _active_session() -> SparkSession | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -179,7 +180,12 @@ class View(TableRows):
         The log has what it raises.  Returns a function that ends this.
         """
         self._observers.append(observer)
-        return lambda: self._observers.remove(observer)
+
+        def end() -> None:
+            with suppress(ValueError):
+                self._observers.remove(observer)
+
+        return end
 
     def evict(self, key: str) -> None:
         """Delete a row from this store alone; the next message of the key writes it again."""

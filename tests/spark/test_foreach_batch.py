@@ -49,7 +49,7 @@ class FailingOnceAfterItsWrite:
                 database.executemany("INSERT INTO numbers VALUES (?)", numbers)
                 database.execute("INSERT INTO batches VALUES (?)", (batch_id,))
         if [each for each, _ in self.seen] == [0, 1]:
-            raise RuntimeError("the sink broke")
+            raise SystemExit("the sink broke")
 
     def numbers(self) -> list[int]:
         """The records in the sink."""
@@ -65,7 +65,7 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    """It is not committed until it succeeds, and the sink holds each record once."""
+    """Whatever it raises, it is not committed until it succeeds; the sink has each record once."""
     topic.produce(90)
     sink = FailingOnceAfterItsWrite(tmp_path / "sink.db")
     write = batch_ranges(checkpoint)(sink.write)

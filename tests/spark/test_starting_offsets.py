@@ -8,7 +8,10 @@ import time
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsetmgr.client import OffsetClient
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import commit_offsets, starting_offsets
 from tests.service.support import serve_process
 from tests.spark.support import (
@@ -51,6 +54,9 @@ def test_a_pattern_and_a_time_start_a_query(
     )
     read = [(row.topic, row.partition, row.offset) for row in frame.collect()]
     assert sorted(read) == sorted([(topic.name, 1, 1), (second.name, 0, 2), (second.name, 0, 3)])
+    for wrong, problem in (("(", "Unclosed group"), (7, "compile")):
+        with pytest.raises(InvalidValueError, match=rf"pattern .* cannot be read \(.*{problem}"):
+            starting_offsets(client, group, pattern=wrong, spark=spark)  # type: ignore[arg-type]
 
 
 def test_a_job_with_a_checkpoint_starts_while_the_service_is_down(

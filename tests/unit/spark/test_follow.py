@@ -271,6 +271,17 @@ def test_stars_in_several_levels_are_joined(tmp_path: Path) -> None:
     assert list(expand("/a/orders/", lambda files: files)) == [("/a/orders", "orders")]
 
 
+def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below the working directory, or below the root of this machine."""
+    (tmp_path / "ck-orders" / "v1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert list(expand("ck-*/v*", lambda files: files)) == [("ck-orders/v1", "orders-1")]
+    root = tmp_path.parts[1]
+    for start in ("/", "file:///"):
+        found = expand(f"{start}{root[:-1]}*{root[-1]}", lambda files: files)
+        assert (f"{start}{root}", "") in found
+
+
 def test_a_url_without_its_package_names_the_extra() -> None:
     """The kind: whatever fsspec does not read is an error that says how to mend it."""
     with pytest.raises(InvalidValueError, match="nowhere"):
