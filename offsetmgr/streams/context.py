@@ -152,7 +152,7 @@ class Context:
 
     def fail(self, error: BaseException | str) -> NoReturn:
         """Stop the processor and leave the message uncommitted."""
-        failure = error if isinstance(error, BaseException) else ContextError(str(error))
+        failure = _as_error(error)
         self.failure = self.failure or failure
         raise failure
 
@@ -161,15 +161,16 @@ class Context:
 
         Any thread may call it; only its first call counts.  An error stops the processor.
         """
+        self._check_open("the message does not wait for a late defer_commit()")
         outcome: Future[None] = Future()
         self.deferred.append(outcome)
 
-        def done(error: BaseException | None = None) -> None:
+        def done(error: BaseException | str | None = None) -> None:
             with suppress(InvalidStateError):
                 if error is None:
                     outcome.set_result(None)
                 else:
-                    outcome.set_exception(error)
+                    outcome.set_exception(_as_error(error))
 
         return done
 
@@ -179,16 +180,17 @@ class Context:
         self._write(topic, self._key(key), data, headers or _NONE)
 
     def _write(self, topic: str, key: bytes, data: bytes | None, headers: Headers) -> None:
-        if self.over:
-            raise ContextError(
-                f"group {self.group}: a context was used after its callback had returned, so what "
-                f"it wrote to {topic} is lost: write within the callback"
-            )
+        self._check_open(f"what it wrote to {topic} is lost: write within the callback")
         try:
             listed = header_list(headers) if headers else ()
         except InvalidValueError as error:
             self.fail(error)
         self.records.append(Record(topic, key, data, listed))
+
+    def _check_open(self, text: str) -> None:
+        if self.over:
+            used = f"group {self.group}: a context was used after its callback had returned"
+            raise ContextError(f"{used}, so {text}")
 
     def _key(self, key: str) -> bytes:
         try:
@@ -233,3 +235,7 @@ class Context:
         error = ContextError(text)
         error.__cause__ = cause
         self.fail(error)
+
+
+def _as_error(error: BaseException | str) -> BaseException:
+    return error if isinstance(error, BaseException) else ContextError(str(error))

@@ -20,6 +20,7 @@ from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.text import error_text, listed
+from offsetmgr.types import check_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -313,7 +314,7 @@ class TesterProcessor:
         for record in effects.records:
             try:
                 self._topics.write(record)
-            except Exception as error:
+            except BaseException as error:
                 problem = f"writing to {record.topic} failed: {error_text(error)}"
                 raise ProcessingError(self.graph.group, message, problem) from error
         if effects.deferred:
@@ -385,7 +386,7 @@ class QueueTracker:
 
     def seek(self, offset: int) -> None:
         """Go on at ``offset``."""
-        self.next_offset = offset
+        self.next_offset = check_offset(offset)
 
     def __iter__(self) -> Iterator[TrackedMessage]:
         """Iterate over what is there."""
@@ -407,7 +408,7 @@ class _TesterWriter:
         outcome: Future[Written] = Future()
         try:
             outcome.set_result(Written(0, self._topics.write(record)))
-        except Exception as error:  # noqa: BLE001 -- the emit handler raises anything
+        except BaseException as error:  # noqa: BLE001 -- the emit handler raises anything
             outcome.set_exception(error)
         self._catch_up()
         return outcome

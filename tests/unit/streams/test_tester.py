@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import (
     NO_TIME,
     Context,
+    ContextError,
     EmitterClosedError,
     GroupGraph,
     ProcessingError,
@@ -223,8 +225,14 @@ def test_a_stopped_processor_reads_nothing() -> None:
 
 def test_deferred_commits() -> None:
     """The committed offset waits for the lowest unfinished message, however late it is done."""
+    contexts: list[Context] = []
     dones: list[Any] = []
-    graph = define_group("g", input("in", TEXT, lambda ctx, _: dones.append(ctx.defer_commit())))
+
+    def defer(context: Context, _value: str) -> None:
+        contexts.append(context)
+        dones.append(context.defer_commit())
+
+    graph = define_group("g", input("in", TEXT, defer))
     tester = Tester()
     processor = tester.add_processor(graph)
     for number in range(3):
@@ -239,10 +247,12 @@ def test_deferred_commits() -> None:
     dones[3]()
     assert processor.committed("in") == 3
     tester.consume("in", "k", "3")
-    dones[4](ValueError("async"))
-    with pytest.raises(ProcessingError, match="deferred commit failed: ValueError: async"):
+    dones[4]("a text")
+    with pytest.raises(ProcessingError, match="deferred commit failed: ContextError: a text"):
         tester.catch_up()
     assert processor.committed("in") == 3
+    with pytest.raises(ContextError, match=r"the message does not wait for a late defer_commit"):
+        contexts[0].defer_commit()
 
 
 def test_visits() -> None:
@@ -325,10 +335,13 @@ def test_emit_handlers_can_be_replaced() -> None:
     def refuse(record: object) -> None:
         raise ConnectionError("broker away")
 
-    tester.replace_emit_handler(refuse)
-    with pytest.raises(ProcessingError, match=r"writing to sums-table failed: .*broker away"):
+    tester.replace_emit_handler(sys.exit)
+    with pytest.raises(ProcessingError, match=r"writing to sums-table failed: SystemExit"):
         tester.consume("numbers", "bob", 3)
     assert processor.committed("numbers") == 1
+    with pytest.raises(InvalidValueError, match="offset -1 is negative"):
+        tracker.seek(-1)
+    tester.replace_emit_handler(refuse)
     tester.replace_emit_handler(None)
     processor.restart()
     assert processor.get("bob") == 6
