@@ -150,7 +150,7 @@ class TopicManager:
         problems += [
             f"{name}={held.get(name)}, not {value}"
             for name, value in config.items()
-            if held.get(name) != value
+            if held.get(name) != _text(value)
         ]
         if problems and self.settings.mismatch != "ignore":
             text = f"topic {topic} has {'; '.join(problems)}: {fix}"
@@ -213,15 +213,20 @@ class TopicManager:
 
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         timeout_s = self._reader.timeout_s
-        new = NewTopic(topic, partitions, self.settings.replication or -1, config=dict(config))
-        create_topics(self._reader.admin, [new], timeout_s)
+        texts = {name: _text(value) for name, value in config.items()}
+        new = NewTopic(topic, partitions, self.settings.replication or -1, config=texts)
+        try:
+            create_topics(self._reader.admin, [new], timeout_s)
+        except ValueError as error:  # confluent-kafka's, of a number
+            fix = "correct its replication or the number of its partitions"
+            raise InvalidValueError("topic", topic, f"cannot be created ({error})", fix) from None
         if not any(topic in self.partitions([topic]) for _ in Deadline(timeout_s).polls()):
             text = f"topic {topic} was created but is not listed after {timeout_s:g} s"
             raise TopicsError(f"{text}: check the brokers and start again")
 
     def _replicas(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """Return the number of replicas by partition of those topics that exist."""
-        names = TopicCollection([check_topic(topic) for topic in topics])
+        names = TopicCollection([check_topic(topic) for topic in {*topics}])
         timeout_s = self._reader.timeout_s
         sent = self._reader.admin.describe_topics(names, request_timeout=timeout_s)
         found: dict[str, dict[int, int]] = {}
@@ -234,6 +239,11 @@ class TopicManager:
             else:
                 found[topic] = {p.id: len(p.replicas) for p in answer.partitions}
         return found
+
+
+def _text(value: object) -> str:
+    """Return a topic's setting as Kafka has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str, TopicLog]:

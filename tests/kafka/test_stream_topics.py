@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import (
     MemoryStorage,
     TopicsError,
@@ -38,10 +39,11 @@ TABLE = {"cleanup.policy": "compact"}
 def test_loop_and_table_are_created_once(
     kafka: DevKafka, new_topic: TopicFactory, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With their settings, which a second start finds as they should be."""
+    """With their settings, which a second start finds as they should be; also numbers."""
     topic = new_topic(3)
     graph = define_group(group, input(topic, C, print), loop(C, print), persist(C))
-    fail = TopicSettings(mismatch="fail")
+    hour: Any = {"cleanup.policy": "delete", "retention.ms": 3_600_000}
+    fail = TopicSettings(mismatch="fail", stream=hour)
     with TopicManager(kafka.bootstrap_servers, fail, timeout_s=60) as manager:
         counts = prepare_topics(manager, graph)
         assert counts == {topic: 3, f"{group}-loop": 3, f"{group}-table": 3}
@@ -54,6 +56,9 @@ def test_loop_and_table_are_created_once(
             manager.ensure_table(f"{group}-loop", 3)
         with pytest.raises(TopicsError, match="has 3 partitions, not 4: alter or delete"):
             manager.ensure_stream(f"{group}-loop", 4)
+        with pytest.raises(InvalidValueError, match=r"cannot be created \(.*num_partitions"):
+            manager.ensure_stream(f"{group}-wide", 10_000_000)
+        assert manager.partitions([topic, topic]) == {topic: [0, 1, 2]}
     with TopicManager(kafka.bootstrap_servers, timeout_s=60) as manager:
         assert manager.ensure_topic(f"{group}-table", 5, {"retention.ms": "1"}) == 3
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
