@@ -262,7 +262,7 @@ def batch_ranges(
             except Exception:
                 raise
             except BaseException as error:
-                # It would end PySpark's thread, and the query would wait for an answer for ever.
+                # It would end PySpark's thread, and the query would wait for an answer forever.
                 raise RuntimeError(f"{function!r} exits: {error_text(error)}") from error
 
         return run

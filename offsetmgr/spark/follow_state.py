@@ -52,23 +52,20 @@ def look(checkpoint: Checkpoint, before: Seen | None, *, lists: bool, is_gapped:
     # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for those
     # of the old query, which do not put the group ahead.
     query_id = checkpoint.query_id()
-    if before is None or before.query_id != query_id:
-        return _listed(checkpoint, query_id, None)
-    if is_gapped:
-        return _listed(checkpoint, query_id, before)
+    if before is None or before.query_id != query_id or is_gapped:
+        return _listed(checkpoint, query_id)
     known = -1 if before.batch is None else before.batch.batch_id
     newest = newest_by_name(checkpoint.is_finished, known)
     if newest > known:
         return Seen(query_id, *checkpoint.timed_batch(newest))
-    return _listed(checkpoint, query_id, before) if lists else before._replace(was_listed=False)
+    return _listed(checkpoint, query_id) if lists else before._replace(was_listed=False)
 
 
-def _listed(checkpoint: Checkpoint, query_id: str, before: Seen | None) -> Seen:
+def _listed(checkpoint: Checkpoint, query_id: str) -> Seen:
     newest = checkpoint.newest_finished()
     if newest is None:
         return Seen(query_id, None, was_listed=True)
-    if before is not None and before.batch is not None and before.batch.batch_id == newest:
-        return before._replace(was_listed=True)
+    # Also where the number is known: after batches were removed, it may be that of another batch.
     return Seen(query_id, *checkpoint.timed_batch(newest), was_listed=True)
 
 
@@ -126,9 +123,7 @@ class FollowedCheckpoint:
         self._backoff.succeeded()
         is_other = before is None or before.query_id != seen.query_id
         known = None if is_other or before is None else before.batch
-        is_news = seen.batch is not None and (
-            known is None or seen.batch.batch_id != known.batch_id
-        )
+        is_news = seen.batch is not None and seen.batch != known
         old, new = (-1 if each is None else each.batch_id for each in (known, seen.batch))
         if is_other:
             self._is_replaced, self.is_gapped = True, False
@@ -139,7 +134,7 @@ class FollowedCheckpoint:
             self._list_s = now_s + self._list_pause_s
             self._list_pause_s = min(2 * self._list_pause_s, LONGEST_LIST_S)
         if is_news:
-            if self._is_replaced or new < old or not self.is_running:
+            if self._is_replaced or new <= old or not self.is_running:
                 self.run += 1
             self.is_running, self._is_replaced, self.changed_s = True, False, now_s
         self.due_s = now_s + self._pause_s(now_s) * self._rng.uniform(0.9, 1.0)

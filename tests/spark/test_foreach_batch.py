@@ -65,7 +65,7 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    """Whatever it raises, it is not committed until it succeeds; the sink has each record once."""
+    """It is not committed until it succeeds; the sink has each record once, also after an exit."""
     topic.produce(90)
     sink = FailingOnceAfterItsWrite(tmp_path / "sink.db")
     write = batch_ranges(checkpoint)(sink.write)

@@ -115,6 +115,17 @@ def test_skipped_numbers_are_found_by_a_list(watched: Watched) -> None:
     assert watched.look() is None
 
 
+def test_a_batch_that_runs_again_under_its_number_is_found_by_a_list(watched: Watched) -> None:
+    """Somebody has removed the last batches; the new one may be behind, as of a new run."""
+    watched.written.batch(0, orders(5))
+    assert watched.look() == 0
+    run = watched.state.run
+    watched.written.batch(0, orders(3))
+    assert watched.look() == 0
+    assert watched.state.run == run + 1
+    assert watched.look() is None
+
+
 def test_a_long_pause_leaves_no_gap(watched: Watched) -> None:
     """After a pause the next numbers may be removed; afterwards names are enough again."""
     watched.written.batch(0, orders(1))

@@ -335,7 +335,7 @@ def test_emit_handlers_can_be_replaced() -> None:
     def refuse(record: object) -> None:
         raise ConnectionError("broker away")
 
-    tester.replace_emit_handler(sys.exit)
+    tester.replace_emit_handler(lambda _record: sys.exit())
     with pytest.raises(ProcessingError, match=r"writing to sums-table failed: SystemExit"):
         tester.consume("numbers", "bob", 3)
     assert processor.committed("numbers") == 1
