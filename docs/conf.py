@@ -36,7 +36,7 @@ html_show_sphinx = False
 html_copy_source = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**", "examples/README.md"]
+include_patterns = ["*.md", "docs/**", "examples/README.md", "examples/shop/README.md"]
 # Nothing below these is looked through for pages.
 exclude_patterns = [".*", "build", "actors", "benchmarks", "offsetmgr", "tests"]
 myst_heading_anchors = 4

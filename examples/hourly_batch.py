@@ -92,13 +92,12 @@ def run(
             as_orders(messages)
             .groupBy("product")
             .agg(F.count("*").alias("orders"), F.sum("amount").alias("revenue"))
-            .orderBy("product")
         )
         begin = sum(each.start for each in batch.ranges.values())
-        folder = given.folder / f"hour={until:%Y-%m-%dT%H}" / f"begin={begin}"
-        report.write.mode("overwrite").parquet(str(folder))
+        folder = str(given.folder / f"hour={until:%Y-%m-%dT%H}" / f"begin={begin}")
+        report.write.mode("overwrite").parquet(folder)
         print(f"{batch.records:,} orders before {until:%H:%M}")
-        report.show()
+        spark.read.parquet(folder).orderBy("product").show()
 
 
 def show_group(client: Offsets, group: str, topic: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,11 +48,12 @@ def main() -> None:
     if (given.folder / "checkpoint-new").exists():
         # From its old checkpoint it would read again what it has read with its new one.
         raise SystemExit(f"the job of {given.folder} has moved already: give another --folder")
-    half = given.orders // 2
+    first = time.time_ns()  # ids that no other order of the topic has
+    half, end = first + given.orders // 2, first + given.orders
     with OffsetClient(given.service, name=GROUP) as client:
-        place_orders(given.bootstrap_servers, given.topic, range(half))
+        place_orders(given.bootstrap_servers, given.topic, range(first, half))
         run(spark, client, given, "old")
-        place_orders(given.bootstrap_servers, given.topic, range(half, given.orders))
+        place_orders(given.bootstrap_servers, given.topic, range(half, end))
         run(spark, client, given, "new")
         show_group(client, GROUP, given.topic)
     archive = spark.read.parquet(str(given.folder / "old"), str(given.folder / "new"))
@@ -66,7 +68,7 @@ def place_orders(servers: str, topic: str, numbers: range) -> None:
         order = {"order_id": number, "product": PRODUCTS[number % 3], "amount": 5.0 + number % 200}
         producer.produce(topic, json.dumps(order), str(number))
     producer.flush()
-    print(f"orders {numbers.start:,} to {numbers.stop - 1:,} were placed")
+    print(f"{len(numbers):,} orders were placed")
 
 
 def run(

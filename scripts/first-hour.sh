@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # A newcomer's first hour in an empty home, as a transcript: README's commands and code as they stand,
-# then the mistakes that everybody makes.  Fetches all packages and jars anew; needs ports 9092 and 8741.
+# the mistakes that everybody makes, and every example that needs no database.  Fetches all packages and jars anew; needs ports 9092 and 8741.
 set -euo pipefail
 
 checkout=$(cd "$(dirname "$0")/.." && pwd)
 home=$(mktemp -d)
 started=()
-end() {
+stop() {
   for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
   wait
-  rm -rf "$home"
+  started=()
 }
-trap end EXIT
+trap 'stop; rm -rf "$home"' EXIT
 unset PYTHONPATH OFFSETMGR_CACHE XDG_CACHE_HOME
 export HOME=$home
 
@@ -117,5 +117,21 @@ mistake 'OffsetClient("http://127.0.0.1:8741").submit("orders-etl", {("orders", 
 
 step "A setting that does not exist"
 run 1 offsetmgr config check --set comit.commit_interval_s=1
+
+step "Every example"
+run 0 "pip install --quiet --disable-pip-version-check '.[all]'"
+start "is ready" offsetmgr dev-kafka --port 9192 --topic orders:4
+for words in in_process.py emitter_promises.py view_lookup.py streaming_etl.py windowed_revenue.py \
+  two_queries.py hourly_batch.py new_checkpoint.py 'stream_on_spark.py --available-now' \
+  view_beside_processor.py surviving_writer.py 'batch_writer.py --records 1000'; do
+  run 0 "python examples/$words 2>example.log || (cat example.log; exit 1)"
+done
+start "order 19 in try" python -u examples/order_processor.py
+
+step "The shop"
+stop
+start "The page" examples/shop/run.sh
+run 0 offsetmgr lag --bootstrap-servers localhost:9092
+run 0 curl --fail --silent --show-error http://127.0.0.1:8742/v1/keys/lamp
 
 step "Done"

@@ -1,5 +1,9 @@
 # pip install 'offsetmgr[streams]'
-"""Mask words in comments: one group keeps the words, another looks them up."""
+"""Mask words in comments: one group keeps the words, another looks them up.
+
+    python examples/stream_on_spark.py blocked_words:words --available-now
+    python examples/stream_on_spark.py blocked_words:comments --available-now
+"""
 
 from offsetmgr.streams import (
     Context,

@@ -1,5 +1,8 @@
 # pip install 'offsetmgr[streams]'
-"""Count the clicks of each user."""
+"""Count the clicks of each user.
+
+    python examples/stream_on_spark.py click_counter:graph --available-now
+"""
 
 from offsetmgr.streams import Context, codecs, define_group, input, persist
 

@@ -116,9 +116,11 @@ def check_spark_pod() -> None:
 
 
 def check_compose() -> None:
-    """Compose's own parser takes the file: references, merges and paths included."""
-    run(built("compose"), DEPLOY / "compose" / "compose.yaml")
-    say("compose.yaml is consistent")
+    """Compose's own parser takes the files: references, merges and paths included."""
+    compose = DEPLOY / "compose" / "compose.yaml"
+    run(built("compose"), compose)
+    run(built("compose"), compose, ROOT / "examples" / "shop" / "compose.yaml")
+    say("compose.yaml is consistent, alone and with that of examples/shop")
 
 
 def check_prometheus() -> None:

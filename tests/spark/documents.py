@@ -36,6 +36,7 @@ STAYS = {
     "offsetmgr dev-kafka": "is ready",
     "offsetmgr serve": '"serving"',
     "offsetmgr view serve": '"serving"',
+    "examples/shop/run.sh": "The page: ",
 }
 """Commands that run until they are stopped, and what they print once they can be used."""
 

@@ -42,6 +42,7 @@ GUIDES = [
         "tutorial",
     )
 ]
+SHOP = ROOT / "examples" / "shop" / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 _WAIT_S = 900
@@ -105,7 +106,16 @@ def _own_network() -> list[str]:
 
 
 @pytest.mark.timeout(_WAIT_S)
-def test_commands_of_the_documents_work(tmp_path: Path, postgres: Postgres) -> None:
+@pytest.mark.parametrize(
+    "documents",
+    [
+        pytest.param([README, *GUIDES], id="guides"),
+        pytest.param([SHOP], id="shop", marks=pytest.mark.chaos),
+    ],
+)
+def test_commands_of_the_documents_work(
+    tmp_path: Path, postgres: Postgres, documents: list[Path]
+) -> None:
     """Every block of the README and the guides runs in order, in an empty home.
 
     In a network of its own, so that ports 9092 and 8741 are free and the text stands as it is;
@@ -122,7 +132,7 @@ def test_commands_of_the_documents_work(tmp_path: Path, postgres: Postgres) -> N
         shutil.copytree(ROOT / name, work / name, ignore=shutil.ignore_patterns("__pycache__"))
     run = [sys.executable, str(ROOT / "tests/spark/documents.py"), str(work)]
     done = subprocess.run(
-        [*_own_network(), *run, *map(str, [README, *GUIDES])],
+        [*_own_network(), *run, *map(str, documents)],
         env=environment,
         cwd=work,
         stdin=subprocess.DEVNULL,

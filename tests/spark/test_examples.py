@@ -6,17 +6,26 @@ import json
 import re
 import runpy
 import shutil
+import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pyspark
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
+from offsetmgr.cli.app import app
+from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import produce_orders
-from tests.spark.support import WAIT_S, offsets_of
+from offsetmgr.devkafka.process import WatchedProcess
+from tests.spark.support import WAIT_S, Topic, offsets_of
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsetmgr.client import OffsetClient
+    from offsetmgr.devkafka import DevKafka
     from tests.service.support import ServeProcess
-    from tests.spark.support import Topic
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = 400
@@ -87,14 +96,17 @@ def check_group(said: str, group: str) -> None:
     assert [offset for offset, end in found if offset != end] == []
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+PROGRAMS = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("shop/*.py")])
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_can_be_copied(path: Path) -> None:
     """It names its extras, has options, and imports neither a neighbour nor development tools."""
     text = path.read_text()
-    assert re.match(r"# pip install 'offsetmgr\[[a-z,]+\]'\n\"\"\"", text)
+    assert re.match(r"# pip install ('offsetmgr\[[a-z,]+\]'|pyspark)\n\"\"\"", text)
     assert '"--bootstrap-servers"' in text
     assert "devkafka" not in text
-    neighbours = "|".join(each.stem for each in EXAMPLES.glob("*.py"))
+    neighbours = "|".join(program.stem for program in PROGRAMS)
     assert not re.search(rf"^(import|from) ({neighbours})\b", text, re.MULTILINE)
 
 
@@ -197,3 +209,53 @@ def test_orders_are_in_the_database_once(
     said = capsys.readouterr().out
     assert f"{ORDERS} orders in the table, 0 of them twice" in said
     check_group(said, "orders-database")
+
+
+def test_the_programs_of_the_shop_work_together(
+    example: Callable[..., None],
+    kafka: DevKafka,
+    sidecar: ServeProcess,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Three groups reach the end of the orders, each in its way; a view serves the prices."""
+    (port,) = free_ports(1)
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    view = ["view", "serve", "--table", "prices", "--path", "prices-view"]
+    view += ["--listen", f"127.0.0.1:{port}", *servers]
+    checkpoint = f"{tmp_path}/archive-checkpoint"
+    follow = ["spark", "follow", "--once", "--checkpoint", checkpoint, "--group", "shop-archive"]
+    orders, groups = Topic(kafka, "orders", 4), ("shop-revenue", "shop-archive", "shop-labels")
+
+    def started(name: str, *words: str) -> closing[WatchedProcess]:
+        command = [sys.executable, "-u", *words]
+        return closing(WatchedProcess(command, cwd=tmp_path, log_path=tmp_path / f"{name}.log"))
+
+    example("shop/producer", "--orders", str(ORDERS), "--rate", "100000")
+    with (
+        started("labels", str(EXAMPLES / "shop" / "labels.py"), *servers) as labels,
+        started("view", "-m", "offsetmgr", *view),
+    ):
+        example("shop/revenue", "--available-now")
+        assert f"{ORDERS} orders so far, 52,042.00 in all" in capsys.readouterr().out
+        example("shop/archive", "--available-now")
+        followed = CliRunner().invoke(app, [*follow, "--service", sidecar.address])
+        assert followed.exit_code == 0, followed.output
+        eventually(
+            lambda: {group: sum(orders.described(group).values()) for group in groups},
+            dict.fromkeys(groups, ORDERS),
+        )
+        assert until(lambda: price_of("lamp", port)) == {"price": 25.0}
+        labels.signal(signal.SIGTERM)
+        assert labels.wait(WAIT_S)
+    printed = (tmp_path / "labels.log").read_text()
+    assert printed.count(" (order ") == ORDERS - 2  # two are not paid
+
+
+def price_of(product: str, port: int) -> object:
+    """Return the row of a product in the view; None while the view starts."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/v1/keys/{product}") as answer:
+            return json.load(answer)["value"]
+    except URLError:
+        return None

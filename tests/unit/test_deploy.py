@@ -29,6 +29,7 @@ _RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 _REPOSITORY = "https://github.com/offsetmgr/offsetmgr"
 _SYSTEMD = DEPLOY / "systemd"
 _COMPOSE = DEPLOY / "compose" / "compose.yaml"
+_SHOP = ROOT / "examples" / "shop" / "compose.yaml"
 _KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 
 STOP_S = float(str(defaults()["stop_timeout_s"]))
@@ -135,9 +136,10 @@ def test_the_containerfile_has_no_known_flaw() -> None:
     assert run(installed("hadolint"), DEPLOY / "Containerfile") == ""
 
 
-def test_compose_file_is_valid() -> None:
+def test_compose_files_are_valid() -> None:
     """Checked by the schema of the Compose specification."""
-    run(installed("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", _COMPOSE)
+    schema = "--builtin-schema", "vendor.compose-spec"
+    run(installed("check-jsonschema"), *schema, _COMPOSE, _SHOP)
 
 
 def test_compose_file_mounts_existing_files_and_gives_a_stop_time() -> None:
@@ -164,6 +166,8 @@ def test_the_service_takes_the_environment_of_its_containers(tmp_path: Path) -> 
     assert pod["OFFSETMGR_KAFKA__SASL_PASSWORD_FILE"].startswith(f"{mount['mountPath']}/")
     pod["OFFSETMGR_KAFKA__SASL_PASSWORD_FILE"] = str(password)
     assert load(None, compose, {}).watch.groups == ".*"
+    shop = yaml.safe_load(_SHOP.read_text())["services"]["offsetmgr"]["environment"]
+    assert load(None, compose | shop, {}).streams == ["http://127.0.0.1:8742"]
     assert load(None, pod, {}).kafka.for_librdkafka()["sasl.password"] == "geheim"
 
 
