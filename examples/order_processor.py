@@ -1,8 +1,8 @@
 # pip install 'offsetmgr[kafka]'
 """Process orders in a pool of workers, with retries and a dead-letter topic, until Ctrl-C.
 
-It first writes some orders itself, one of which cannot be processed: after three retries it is a
-dead letter, which ``offsetmgr dlq show order-processor.dlq`` prints.
+It first writes some orders to a topic of its own, one of which cannot be processed: after three
+retries it is a dead letter, which ``offsetmgr dlq show order-processor.dlq`` prints.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 import logging
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.consumer import AckConsumer, AckMessage, AckSettings, RetryPolicy
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--bootstrap-servers", default="localhost:9092")
-parser.add_argument("--topic", default="orders")
+parser.add_argument("--topic", default="orders-to-process")
 parser.add_argument("--group", default="order-processor")
 parser.add_argument("--orders", type=int, default=20, help="how many to write")
 parser.add_argument("--delays", type=float, nargs="*", default=[1, 5, 30], metavar="SECONDS")
@@ -26,6 +27,9 @@ servers, topics = given.bootstrap_servers, [given.topic]
 IMPOSSIBLE = 3
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 
+admin = AdminClient({"bootstrap.servers": servers})
+created = admin.create_topics([NewTopic(given.topic, 4)])
+created[given.topic].exception()  # the second run finds it there
 producer = Producer({"bootstrap.servers": servers})
 for number in range(given.orders):
     order = {"order_id": number, "amount": 0 if number == IMPOSSIBLE else 5}

@@ -1,8 +1,8 @@
 # pip install 'offsetmgr[streams]'
 """Mask words in comments: one group keeps the words, another looks them up.
 
-    python examples/stream_on_spark.py blocked_words:words --available-now
-    python examples/stream_on_spark.py blocked_words:comments --available-now
+Run it with ``stream_on_spark.py blocked_words:words --available-now``,
+then ``blocked_words:comments``.
 """
 
 from offsetmgr.streams import (

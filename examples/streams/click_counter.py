@@ -1,7 +1,7 @@
 # pip install 'offsetmgr[streams]'
 """Count the clicks of each user.
 
-    python examples/stream_on_spark.py click_counter:graph --available-now
+Run it with ``stream_on_spark.py click_counter:graph --available-now``.
 """
 
 from offsetmgr.streams import Context, codecs, define_group, input, persist

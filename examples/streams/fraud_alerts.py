@@ -1,7 +1,8 @@
 # pip install 'offsetmgr[streams]'
 """Find accounts that pass on what they receive: a loop tells the payee's row of a payment.
 
-    python examples/stream_on_spark.py fraud_alerts:graph --available-now
+Run it twice with ``stream_on_spark.py fraud_alerts:graph --available-now``: the second run reads
+the loop, and alerts.
 """
 
 from dataclasses import dataclass

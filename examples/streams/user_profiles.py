@@ -1,7 +1,7 @@
 # pip install 'offsetmgr[streams]'
 """Add the country of their user to clicks: a stream joined with a table.
 
-    python examples/stream_on_spark.py user_profiles:graph --available-now
+Run it with ``stream_on_spark.py user_profiles:graph --available-now``.
 """
 
 from dataclasses import dataclass
