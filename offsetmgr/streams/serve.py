@@ -119,7 +119,7 @@ class ViewApp:
             encoded = msgspec.Raw(encode(whole(value)))
         except ViewError:
             raise
-        except Exception as error:  # noqa: BLE001 -- codecs raise anything
+        except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             raise HttpStatusError(status, "undecodable", _undecodable(error)) from None
         if value is None:
@@ -177,12 +177,12 @@ def _encoded_rows(found: RowIterator) -> Iterator[dict[str, Any]]:
             return
         except ViewError:
             raise
-        except Exception as error:  # noqa: BLE001 -- codecs raise anything
+        except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             row = {"value": None, "error": _undecodable(error)}
         yield {"key": _shown_key(decode_key(found.last_key)), **row}
 
 
-def _undecodable(error: Exception) -> str:
+def _undecodable(error: BaseException) -> str:
     text = f"a row cannot be decoded ({error_text(error)})"
     return f"{text}: serve the view with the codec of the table"
 

@@ -226,18 +226,24 @@ def test_an_offset_beyond_the_log_is_not_committed(
 def test_a_quiet_query_gives_its_managers_back(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
-    """Its offsets are not renewed any more; the next batch is committed all the same."""
-    written = WrittenCheckpoint(tmp_path / "c")
+    """Its offsets are not renewed any more; the next batch is committed all the same.
+
+    A group that Kafka does not answer for keeps its manager, and delays no other.
+    """
+    coordinator.pause("dead")
+    WrittenCheckpoint(tmp_path / "dead").batch(0, orders(5))
+    written = WrittenCheckpoint(tmp_path / "etl")
     written.batch(0, orders(5))
     with local_over(coordinator) as client:
-        wanted = Follow(str(tmp_path / "c"), "etl", interval_s=0.1, keep_alive_s=1)
+        wanted = Follow(str(tmp_path / "*"), "{name}", interval_s=0.1, keep_alive_s=1)
         follower = Follower({"f": wanted}, client)
         follower.start()
         eventually(lambda: committed(coordinator.broker, "etl"), 5)
-        eventually(client._factory.managers, [])
-        assert not follower.queries()[0].is_running
+        eventually(lambda: [each.key.group for each in client._factory.managers()], ["dead"])
+        assert not any(each.is_running for each in follower.queries())
         written.batch(1, orders(6))
         eventually(lambda: committed(coordinator.broker, "etl"), 6)
+        coordinator.resume("dead")
         follower.close()
 
 

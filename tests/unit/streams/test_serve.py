@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
@@ -86,14 +87,21 @@ def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
 def test_an_undecodable_row_is_one_bad_row() -> None:
     """The rows next to it are answered, whatever the codec raises, and whatever it returns."""
     storage = MemoryStorage()
-    storage.apply({b"a": b"1", b"deep": b"[" * 100_000, b"text": b"hello", b"z": b"2"}, {})
-    rows = ask(app_of(TableRows(storage, codecs.Json())), "/v1/rows").json()["rows"]
+
+    class Exiting(codecs.Json):
+        def decode(self, data: bytes) -> Any:
+            return sys.exit(1) if data == b"exit" else super().decode(data)
+
+    rows_of_any_bytes = {b"a": b"1", b"deep": b"[" * 100_000, b"text": b"hello", b"z": b"2"}
+    storage.apply(rows_of_any_bytes | {b"exit": b"exit"}, {})
+    rows = ask(app_of(TableRows(storage, Exiting())), "/v1/rows").json()["rows"]
     assert [(row["key"], row["value"]) for row in rows if "error" not in row] == [
         ("a", 1),
         ("z", 2),
     ]
     assert [row["key"] for row in rows if "cannot be decoded" in row.get("error", "")] == [
         "deep",
+        "exit",
         "text",
     ]
     assert ask(app_of(TableRows(storage, codecs.Json())), "/v1/keys/deep").status_code == 500
