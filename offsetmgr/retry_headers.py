@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.text import encodable, error_text
+from offsetmgr.text import encodable, error_text, shown
 from offsetmgr.types import MAX_OFFSET, MAX_PARTITION, check_topic
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def origin_of(headers: Mapping[str, bytes | None], here: Origin) -> Origin:
 def failure_headers(
     headers: Headers,
     origin: Origin,
-    error: BaseException | str | None,
+    error: object,
     *,
     tries: int,
     now_ms: int,
@@ -108,12 +108,13 @@ def failure_headers(
     stack = ""
     if isinstance(error, BaseException):
         stack, error = stack_of(error), error_text(error, MAX_ERROR_CHARS)
+    text = shown(error) if error is not None and not isinstance(error, str) else error
     ours = {
         TOPIC: origin.topic,
         PARTITION: origin.partition,
         OFFSET: origin.offset,
         TRIES: tries,
-        ERROR: (error or "rejected without a reason")[:MAX_ERROR_CHARS],
+        ERROR: (text or "rejected without a reason")[:MAX_ERROR_CHARS],
         STACK: stack,
         FIRST: number(before, FIRST, now_ms),
         LAST: now_ms,
@@ -132,7 +133,7 @@ def stack_of(error: BaseException) -> str:
     """Return the end of the stack of an exception; a line instead where it cannot be had."""
     try:
         lines = traceback.format_exception(type(error), error, error.__traceback__)
-    except Exception as failed:  # noqa: BLE001 -- the exception may be of anybody's making
+    except BaseException as failed:  # noqa: BLE001 -- the exception may be of anybody's making
         return f"the stack cannot be had: {error_text(failed)}"
     return "".join(lines)[-MAX_STACK_CHARS:]
 

@@ -388,8 +388,11 @@ def check_timeout(value: object, field: str = "timeout", *, forever: bool = Fals
     return number
 
 
-def check_moment(value: datetime, field: str) -> int:
+def check_moment(value: object, field: str) -> int:
     """Return a point in time with a time zone as milliseconds since 1970."""
+    if not isinstance(value, datetime):
+        hint = "give a datetime, such as datetime.now(timezone.utc)"
+        raise InvalidValueError(field, value, "is not a point in time", hint)
     if value.tzinfo is None:
         hint = "give it one, such as datetime.now(timezone.utc)"
         raise InvalidValueError(field, value.isoformat(), "has no time zone", hint)

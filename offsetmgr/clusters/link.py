@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.settings import UNREAD
+from offsetmgr.consumer.settings import UNREAD, guarded_callbacks
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
@@ -59,6 +59,7 @@ def check_clusters(clusters: object) -> dict[str, dict[str, object]]:
     checked = {name: checked_config(kafka) for name, kafka in clusters.items()}
     for kafka in checked.values():
         _refuse(kafka, ["error_cb"])
+        kafka.update(guarded_callbacks(kafka))
     return checked
 
 
@@ -114,8 +115,8 @@ class Link:
 
     # Questions; each waits up to ``timeout_s`` and raises KafkaRequestError
 
-    def partitions(self, timeout_s: float) -> list[int]:
-        """Return the partitions of the topic, all of which have leaders; none without a topic."""
+    def partitions(self, timeout_s: float, *, led: bool = False) -> list[int]:
+        """Return the partitions of the topic, none without one; with ``led`` all have leaders."""
         with self._asking():
             if self._topic is None:
                 self._asker.list_topics(timeout=timeout_s)
@@ -123,7 +124,7 @@ class Link:
             found = self._asker.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
         if found.error is not None:
             raise self.failure(found.error)
-        if any(each.leader < 0 for each in found.partitions.values()):
+        if led and any(each.leader < 0 for each in found.partitions.values()):
             raise self.failure(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return sorted(found.partitions)
 
@@ -205,7 +206,7 @@ class Link:
             return
         self.retries += 1
         try:
-            self.partitions(PROBE_S)
+            self.partitions(PROBE_S, led=True)
         except OffsetManagerError as error:
             self.failed(error)
         else:

@@ -32,6 +32,7 @@ from offsetmgr.errors import (
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.stores.base import as_store_error
 from offsetmgr.types import (
     TopicPartition,
     check_list,
@@ -121,17 +122,18 @@ class _Feed(Generic[_T, _C]):
                 else:
                     self.fill(self.consumer)
                 self.link.probe_if_due()
-            except OffsetManagerError as error:
-                if self.consumer is not None and self.consumer.closed:
-                    self.failure = error  # the consumer has reported it
-                elif isinstance(error, InvalidValueError):
+            except BaseException as raised:
+                error = as_store_error(f"reading of cluster {self.link.name}", raised)
+                has_ended = self.consumer is not None and self.consumer.closed
+                if has_ended or isinstance(error, InvalidValueError):
                     self.failure = error
-                    self.link.refused(error)
-                else:
+                    if not (has_ended and error is raised):  # the consumer has reported it
+                        self.link.refused(error)
+                elif error is raised:
                     self.link.failed(error)
-            except Exception:
-                log.exception("cluster %s: reading failed, and goes on", self.link.name)
-                self._ended.wait(LONG_S)
+                else:
+                    log.exception("cluster %s: reading failed, and goes on", self.link.name)
+                    self._ended.wait(LONG_S)
             self._news.set()
 
 
@@ -251,7 +253,9 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     ) -> None:
         self._topic = check_topic(topic)
         self._group = group
-        numbers = None if partitions is None else [check_partition(each) for each in partitions]
+        numbers = None
+        if partitions is not None:
+            numbers = [check_partition(e) for e in check_list(partitions, "partitions", "[0, 1]")]
         if group is not None and numbers is not None:
             fix = "leave them out: the members of a group share the partitions"
             raise InvalidValueError("partitions", numbers, "cannot be chosen with a group", fix)
@@ -317,7 +321,10 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
             fix = "give the reader a group; without one nothing is committed"
             raise InvalidValueError("group", None, "is missing", fix)
         found: dict[str, list[Message]] = {}
-        for each in messages:
+        for each in check_list(messages, "messages", "[message]"):
+            if not isinstance(each, ClusterMessage):
+                hint = "give messages as fetch_message returns them"
+                raise InvalidValueError("messages", type(each).__name__, "is not a message", hint)
             found.setdefault(each.cluster, []).append(each.message)
         feeds = [self._feed(name) for name in found]
         for feed in feeds:
@@ -400,7 +407,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     def _feed(self, cluster: str) -> _ReaderFeed:
         if self._closed:
             raise ManagerStoppedError("the reader is closed")
-        found = self._feeds.get(cluster)
+        found = next((feed for name, feed in self._feeds.items() if name == cluster), None)
         if found is None:
             fix = f"give one of {', '.join(self._feeds)}"
             raise InvalidValueError("cluster", cluster, "is unknown", fix)

@@ -41,7 +41,7 @@ _MOST_KBYTES: Final = 2**31 - 1
 """No limit to librdkafka's queue: a writer waits, so that its own list is the limit."""
 
 _OVERDUE_S: Final = 5.0  # time after which a report that librdkafka owes is no longer waited for
-_OF_THE_MESSAGE: Final = frozenset(
+_OF_A_BATCH: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
@@ -50,6 +50,12 @@ _OF_THE_MESSAGE: Final = frozenset(
         KafkaError.INVALID_RECORD,
         KafkaError.INVALID_TIMESTAMP,
         KafkaError.POLICY_VIOLATION,
+    }
+)
+"""Errors of a whole batch, which one of its records may have caused."""
+
+_OF_THE_MESSAGE: Final = _OF_A_BATCH | frozenset(
+    {
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -126,6 +132,15 @@ class ProducerRecord(NamedTuple):
         return ProducerRecord(value, key, topic, partition, headers, timestamp_ms)
 
 
+def _checked_settings(settings: object) -> WriterSettings:
+    if settings is None:
+        return WriterSettings()
+    if not isinstance(settings, WriterSettings):
+        hint = "give WriterSettings(...)"
+        raise InvalidValueError("settings", settings, "are not those of a writer", hint)
+    return settings
+
+
 def _size(text: bytes | str | None) -> int:
     if text is None:
         return 0
@@ -148,6 +163,7 @@ def _checked_headers(headers: object) -> Sequence[tuple[str, bytes | str | None]
     hint = 'give a list such as [("name", b"value")]'
     if not isinstance(headers, Sequence) or isinstance(headers, (str, bytes)):
         raise InvalidValueError("headers", headers, "is not a list", hint)
+    checked: list[tuple[str, bytes | str | None]] = []
     for number, header in enumerate(headers):
         field = f"headers[{number}]"
         if not isinstance(header, (tuple, list)) or len(header) != 2:  # noqa: PLR2004 -- a pair
@@ -157,7 +173,8 @@ def _checked_headers(headers: object) -> Sequence[tuple[str, bytes | str | None]
             raise InvalidValueError(field, name, "is not a name", hint)
         _check_text(name, field)
         _check_text(value, field)
-    return headers
+        checked.append((name, value))
+    return checked
 
 
 class WriteErrors(OffsetManagerError):  # noqa: N818 -- it has one error for each message
@@ -215,7 +232,7 @@ class MultiClusterWriter(ClusterClient):
         settings: WriterSettings | None = None,
     ) -> None:
         """``topic`` is that of records that name none."""
-        self._settings = settings or WriterSettings()
+        self._settings = _checked_settings(settings)
         self._topic = None if topic is None else check_topic(topic)
         self._lock = threading.Lock()
         self._order = list(checked := check_clusters(clusters))
@@ -368,7 +385,7 @@ class _Target:
         self.stats = WriterStats(up=True, current=False, written=0, failed=0)
         self._wait_s = fail_over_s
         timeout_ms = round((fail_over_s - _SCAN_S) * 1_000)
-        ours = {
+        self._ours = {
             "enable.idempotence": True,
             "message.timeout.ms": timeout_ms,
             # Else a topic that does not exist would look like a cluster that does not answer.
@@ -376,9 +393,9 @@ class _Target:
             "queue.buffering.max.messages": 0,  # no limit
             "queue.buffering.max.kbytes": _MOST_KBYTES,
         }
-        self._producer = MessageProducer(
-            link.settings(ours), on_error=self._heard, name=f"write-{link.name}"
-        )
+        self._producer = self._open(f"write-{link.name}", {})
+        self._single: MessageProducer | None = None
+        """Sends refused records once more, each by itself."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
         self._thread.start()
@@ -390,14 +407,14 @@ class _Target:
 
         ``again`` is True if another cluster has failed to write them.
         """
-        reports = {number: self._produce(record) for number, record in wanted}
-        heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
-        late = self.link.failure(KafkaError(TIMED_OUT))
-        failures = {}
-        for number, report in reports.items():
-            answer = report.result() if report in heard else late
-            if isinstance(answer, KafkaRequestError):
-                failures[number] = self.link.failure(answer)
+        failures = self._produce_all(self._producer, wanted)
+        refused = {n for n, each in failures.items() if each.info.code in _OF_A_BATCH}
+        if len(wanted) > 1 and refused:
+            if self._single is None:
+                self._single = self._open(f"single-{self.link.name}", {"batch.num.messages": 1})
+            alone = [each for each in wanted if each[0] in refused]
+            failures = {n: each for n, each in failures.items() if n not in refused}
+            failures |= self._produce_all(self._single, alone)
         outage = next((error for error in failures.values() if _is_outage(error)), None)
         if outage is not None:
             self.link.failed(outage)
@@ -417,23 +434,29 @@ class _Target:
 
     def end(self) -> None:
         self._ended.set()
-        self._producer.close(self._wait_s)
+        for producer in (self._producer, self._single):
+            if producer is not None:
+                producer.close(self._wait_s)
         self._thread.join()
         self.link.close()
 
-    def _produce(self, record: ProducerRecord) -> Future[Written | KafkaRequestError]:
-        """Hand ``record`` to the producer, and return its report to come."""
-        report: Future[Written | KafkaRequestError] = Future()
-        self._producer.send(
-            record.topic,
-            record.value,
-            record.key,
-            report.set_result,
-            partition=record.partition,
-            headers=record.headers,
-            timestamp_ms=record.timestamp_ms,
-        )
-        return report
+    def _open(self, name: str, ours: Mapping[str, object]) -> MessageProducer:
+        settings = self.link.settings({**self._ours, **ours})
+        return MessageProducer(settings, on_error=self._heard, name=name)
+
+    def _produce_all(
+        self, producer: MessageProducer, wanted: Iterable[tuple[int, ProducerRecord]]
+    ) -> dict[int, KafkaRequestError]:
+        """Produce records and wait for their reports; return the errors."""
+        reports = {number: _produce(producer, record) for number, record in wanted}
+        heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
+        late = self.link.failure(KafkaError(TIMED_OUT))
+        failures = {}
+        for number, report in reports.items():
+            answer = report.result() if report in heard else late
+            if isinstance(answer, KafkaRequestError):
+                failures[number] = self.link.failure(answer)
+        return failures
 
     def _heard(self, error: KafkaError) -> None:
         """Take in an error that is not of one message; a lost broker may be back in time."""
@@ -444,6 +467,23 @@ class _Target:
         """Look in intervals whether a cluster that failed is back."""
         while not self._ended.wait(POLL_S):
             self.link.probe_if_due()
+
+
+def _produce(
+    producer: MessageProducer, record: ProducerRecord
+) -> Future[Written | KafkaRequestError]:
+    """Hand ``record`` to the producer, and return its report to come."""
+    report: Future[Written | KafkaRequestError] = Future()
+    producer.send(
+        record.topic,
+        record.value,
+        record.key,
+        report.set_result,
+        partition=record.partition,
+        headers=record.headers,
+        timestamp_ms=record.timestamp_ms,
+    )
+    return report
 
 
 def _is_outage(error: KafkaRequestError) -> bool:

@@ -16,7 +16,7 @@ from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.member import PREFETCH, SLICE_S, Start
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.errors import KafkaRequestError, MessageError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, MessageError
 from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
     OffsetAndMetadata,
@@ -77,6 +77,8 @@ class AckSettings(ConsumerSettings):
         check_count(self.max_pending_bytes, "max_pending_bytes")
         check_count(self.max_tries, "max_tries")
         check_choice(self.metadata, "metadata", get_args(Metadata))
+        if not isinstance(self.retry, (RetryPolicy, type(None))):
+            raise InvalidValueError("retry", self.retry, "is not a policy", "give RetryPolicy(...)")
 
 
 class AckWork:
@@ -175,10 +177,12 @@ class AckWork:
 
         try:
             self.retries.send(message, delay, error, done)
-        except Exception as failure:  # noqa: BLE001 -- such as of an ``error`` of any type
+        except BaseException as failure:
             text = f"{message!r} could not be retried: {visible(error_text(failure))}"
             self.member.report(MessageError(text, *message.place), "could not retry a message")
             self._redeliver(message, self.settings.nack_delay_s)
+            if not isinstance(failure, Exception):
+                raise
 
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
         claim, due_s = message.claim, self._now_s() + delay_s

@@ -61,6 +61,10 @@ class AckConsumer(MessageReader[AckMessage]):
                 hint = "give topics, or leave settings.retry out"
                 problem = "does not go with partitions: a group shares retry topics"
                 raise InvalidValueError("retry", policy, problem, hint)
+            letters = policy.dead_letter_topic(group)
+            if letters in topics.names:
+                hint = "read dead letters in another group, or give retry another name"
+                raise InvalidValueError("topics", letters, "is where its own failures go", hint)
             retries = RetryProducer(kafka, group, policy, topics.of)
             topics = replace(topics, retries=list(retries.topics))
         self._work = AckWork(settings, str(kafka.get("bootstrap.servers", "")), retries)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -21,6 +22,7 @@ from offsetmgr.consumer.settings import (
 )
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.config import FORCED, checked_config
 from offsetmgr.stores import OffsetStore, open_store
 from offsetmgr.stores.broker import BrokerOffsetStore
 from offsetmgr.stores.managers import ManagerStore
@@ -35,7 +37,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Self
 
@@ -84,9 +86,7 @@ class BaseConsumer(ABC):
         store: str | Mapping[str, object] | OffsetStore | Offsets | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
-        config: dict[str, Any] = (
-            {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
-        )
+        config = _checked_kafka(kafka)
         names = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
         subscription = Subscription(names, include, exclude)
         chosen = check_topic_partitions(partitions)
@@ -260,6 +260,14 @@ class MessageReader(BaseConsumer, Generic[_T]):
                 break
             batch.append(message)
         return batch
+
+
+def _checked_kafka(kafka: object) -> dict[str, Any]:
+    """Return librdkafka's settings.  Raises InvalidValueError."""
+    if not isinstance(kafka, Mapping):
+        return checked_config(kafka)
+    others = {name: value for name, value in kafka.items() if name not in FORCED}
+    return {**kafka, **checked_config(others)}
 
 
 def _check_assignment(

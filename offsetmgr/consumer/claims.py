@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.backoff import Backoff
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.stores.base import as_store_error, checked_answer
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from concurrent.futures import Future
 
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+LATE_S: Final = 10.0
+"""A store that has not answered for so long is reported."""
+
+NO_ANSWER: Final = f"the store has not answered for {LATE_S:g} s; it is waited for"
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
@@ -39,8 +45,9 @@ class Claims:
     """Claims partitions in the background, so that no poll waits for the store.
 
     One claim is under way at a time.  A failed one is reported and retried with back-off until it
-    succeeds or the partitions are dropped: no message of a partition may be delivered before.  For
-    one thread at a time.
+    succeeds or the partitions are dropped: no message of a partition may be delivered before.  It
+    is retried in halves, so that a partition that cannot be claimed holds up no other.  For one
+    thread at a time.
     """
 
     def __init__(
@@ -49,7 +56,8 @@ class Claims:
         self._store = store
         self._group = group
         self._report = report
-        self._wanted: set[TopicPartition] = set()
+        self._wanted: dict[TopicPartition, None] = {}  # in the order in which they are asked for
+        self._most: int | None = None  # partitions of the next question; None for all
         self._asked: set[TopicPartition] = set()  # by the question, and wanted ever since
         self._stale: set[TopicPartition] = set()  # by the question, and dropped since
         self._question: Question[dict[TopicPartition, OffsetAndMetadata | None]] | None = None
@@ -58,15 +66,18 @@ class Claims:
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to claim ``partitions``."""
-        self._wanted.update(partitions)
+        self._wanted.update(dict.fromkeys(partitions))
 
     def take(self, timeout_s: float = 0.0) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
         """Return what was claimed since the last call; wait up to ``timeout_s`` for it."""
         if self._question is None and self._wanted and time.monotonic() >= self._due_s:
-            self._asked = self._wanted.copy()
+            self._asked = set(islice(self._wanted, self._most))
             self._question = Question(partial(claim, self._store, self._group, [*self._asked]))
         question = self._question
         if question is None or not question.wait(timeout_s):
+            if question is not None and time.monotonic() - question.asked_at_s > LATE_S:
+                late = OffsetTimeoutError(f"claim for group {self._group}: {NO_ANSWER}")
+                self._report(late, "partitions wait for their claim")
             return {}
         claimed, stale = self._asked, self._stale
         self._question, self._asked, self._stale = None, set(), set()
@@ -75,9 +86,13 @@ class Claims:
         except OffsetManagerError as error:
             self._due_s = time.monotonic() + self._backoff.failed()
             self._report(error, "could not claim partitions; tries again")
+            self._most = max(1, len(claimed) // 2)
+            for each in claimed:
+                self._wanted[each] = self._wanted.pop(each)  # the others come first
             return {}
         self._backoff.succeeded()
-        self._wanted -= claimed
+        self._most = None
+        self._forget(claimed)
         # What was dropped meanwhile may have had another owner since, also if it is wanted again.
         self.release(stale)
         return {each: committed[each] for each in claimed}
@@ -88,7 +103,7 @@ class Claims:
         Waits up to ``timeout_s`` for a claim under way, which could else end after their next
         owner's.
         """
-        self._wanted.difference_update(partitions)
+        self._forget(partitions)
         stale = self._asked.intersection(partitions)
         if self._question is not None and stale:
             self._asked -= stale
@@ -102,6 +117,10 @@ class Claims:
         self.drop([*self._wanted], timeout_s)
         if self._question is not None and self._stale:
             self._question.answer.add_done_callback(self._release_late)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            self._wanted.pop(each, None)
 
     def _release_late(self, answer: Future[dict[TopicPartition, OffsetAndMetadata | None]]) -> None:
         if answer.exception() is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.consumer.claims import LATE_S, NO_ANSWER
 from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.stores.base import OffsetStore, as_store_error
@@ -99,6 +102,7 @@ class Commits:
         self._what = f"commit for group {group}"
         self._sent: _Offsets = {}
         self._answer: Future[None] | None = None
+        self._late_at_s = inf  # a Kafka that is away is reported by its client
 
     @property
     def under_way(self) -> bool:
@@ -114,15 +118,20 @@ class Commits:
             self._answer = self._store.begin_commit(self._group, offsets)
         else:
             self._answer = Question(partial(self._store.commit, self._group, offsets)).answer
+            self._late_at_s = time.monotonic() + LATE_S
 
     def end(self, timeout_s: float = 0.0) -> OffsetManagerError | None:
-        """Take in the answer of the commit under way, if it comes; return its error."""
+        """Take in the answer of the commit under way, if it comes; return its error.
+
+        Where it is late, return that as an error.
+        """
         if self._answer is None:
             return None
         try:
             error = self._answer.exception(max(0.0, timeout_s))
         except NotAnsweredError:
-            return None
+            late = time.monotonic() > self._late_at_s
+            return OffsetTimeoutError(f"{self._what}: {NO_ANSWER}") if late else None
         self._answer = None
         if error is not None:
             return as_store_error(self._what, error)

@@ -35,7 +35,7 @@ from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.claims import Claims, claim
 from offsetmgr.consumer.commits import Commits, MemberStore, causes_of, is_rebalancing, passes_later
-from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
+from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, TopicIdOffer, restart_at
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
@@ -200,8 +200,7 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, work.committed)
-        if self._store.topic_ids is None:
-            self._store.topic_ids = self._reader.existing_ids
+        self._offer = TopicIdOffer(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -235,13 +234,7 @@ class Member:
                     self._pause_and_resume(away=False)
                     slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
-                    try:
-                        received = self._polled_away or self._poll(most, slice_s, more_s)
-                    except BaseException:
-                        # A signal's handler has raised: what was just read is lost, so that a
-                        # later mark would pass it over.
-                        self.ended.set()
-                        raise
+                    received = self._polled_away or self._poll(most, slice_s, more_s)
                     self._polled_away = False
                     self._do_what_is_due()
                 if received or time.monotonic() >= deadline:
@@ -317,14 +310,22 @@ class Member:
                     log.warning("group %s: left without an answer of its coordinator", self.group)
                     break
             self._claims.close(self.settings.dwell_s)
-            if self._store.topic_ids == self._reader.existing_ids:
-                self._store.topic_ids = None
+            self._offer.end()
             self._reader.close()
 
     # Polling
 
     def _poll(self, most: int, timeout_s: float, more_s: float) -> bool:
         """Wait for one message, then ``more_s`` for others; True if any were received."""
+        try:
+            return self._receive(most, timeout_s, more_s)
+        except BaseException:
+            # Such as a signal's handler: what was just read is lost, so that a later mark would
+            # pass it over.
+            self.ended.set()
+            raise
+
+    def _receive(self, most: int, timeout_s: float, more_s: float) -> bool:
         first = self._consumer.poll(timeout_s)
         self._released_in_poll.clear()
         if first is None:
@@ -395,8 +396,10 @@ class Member:
                         self._pause_and_resume(away=True)
                         # A message that was on its way already is kept for the application.
                         self._polled_away = self._poll(1, 0.0, 0.0) or self._polled_away
-            except BaseException:  # noqa: BLE001 -- such as SystemExit of a callback
-                log.exception("group %s: the member's own thread failed, and goes on", self.group)
+            except BaseException as error:  # noqa: BLE001 -- others depend on this thread
+                log.exception("group %s: the member's own thread failed", self.group)
+                if self.ended.is_set():
+                    self.end(as_store_error(f"polling for group {self.group}", error))
 
     def _pause_and_resume(self, *, away: bool) -> None:
         wanted = self.assigned if away else self.assigned.intersection(self.work.paused)
@@ -459,6 +462,7 @@ class Member:
                 if self._settling.failures > _ELECTION_TRIES:
                     failure = request_error(f"ends of {each}", error, topic=each.topic)
                     self.report(failure, "could not go on; tries again")
+                self._doubts[each] = self._doubts.pop(each)  # the others come first next time
                 return
             self._settling.succeeded()
             moved = each in self._moved and offset == self._starts.get(each)
@@ -612,12 +616,15 @@ class Member:
         it succeeds.
         """
         if self._partitions:
+            committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
             try:
                 committed = claim(self._store, self.group, self._partitions)
                 new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
                 if new and self._latest:
                     self._discovery.firsts.update(ends_of(self._reader, new))
             except OffsetManagerError:
+                self._claims.release(committed)
+                self._offer.end()
                 self._consumer.close()
                 self._reader.close()
                 raise
@@ -627,6 +634,9 @@ class Member:
         self._thread.start()
 
     def _subscribe(self) -> None:
+        if not self._discovery.topics:  # those that matched are deleted
+            self._consumer.unsubscribe()
+            return
         self._consumer.subscribe(
             self._discovery.topics,
             on_assign=self._guarded(self._on_assign),
@@ -645,9 +655,11 @@ class Member:
         def run(_: Consumer, partitions: list[KafkaPartition]) -> None:
             try:
                 callback([TopicPartition(each.topic, each.partition) for each in partitions])
-            except Exception as error:  # noqa: BLE001 -- of a user's store, too
+            except BaseException as error:
                 log.exception("group %s: a rebalance failed", self.group)
                 self.end(as_store_error(f"rebalance of group {self.group}", error))
+                if not isinstance(error, Exception):  # of a signal, or of a user's store
+                    raise
 
         return run
 

@@ -9,10 +9,19 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    isawaitable,
+    iscoroutinefunction,
+    isgenerator,
+    isgeneratorfunction,
+)
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.settings import log
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable, check_choice, check_count
 
@@ -32,6 +41,9 @@ _PROGRESS_S: Final = 30.0  # interval of the pool's progress in the log
 def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
     """Raise InvalidValueError for what no pool can be made of."""
     check_callable(handler, "handler")
+    if iscoroutinefunction(handler) or isgeneratorfunction(handler) or isasyncgenfunction(handler):
+        hint = "give a plain function, or read the messages with async for"
+        raise InvalidValueError("handler", handler, "returns before its work is done", hint)
     check_count(workers, "workers")
     check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
 
@@ -145,7 +157,10 @@ class Pool:
     def _handle(self, message: AckMessage) -> bool:
         """Return True if the handler succeeds."""
         try:
-            self._handler(message)
+            result = self._handler(message)
+            if isawaitable(result) or isgenerator(result) or isasyncgen(result):
+                kind = type(result).__name__
+                raise TypeError(f"the handler returned a {kind}, which nobody runs")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 -- whatever it is, the message failed
             log.warning("%r failed: %s", message, visible(error_text(error), _ERROR_CHARS))
             message.nack(error=error)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.consumer.ack_messages import FirstRead
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
 from offsetmgr.kafka.errors import is_too_large
@@ -40,7 +40,7 @@ from offsetmgr.retry_headers import (
     origin_of,
     own_headers,
 )
-from offsetmgr.types import check_count, check_timeout, check_topic
+from offsetmgr.types import check_count, check_list, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -86,8 +86,11 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError for a bad value."""
-        for each in self.delays_s:
-            check_timeout(each, "delays_s")
+        delays = check_list(self.delays_s, "delays_s", "(1.0, 10.0)")
+        object.__setattr__(self, "delays_s", tuple(check_timeout(e, "delays_s") for e in delays))
+        name: object = self.name
+        if not isinstance(name, str):
+            raise InvalidValueError("name", name, "is not text", "give the beginning of the topics")
         check_count(self.partitions, "partitions")
 
     def retry_topics(self, group: str) -> list[str]:
@@ -157,7 +160,7 @@ class RetryProducer:
         numbered = (pattern.fullmatch(each) for each in {*existing, *self._stages})
         self.topics: Final = {each.group(): int(each.group(1)) for each in numbered if each}
         """The retry topics and their numbers, those of a former policy with more delays too."""
-        self._config = {**COPIES, **kafka}
+        self._config = {**COPIES, **asking_config(kafka)}
         self._producer = self._open()
         self._single: MessageProducer | None = None
         """Sends messages that were refused as too large, each by itself: they may have been in one

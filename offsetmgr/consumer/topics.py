@@ -6,10 +6,10 @@ import re
 import time
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.types import TopicPartition
@@ -18,7 +18,6 @@ from offsetmgr.workers import Question
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
 
@@ -101,16 +100,17 @@ class Discovery:
         self._report = report
         refresh_ms = float(kafka.get("topic.metadata.refresh.interval.ms", 0))
         self._interval_s = max(_RETRY_S, refresh_ms / 1000) if refresh_ms > 0 else _INTERVAL_S
-        self._latest = latest
+        self._unplaced: Collection[str] | None = None if latest else ()
+        """Topics whose ends are to be looked up, at first with ``latest`` all."""
         self._due_s = -inf
-        self._question: Question[tuple[list[str], dict[TopicPartition, int]]] | None = None
+        self._question: Question[_Found] | None = None
 
     def changed(self) -> bool:
         """Return True if ``topics`` are others since the last call."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
-        if self.subscription.include is None and not self._latest:
+        if self.subscription.include is None and self._unplaced == ():
             self.topics, self._due_s = self.subscription.of(()), inf
             return True
         if self._question is None:
@@ -119,16 +119,21 @@ class Discovery:
             return False
         question, self._question = self._question, None
         try:
-            topics, firsts = question.result()
+            topics, firsts, failures = question.result()
         except Exception as error:  # noqa: BLE001 -- of a user's store, too
             what = f"topics of group {self._group}"
             self._report(as_store_error(what, error), "could not look up topics; tries again")
             self._due_s = now_s + _RETRY_S
             return False
-        self.firsts |= firsts
-        self._latest = False
-        self._due_s = inf if self.subscription.include is None else now_s + self._interval_s
-        if not topics:
+        self.firsts = firsts | self.firsts
+        self._unplaced = tuple(failures)
+        for failure in failures.values():
+            self._report(failure, "could not look up a topic; tries again")
+        if failures:
+            self._due_s = now_s + _RETRY_S
+        else:
+            self._due_s = inf if self.subscription.include is None else now_s + self._interval_s
+        if not (topics or failures):
             text = f"no topic matches {self.subscription.include!r}; tries again"
             what = f"include of group {self._group}"
             nothing = KafkaRequestError(what, error_info(UNKNOWN_TOPIC), text)
@@ -136,32 +141,49 @@ class Discovery:
         before, self.topics = self.topics, topics
         return topics != before
 
-    def _discover(self) -> tuple[list[str], dict[TopicPartition, int]]:
+    def _discover(self) -> _Found:
         existing = self._reader.topic_names() if self.subscription.include is not None else ()
         topics = self.subscription.of(existing)
-        if not self._latest:
-            return topics, {}
-        return topics, first_positions(self._reader, self._store, self._group, topics)
+        unplaced = topics if self._unplaced is None else [e for e in topics if e in self._unplaced]
+        if not unplaced:
+            return _Found(topics, {}, {})
+        firsts, failures = first_positions(self._reader, self._store, self._group, unplaced)
+        return _Found([each for each in topics if each not in failures], firsts, failures)
+
+
+class _Found(NamedTuple):
+    """The topics to read, where the logs end of new ones, and why others cannot be read yet."""
+
+    topics: list[str]
+    firsts: dict[TopicPartition, int]
+    failures: dict[str, OffsetManagerError]
 
 
 def first_positions(
     reader: ClusterReader, store: OffsetStore, group: str, topics: Collection[str]
-) -> dict[TopicPartition, int]:
-    """Return where the logs end of topics that ``group`` has not read yet.
+) -> tuple[dict[TopicPartition, int], dict[str, OffsetManagerError]]:
+    """Return where the logs end of topics that ``group`` has not read yet, and failures by topic.
 
     A topic of which a partition is committed was read before: partitions of it that are not
     committed are new.  Raises what Kafka or the store raises.
     """
-    described = reader.partitions_of(topics)
+    described = {
+        topic: numbers
+        for topic, numbers in reader.partitions_of(topics).items()
+        if not does_not_exist(numbers)
+    }
+    failures = {t: each for t, each in described.items() if isinstance(each, OffsetManagerError)}
     partitions = [
         TopicPartition(topic, number)
-        for topic, numbers in described.items()
-        if not does_not_exist(numbers)
-        for number in known(numbers)
+        for topic in described.keys() - failures.keys()
+        for number in known(described[topic])
     ]
     committed = store.fetch(group, partitions) if partitions else {}
     read = {each.topic for each in partitions if committed.get(each) is not None}
-    return ends_of(reader, [each for each in partitions if each.topic not in read])
+    logs = reader.log_ranges([each for each in partitions if each.topic not in read])
+    failures |= {e.topic: log for e, log in logs.items() if isinstance(log, OffsetManagerError)}
+    firsts = {e: known(log).high_watermark for e, log in logs.items() if e.topic not in failures}
+    return firsts, failures
 
 
 def ends_of(

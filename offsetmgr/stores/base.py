@@ -22,6 +22,7 @@ from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
     check_group,
+    check_leader_epoch,
     check_mapping,
     check_offset,
     check_offsets,
@@ -153,8 +154,17 @@ def checked_answer(
 def _checked(value: object, topic_partition: object) -> OffsetAndMetadata | None:
     if value is None:
         return None
-    offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)  # type: ignore[arg-type]
-    return offset._replace(offset=check_offset(offset.offset, f"offset of {topic_partition}"))
+    position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)  # type: ignore[arg-type]
+    offset, metadata, epoch = position
+    text: object = metadata or ""
+    if not isinstance(text, str):
+        hint = "give the metadata as a string"
+        raise InvalidValueError(f"metadata of {topic_partition}", metadata, "is not text", hint)
+    return OffsetAndMetadata(
+        check_offset(offset, f"offset of {topic_partition}"),
+        text,
+        check_leader_epoch(None if epoch == -1 else epoch, f"leader epoch of {topic_partition}"),
+    )
 
 
 def as_store_error(what: str, error: BaseException) -> OffsetManagerError:

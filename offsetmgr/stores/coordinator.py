@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -24,7 +26,7 @@ from offsetmgr.stores.base import as_store_error, refusals
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.stores import OffsetStore
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 _THREADS: Final = 8
 """Requests that may wait for the database at once."""
+
+_SPLIT_S: Final = 1.0
+"""Time in which a failed claim is tried again in halves."""
 
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
@@ -64,6 +69,9 @@ class StoreCoordinator:
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
         self._closed = False
         self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: dict[str, deque[Callable[[], object]]] = {}
+        """The requests of each group; the first is queued or under way."""
         # Daemons, so that a database that hangs does not keep the process from its end.
         self._workers = [
             threading.Thread(target=self._work, name=f"offset-store-{number}", daemon=True)
@@ -81,6 +89,7 @@ class StoreCoordinator:
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
         return self._ask(
+            group,
             lambda: FetchResult(self._store.fetch_offsets(group, partitions), {}),
             lambda failure: FetchResult.failed(partitions, failure),
             timeout_s,
@@ -90,21 +99,44 @@ class StoreCoordinator:
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         def work() -> CommitResult:
-            unclaimed = [each for each in offsets if (group, *each) not in self._claimed]
-            if unclaimed:
-                self._store.claim(group, unclaimed)
-                self._claimed.update(ManagerKey(group, *each) for each in unclaimed)
+            failures = self._claim(group, offsets)
+            claimed = {each: at for each, at in offsets.items() if each not in failures}
             try:
-                self._store.commit(group, offsets)
+                if claimed:
+                    self._store.commit(group, claimed)
             except OffsetManagerError as error:
-                refused = refusals(error, offsets)
-                failures = {each: _failure_of(error) for each, error in refused.items()}
+                refused = refusals(error, claimed)
+                failures |= {each: _failure_of(error) for each, error in refused.items()}
                 if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
                     self._fenced.add(group)
-                return CommitResult(failures)
-            return CommitResult({})
+            return CommitResult(failures)
 
-        return self._ask(work, lambda why: CommitResult.failed(offsets, why), timeout_s)
+        return self._ask(group, work, lambda why: CommitResult.failed(offsets, why), timeout_s)
+
+    def _claim(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Failure]:
+        """Claim those of ``partitions`` that are not claimed yet; return why some cannot be.
+
+        What fails is tried again in halves, so that one partition holds up no other.
+        """
+        failures: dict[TopicPartition, Failure] = {}
+        parts = [[each for each in partitions if (group, *each) not in self._claimed]]
+        until_s = self._clock.now() + _SPLIT_S
+        while parts:
+            part = parts.pop()
+            try:
+                if part:
+                    self._store.claim(group, part)
+            except BaseException as error:  # noqa: BLE001 -- whatever a store raises
+                if len(part) == 1 or self._clock.now() > until_s:
+                    failures |= dict.fromkeys(part, _failure_of(error))
+                else:
+                    half = len(part) // 2
+                    parts += [part[:half], part[half:]]
+            else:
+                self._claimed.update(ManagerKey(group, *each) for each in part)
+        return failures
 
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float
@@ -124,7 +156,7 @@ class StoreCoordinator:
         """Keep the claims until ``close``: a newer service can take them over at any time."""
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        return self._ask(self._store.check, lambda failure: failure, timeout_s)
+        return self._ask("", self._store.check, lambda failure: failure, timeout_s)
 
     def close(self, timeout: float) -> None:
         self._closed = True
@@ -140,9 +172,17 @@ class StoreCoordinator:
         self._timers.close()
 
     def _ask(
-        self, work: Callable[[], _T], failed: Callable[[Failure], _T], timeout_s: float
+        self,
+        group: str,
+        work: Callable[[], _T],
+        failed: Callable[[Failure], _T],
+        timeout_s: float,
     ) -> Future[_T]:
-        """Do ``work`` in a thread; the answer comes by the deadline, whatever the database does."""
+        """Do ``work`` in a thread; the answer comes by the deadline, whatever the database does.
+
+        The requests of a group are done one after the other: where one hangs, as on a locked row,
+        those behind it do not take the threads of other groups.
+        """
         future: Future[_T] = Future()
         if self._closed:
             future.set(failed(Failure(CLOSED)))
@@ -160,8 +200,25 @@ class StoreCoordinator:
             future.set(answer)
             timer.cancel()
 
-        self._requests.put(run)
+        with self._lock:
+            waiting = self._waiting.setdefault(group, deque())
+            waiting.append(run)
+            if len(waiting) == 1:
+                self._requests.put(partial(self._do_next, group))
         return future
+
+    def _do_next(self, group: str) -> None:
+        waiting, more = self._waiting[group], True
+        while more:
+            waiting[0]()
+            with self._lock:
+                waiting.popleft()
+                more = bool(waiting)
+                if not more:
+                    del self._waiting[group]
+            if more and not self._closed:
+                self._requests.put(partial(self._do_next, group))  # other groups come first
+                return
 
     def _release_all(self) -> None:
         for group, partitions in by_group(self._claimed).items():

@@ -43,6 +43,7 @@ from offsetmgr.types import (
 
 with naming_extra(__name__):
     import sqlalchemy as sa
+    from confluent_kafka import Message
     from sqlalchemy import exc
     from sqlalchemy.orm import Session
     from sqlalchemy.schema import CreateTable
@@ -52,7 +53,6 @@ with naming_extra(__name__):
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from confluent_kafka import Message
     from sqlalchemy import Connection, Engine
 
     from offsetmgr.errors import OffsetManagerError
@@ -424,6 +424,9 @@ class OffsetTransaction:
         partitions, OffsetConflictError where messages before these were not stored.
         """
         given = list(messages)
+        if any(type(each) is Message and each.error() for each in given):
+            hint = "leave out messages whose error() is not None"
+            raise InvalidValueError("messages", "an event", "is not a message of Kafka's", hint)
         firsts: dict[tuple[str, int], int] = {}
         lasts: dict[tuple[str, int], int] = {}
         back = set()

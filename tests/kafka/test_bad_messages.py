@@ -87,10 +87,13 @@ KINDS: dict[str, Callable[[], BaseException]] = {
 def test_any_exception_of_a_handler_fails_its_message_alone(
     kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest."""
+    """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest.
+
+    So it is with a result that somebody would have to await or iterate over.
+    """
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for kind in KINDS:
+    for kind in (*KINDS, "lazy"):
         producer.produce(group, kind)
         producer.produce(group, "good")
     assert producer.flush(WAIT_S) == 0
@@ -99,25 +102,30 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
     handled: Counter[bytes | None] = Counter()
     seen: list[object] = []
 
-    def handle(message: AckMessage) -> None:
+    def handle(message: AckMessage) -> object:
         handled[message.value()] += 1
         kind = (message.value() or b"").decode()
+        if kind == "lazy":
+            return (int(each) for each in kind)
         if kind in KINDS:
             raise KINDS[kind]()  # noqa: RSE102
         if kind == "header":
             seen.append(message.headers())
             raise ValueError(message.headers())
+        return None
 
     settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    count = len(KINDS)
+    count = len(KINDS) + 1
     with running(consumer, handle, workers=1):
         wait_until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
-    assert handled == {b"good": count, b"header": 1, **{k.encode(): 1 for k in KINDS}}
+    failed = [b"header", b"lazy", *(kind.encode() for kind in KINDS)]
+    assert handled == {b"good": count, **dict.fromkeys(failed, 1)}
     assert all(message.isprintable() and len(message) < 1_000 for message in caplog.messages)
     assert seen[-1] == [("\ufffd", b"1"), ("good", b"2"), ("\ufffd", b"")]
     found = {each.value: each for each in letters_of(kafka, group)}
-    assert set(found) == {b"header", *(kind.encode() for kind in KINDS)}
+    assert set(found) == set(failed)
+    assert found[b"lazy"].error == "TypeError: the handler returned a generator, which nobody runs"
     assert found[b"exit"].error == "SystemExit: 3"
     assert found[b"unprintable"].error.startswith("UnprintableError: its text cannot be had")
     assert found[b"surrogates"].error == "ValueError: \\udcff\\ud800"

@@ -249,21 +249,23 @@ def test_a_message_that_no_cluster_can_take_has_its_error_alone(
     """The others are acknowledged, and the cluster is not given up for it."""
     with MultiClusterWriter(clusters, unique_name, settings=QUICK) as writer:
         batch = [
-            ProducerRecord("good"),
+            ProducerRecord("good", partition=0),
             ProducerRecord(b"x" * 2_000_000),
             ProducerRecord("good", topic="nowhere-" + unique_name),
+            ProducerRecord("of the year 5138", partition=0, timestamp_ms=10**14),
         ]
-        with pytest.raises(WriteErrors, match="2 of 3 messages") as caught:
+        with pytest.raises(WriteErrors, match="3 of 4 messages") as caught:
             writer.write_messages(batch)
-        first, large, nowhere = caught.value.errors
-        assert first is None
-        assert caught.value.count == 2
+        first, large, nowhere, future = caught.value.errors
+        assert first is None  # Kafka has refused its whole batch for the last record
+        assert caught.value.count == 3
+        assert "INVALID_TIMESTAMP" in str(future)
         assert "MSG_SIZE_TOO_LARGE" in str(large)
         assert "UNKNOWN_TOPIC" in str(nowhere)
         assert writer.stats()["west"].current
         assert writer.stats()["east"].failed == 0
         assert writer.errors() == []
-        assert writer.stats()["west"][2:] == (1, 2, 4, 0, 0, 0)
+        assert writer.stats()["west"][2:] == (1, 3, 4, 0, 0, 0)
     with pytest.raises(ManagerStoppedError):
         writer.write_messages([ProducerRecord("late")])
 
@@ -304,9 +306,14 @@ def test_round_robin_writes_to_each_cluster_in_turn(
 def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
     clusters: dict[str, str], unique_name: str
 ) -> None:
-    """It is reported once, and does not hold up the end."""
+    """It is reported once, and does not hold up the end; nor does a callback that raises."""
+
+    def end(_: str) -> None:
+        raise SystemExit(1)
+
     written(clusters, "east", unique_name, range(100))
-    with MultiClusterReader({"dead": DEAD, "east": clusters["east"]}, unique_name) as reader:
+    east = {"bootstrap.servers": clusters["east"], "statistics.interval.ms": 10, "stats_cb": end}
+    with MultiClusterReader({"dead": DEAD, "east": east}, unique_name) as reader:
         found = fetched(reader, 100)
         assert {each.cluster for each in found} == {"east"}
         assert sorted(map(number, found)) == list(range(100))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from offsetmgr.consumer import (
 )
 from offsetmgr.errors import (
     InvalidValueError,
+    KafkaRequestError,
     OffsetCommitError,
     OffsetTimeoutError,
     error_info,
@@ -265,6 +266,22 @@ def test_every_store_keeps_the_offsets_of_a_consumer(
         assert store.fetch_offset(group, group, 1) == OffsetAndMetadata(40)
 
 
+def test_a_consumer_that_cannot_begin_gives_its_partitions_back(
+    kafka: DevKafka, group: str
+) -> None:
+    """The end of a log that does not exist is not known; the next consumer may claim it."""
+    options: dict[str, Any] = {
+        "partitions": [(group, 0)],
+        "settings": ConsumerSettings(missing="latest"),
+    }
+    with LocalOffsets(kafka.bootstrap_servers) as offsets:
+        with pytest.raises(KafkaRequestError, match="does not exist"):
+            GroupConsumer(kafka.bootstrap_servers, group, store=offsets, **options)
+        filled(kafka, group, 4, partitions=1)
+        with GroupConsumer(kafka.bootstrap_servers, group, store=offsets, **options) as consumer:
+            assert consumer.subscriptions() == {group: [0]}
+
+
 def test_conflicting_arguments_are_refused(kafka: DevKafka, group: str) -> None:
     brokers = kafka.bootstrap_servers
     with LocalOffsets(brokers) as offsets:
@@ -277,6 +294,8 @@ def test_conflicting_arguments_are_refused(kafka: DevKafka, group: str) -> None:
             GroupConsumer(brokers, group, [group], partitions=[(group, 0)])
         with pytest.raises(InvalidValueError, match=r"partitions .* nor topics"):
             GroupConsumer(brokers, group)
+        with pytest.raises(InvalidValueError, match=r"topics .* is where its own failures go"):
+            AckConsumer(brokers, group, [f"{group}.dlq"], settings=AckSettings(retry=RetryPolicy()))
         with pytest.raises(InvalidValueError, match=r"retry .* does not go with partitions"):
             AckConsumer(
                 brokers,

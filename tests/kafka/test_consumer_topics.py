@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from offsetmgr.consumer import (
     AckConsumer,
@@ -25,10 +26,13 @@ from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from tests.conftest import create_topic
 from tests.kafka.messages import PARTITIONS, WAIT_S, filled, produce, wait_until
+from tests.kafka.test_recreated_topics import delete, recreate
+from tests.kafka.test_rights import User
 from tests.secured import user_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
 
@@ -97,6 +101,49 @@ def test_a_topic_that_appears_later_is_read(kafka: DevKafka, group: str) -> None
         assert seen == {f"eu-{group}-1": 4, f"{group}-2": 4}
         assert set(consumer.subscriptions()) == set(seen)
         assert consumer.errors() == []
+
+
+def test_a_pattern_outlives_its_topics(kafka: DevKafka, group: str) -> None:
+    """All topics that matched are deleted, and one comes again: no error but those of topics."""
+    filled(kafka, group, 4, partitions=1)
+    config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
+    with GroupConsumer(config, group, include=f"^{group}$") as consumer:
+        assert consumer.poll(WAIT_S) is not None
+        delete(kafka, group)
+        texts: list[str] = []
+
+        def nothing_matches() -> bool:
+            consumer.poll(0.1)
+            texts.extend(map(str, consumer.errors()))
+            return any("no topic matches" in each for each in texts)
+
+        wait_until(nothing_matches)
+        assert consumer.subscriptions() == {}
+        recreate(kafka, group, 4)
+        values = {message.value() for message in iter(lambda: consumer.poll(2.0), None)}
+        assert values == {b"0", b"1", b"2", b"3"}
+
+
+def test_an_unreadable_topic_delays_no_other(kafka: DevKafka, group: str, tmp_path: Path) -> None:
+    """With ``latest``, a topic without a right is reported, and read once there is one."""
+    secret = f"{group}-secret"
+    for topic in (group, secret):
+        filled(kafka, topic, 4, partitions=1)
+    user = User(kafka, tmp_path)
+    user.may(AclOperation.READ, ResourceType.GROUP, group)
+    user.may(AclOperation.READ, ResourceType.TOPIC, group)
+    settings = ConsumerSettings(missing="latest")
+    with GroupConsumer(user.login, group, [secret, group], settings=settings) as consumer:
+        wait_until(lambda: consumer.poll(0.1) is None and consumer.subscriptions() == {group: [0]})
+        (error,) = consumer.errors()
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
+        assert secret in str(error)
+        user.may(AclOperation.READ, ResourceType.TOPIC, secret)
+        wait_until(lambda: consumer.poll(0.1) is None and len(consumer.subscriptions()) == 2)
+        produce(kafka, secret, [4], partitions=1)
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        assert message.value() == b"4"
 
 
 def test_own_retries_and_dead_letters_never_match(kafka: DevKafka, group: str) -> None:
@@ -263,6 +310,7 @@ def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, gr
         "bootstrap.servers": f"{kafka.bootstrap_servers},127.0.0.1:9",
         "stats_cb": fail,
         "error_cb": fail,
+        "on_commit": fail,
         "throttle_cb": fail,
         "statistics.interval.ms": 50,
     }

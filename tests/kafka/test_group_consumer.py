@@ -341,8 +341,21 @@ def test_metadata_that_kafka_would_refuse_is_refused_at_the_door(
         ({"topics": []}, "topics"),
         ({"topics": ["a b"]}, "topic"),
         ({"include": ""}, "include"),
-        ({"topics": ["orders"], "kafka": {"group.id": "other"}}, "ConsumerSettings"),
-        ({"topics": ["orders"], "kafka": {"no.such": "1"}}, "librdkafka"),
+        (
+            {"topics": ["orders"], "kafka": {"bootstrap.servers": "b:1", "group.id": "other"}},
+            "ConsumerSettings",
+        ),
+        (
+            {"topics": ["orders"], "kafka": {"bootstrap.servers": "b:1", "no.such": "1"}},
+            "librdkafka",
+        ),
+        ({"topics": ["orders"], "kafka": {}}, "bootstrap.servers None is missing"),
+        ({"topics": ["orders"], "kafka": None}, "config 'NoneType' is neither"),
+        ({"topics": ["orders"], "kafka": "b\ud800"}, "bootstrap.servers '<str>' is not a value"),
+        (
+            {"topics": ["orders"], "kafka": {"bootstrap.servers": "b:1", "error_cb": 5}},
+            "error_cb 5 cannot be called",
+        ),
     ],
 )
 def test_bad_input_names_field_and_fix(wrong: dict[str, Any], said: str) -> None:

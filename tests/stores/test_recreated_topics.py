@@ -132,12 +132,16 @@ def test_a_consumer_gives_its_store_the_ids_of_topics(
         store.create_tables()
         for count in (20, 30):
             produce(kafka, topic, range(count), partitions=1)
+            other = GroupConsumer(kafka.bootstrap_servers, f"{topic}-2", [topic], store=store)
             with GroupConsumer(kafka.bootstrap_servers, topic, [topic], store=store) as consumer:
+                other.close()
                 for _ in range(count):
                     message = consumer.poll(WAIT_S)
                     assert message is not None
                     seen.append(message.offset())
                     consumer.mark_offset(message)
+                asked = store.topic_ids
+                assert asked is not None  # it was the other consumer's before
             assert store.topic_ids is None
             delete(kafka, topic)
             recreate(kafka, topic, 0)

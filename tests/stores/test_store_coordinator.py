@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,14 @@ from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict
 from offsetmgr.manager import Factory
 from offsetmgr.service.run import EXIT_UNCOMMITTED
+from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.coordinator import StoreCoordinator
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from tests.postgres import Postgres
 
@@ -113,6 +115,43 @@ def test_a_database_that_hangs_is_answered_by_the_deadline(
         answer = coordinator.commit("etl", offsets, 0.2).get(timeout=WAIT_S)
         assert answer.failures[PARTITIONS[0]].info.verdict is Verdict.UNKNOWN
     assert committed(coordinator, PARTITIONS[1:]) == {PARTITIONS[1]: 5}
+
+
+class OddStore(MemoryOffsetStore):
+    """A user's store that cannot claim one partition, and hangs in the commits of one group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def claim(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if TopicPartition("orders", 3) in partitions:
+            raise KeyError("no row")
+        return self.fetch(group, partitions)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        assert group != "locked" or self.answers.wait(WAIT_S)
+        super().commit(group, offsets)
+
+
+def test_a_bad_partition_or_group_of_a_store_delays_no_other() -> None:
+    """More requests of a group hang than there are threads."""
+    store = OddStore()
+    coordinator = StoreCoordinator(store, MemoryCoordinator())
+    partitions = [TopicPartition("orders", number) for number in range(5)]
+    offsets = {partitions[0]: OffsetAndMetadata(7)}
+    hanging = [coordinator.commit("locked", offsets, 0.01) for _ in range(20)]
+    assert {each.get(timeout=WAIT_S).failures[partitions[0]].info.code for each in hanging} == {
+        -185
+    }
+    assert commit(coordinator, 5, partitions) == {partitions[3]: "STORE_FAILED"}
+    assert committed(coordinator) == {where: 5 for where in partitions if where != partitions[3]}
+    store.answers.set()
+    late = coordinator.commit("locked", {partitions[1]: OffsetAndMetadata(8)}, WAIT_S)
+    assert late.get(timeout=WAIT_S).failures == {}
+    coordinator.close(WAIT_S)
 
 
 @pytest.mark.fault(31)

@@ -85,6 +85,23 @@ def test_bad_input_is_refused() -> None:
             store.fetch_offsets("etl", [("orders", -1)])
 
 
+def test_an_odd_answer_of_a_store_is_refused_by_name() -> None:
+    """A database that another program writes to may hold anything."""
+    where = TopicPartition("orders", 0)
+    with open_store("memory:") as store:
+        for position, field in (
+            (OffsetAndMetadata(-1), "offset of orders-0 -1 is negative"),
+            (OffsetAndMetadata(5, b"text"), "metadata of orders-0 b'text' is not text"),  # type: ignore[arg-type]
+            (OffsetAndMetadata(5, "", "9"), "leader epoch of orders-0 '9' is a str"),  # type: ignore[arg-type]
+            (OffsetAndMetadata(5, "", 2**40), "leader epoch of orders-0 .* is too large"),
+        ):
+            store.commit("etl", {where: position})
+            with pytest.raises(InvalidValueError, match=field):
+                store.fetch_offsets("etl", [where])
+        store.commit("etl", {where: OffsetAndMetadata(5, None, -1)})  # type: ignore[arg-type]
+        assert store.fetch_offset("etl", *where) == OffsetAndMetadata(5)
+
+
 def test_many_partitions_are_committed_at_once(url: str) -> None:
     """More than the 1,000 of one statement."""
     offsets = {TopicPartition("wide", number): OffsetAndMetadata(number) for number in range(1_100)}

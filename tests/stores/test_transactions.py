@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
+from confluent_kafka import KafkaError, Message
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from confluent_kafka import Message
     from sqlalchemy import Connection
 
     from offsetmgr.stores.sql import OffsetTransaction
@@ -112,6 +112,14 @@ def test_messages_that_come_again_are_not_new(
     write(successor, messages(range(2)))
     assert results(store) == list(range(8))
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
+
+
+def test_an_event_of_the_consumer_is_not_a_message(store: SqlOffsetStore) -> None:
+    """The end of a partition has the offset of the next message, which would be passed over."""
+    end = Message(topic="orders", partition=0, offset=3, error=KafkaError(-191))
+    with pytest.raises(InvalidValueError, match="messages 'an event'"):
+        store.run(lambda _, offsets: offsets.new_messages("etl", [*messages(range(3)), end]))
+    assert store.fetch_offset("etl", "orders", 0) is None
 
 
 def test_a_batch_that_was_rolled_back_cannot_be_passed_over(store: SqlOffsetStore) -> None:

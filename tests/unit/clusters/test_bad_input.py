@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 DEAD = {"west": "127.0.0.1:9"}
 
+
+async def handle_later(message: object) -> None:
+    """A handler that ``run`` would never await."""
+
+
 WRONG: dict[str, Callable[[], object]] = {
     "clusters 'dict' is not a mapping with a cluster": lambda: MultiClusterReader({}, "orders"),
     "clusters 'str' is not a mapping": lambda: MultiClusterWriter("west:9092"),  # type: ignore[arg-type]
@@ -66,6 +71,17 @@ WRONG: dict[str, Callable[[], object]] = {
     "RetryPolicy.name .* is not a legal": lambda: MultiClusterAckConsumer(
         DEAD, "etl", ["orders"], settings=AckSettings(retry=RetryPolicy((), "x" * 249))
     ),
+    "partitions 5 is not a list": lambda: MultiClusterReader(DEAD, "orders", partitions=5),  # type: ignore[arg-type]
+    "stats_cb 5 cannot be called": lambda: MultiClusterReader(
+        {"west": {"bootstrap.servers": "west:1", "stats_cb": 5}}, "orders"
+    ),
+    "delays_s 5 is not a list": lambda: RetryPolicy(delays_s=5),  # type: ignore[arg-type]
+    "name 5 is not text": lambda: RetryPolicy(name=5),  # type: ignore[arg-type]
+    "retry 'twice' is not a policy": lambda: AckSettings(retry="twice"),  # type: ignore[arg-type]
+    "settings 5 are not those of a writer": lambda: MultiClusterWriter(DEAD, settings=5),  # type: ignore[arg-type]
+    "handler .* returns before its work is done": lambda: MultiClusterAckConsumer(
+        DEAD, "etl", ["orders"]
+    ).run(handle_later),
     "handler 3 cannot be called": lambda: MultiClusterAckConsumer(DEAD, "etl", ["orders"]).run(3),  # type: ignore[arg-type]
     "mode 'both' is unknown": lambda: WriterSettings(mode="both"),  # type: ignore[arg-type]
     "fail_over_s 2 is not possible; give seconds from 3": lambda: WriterSettings(fail_over_s=2),
@@ -77,6 +93,12 @@ WRONG: dict[str, Callable[[], object]] = {
 def test_the_message_names_the_value_and_the_fix(message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         WRONG[message]()
+
+
+def test_headers_may_be_lists() -> None:
+    """confluent-kafka takes tuples alone, and would raise in the middle of a write."""
+    record = ProducerRecord("good", topic="orders", headers=[["a", b"1"]])  # type: ignore[list-item]
+    assert record.checked(None).headers == [("a", b"1")]
 
 
 BAD_FIELDS: dict[str, tuple[str, object]] = {

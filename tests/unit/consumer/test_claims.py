@@ -6,11 +6,15 @@ import threading
 from typing import TYPE_CHECKING
 
 from offsetmgr.consumer.claims import Claims
+from offsetmgr.consumer.commits import Commits
+from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
+
+    import pytest
 
     from offsetmgr.errors import OffsetManagerError
 
@@ -61,6 +65,69 @@ def test_a_partition_dropped_during_its_claim_is_released_before_it_is_claimed_a
     claims.drop([ZERO, ONE])  # taken: theirs is another way
     expected = [("claim", {ZERO, ONE}), ("release", {ZERO}), ("claim", {ZERO})]
     assert store.steps == expected
+
+
+class PickyStore(MemoryOffsetStore):
+    """A user's store that fails every claim with one of its bad partitions."""
+
+    def __init__(self, bad: set[TopicPartition]) -> None:
+        super().__init__()
+        self.bad = bad
+
+    def claim(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if not self.bad.isdisjoint(partitions):
+            raise KeyError("no row")
+        return self.fetch(group, partitions)
+
+
+def test_a_partition_that_cannot_be_claimed_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is retried, and claimed once the store has it; failures are reported."""
+    monkeypatch.setattr("offsetmgr.consumer.claims._LONGEST_PAUSE_S", 0.0)
+    partitions = {TopicPartition("orders", number) for number in range(40)}
+    bad = {TopicPartition("orders", number) for number in (0, 7, 39)}
+    store, failures, claimed = PickyStore(bad), [], set[TopicPartition]()
+    claims = Claims(store, "etl", lambda error, _: failures.append(str(error)))
+    claims.add(sorted(partitions))
+    while claimed != partitions - bad:
+        claimed.update(claims.take(WAIT_S))
+    assert set(failures) == {
+        "claim for group etl: KeyError: 'no row' (STORE_FAILED, fault: network)"
+    }
+    store.bad = set()
+    while claimed != partitions:
+        claimed.update(claims.take(WAIT_S))
+
+
+def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim and a commit that hang would else look like a topic without messages."""
+    monkeypatch.setattr("offsetmgr.consumer.claims.LATE_S", 0.0)
+    monkeypatch.setattr("offsetmgr.consumer.commits.LATE_S", 0.0)
+    store, failures = SlowStore(), []
+    claims = Claims(store, "etl", lambda error, _: failures.append(error))
+    claims.add([ZERO])
+    assert claims.take() == {}
+    assert [type(each) for each in failures] == [OffsetTimeoutError]
+    store.answers.set()
+    assert claims.take(WAIT_S) == {ZERO: None}
+
+    answers = threading.Event()
+
+    class HangingStore(MemoryOffsetStore):
+        def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+            assert answers.wait(WAIT_S)
+            super().commit(group, offsets)
+
+    done: list[object] = []
+    commits = Commits(HangingStore(), "etl", done.append)
+    commits.begin({ZERO: OffsetAndMetadata(5)})
+    assert isinstance(commits.end(), OffsetTimeoutError)
+    answers.set()
+    assert commits.end(WAIT_S) is None
+    assert done == [{ZERO: OffsetAndMetadata(5)}]
 
 
 def test_a_claim_that_ends_after_the_consumer_is_released() -> None:
