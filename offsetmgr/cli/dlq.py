@@ -21,6 +21,7 @@ from offsetmgr.cli.common import (
     say,
 )
 from offsetmgr.consumer.letters import Letter, Replayer, divide_letters, read_letters
+from offsetmgr.consumer.topics import INTERNAL
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import visible
 from offsetmgr.types import check_topic
@@ -113,6 +114,9 @@ def replay(
     """
     if to is not None:
         check_topic(to, "--to")
+        if to == topic or to.startswith(INTERNAL):
+            hint = "give a topic that its consumers read"
+            raise InvalidValueError("--to", to, "does not take messages of others", hint)
     found = [each for each in chosen.read(kafka, topic) if not each.replayed]
     config = kafka.for_librdkafka()
     if execute:

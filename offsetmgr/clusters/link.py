@@ -17,8 +17,9 @@ from offsetmgr.consumer.settings import UNREAD, guarded_callbacks
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
-from offsetmgr.kafka.errors import request_error
+from offsetmgr.kafka.errors import cause_of, request_error
 from offsetmgr.logs import SafeLogger
+from offsetmgr.repeats import RepeatLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -96,6 +97,7 @@ class Link:
         self._topic = topic
         self._settle_s = settle_s
         self._lock = threading.Lock()
+        self._repeats = RepeatLimiter()
         self._probe_at_s = 0.0
         # Not an AdminClient: a request of it that outlives its last reference ends the process.
         ours = {"group.id": OWN_GROUP, "enable.auto.commit": False}
@@ -177,9 +179,16 @@ class Link:
             self.failures += 1
             info = getattr(error, "info", None)
             self.timeouts += info is not None and info.code in TIMEOUTS
+        # A cluster that answers, and refuses the same each time, is back at once.
+        if info is not None and not info.retriable and not self.is_new(error):
+            return
         self.errors.append(error)
         text = "cluster %s does not answer, and is tried again; the others go on: %s"
         log.warning(text, self.name, error)
+
+    def is_new(self, error: OffsetManagerError) -> bool:
+        """Return True unless the same was asked within 30 s."""
+        return self._repeats.suppressed(cause_of(str(error)), time.monotonic()) is not None
 
     def refused(self, error: OffsetManagerError) -> None:
         """Take in that no client of the cluster can be made or go on, now or later."""

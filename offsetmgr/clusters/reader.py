@@ -132,7 +132,9 @@ class _Feed(Generic[_T, _C]):
                 elif error is raised:
                     self.link.failed(error)
                 else:
-                    log.exception("cluster %s: reading failed, and goes on", self.link.name)
+                    if self.link.is_new(error):
+                        self.link.errors.append(error)
+                        log.exception("cluster %s: reading failed, and goes on", self.link.name)
                     self._ended.wait(LONG_S)
             self._news.set()
 

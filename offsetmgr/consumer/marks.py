@@ -237,4 +237,4 @@ def _offset_after(offset: int) -> int:
 
 
 def _check_metadata(metadata: str) -> str:
-    return metadata and check_metadata(metadata, most=MOST_METADATA_CHARS)
+    return "" if metadata == "" else check_metadata(metadata, most=MOST_METADATA_CHARS)

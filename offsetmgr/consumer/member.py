@@ -206,6 +206,7 @@ class Member:
         self._discovery = Discovery(
             subscription, self._reader, self._store, group, self.report, kafka, latest=self._latest
         )
+        self._existing: Question[dict[str, list[int] | OffsetManagerError]] | None = None
         self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
         self._join()
 
@@ -416,6 +417,8 @@ class Member:
             self._take_over(claimed)
         if not self._partitions and self._discovery.changed():
             self._subscribe()
+        if self._existing is not None and self._existing.wait():
+            self._report_missing(self._existing)
         now_s = time.monotonic()
         if self._doubts and now_s >= self._settle_at_s:
             self._settle_doubts()
@@ -425,6 +428,21 @@ class Member:
             self._look_at_ends()
         if now_s >= self._commit_at_s and self._commit_in_turn():
             self._commit_at_s = time.monotonic() + self.settings.commit_interval_s
+
+    def _report_missing(self, answer: Question[dict[str, list[int] | OffsetManagerError]]) -> None:
+        """Report partitions that do not exist: librdkafka waits for them in silence."""
+        self._existing = None
+        with suppress(OffsetManagerError):  # Kafka is away, which is reported
+            existing = answer.result()
+            for topic_partition in self._partitions:
+                numbers = existing[topic_partition.topic]
+                if isinstance(numbers, OffsetManagerError):
+                    self.report(numbers, "a partition cannot be read yet")
+                elif topic_partition.partition not in numbers:
+                    what, info = f"reading of {topic_partition}", error_info(UNKNOWN_TOPIC)
+                    topic, partition = topic_partition
+                    missing = KafkaRequestError(what, info, topic=topic, partition=partition)
+                    self.report(missing, "a partition cannot be read yet")
 
     def _look_at_ends(self) -> None:
         found = {}
@@ -629,6 +647,8 @@ class Member:
                 self._reader.close()
                 raise
             self._take_over(committed)
+            topics = {each.topic for each in self._partitions}
+            self._existing = Question(partial(self._reader.partitions_of, topics))
         elif self._discovery.changed():
             self._subscribe()
         self._thread.start()

@@ -56,6 +56,7 @@ _LONGEST_DELAY_S: Final = 3600.0
 others may have written, counts as this one: the messages behind it wait too."""
 
 _REQUEST_S: Final = 30.0
+_MOST_PARTITIONS: Final = 100_000  # that librdkafka creates at once
 _MOST_TRIES: Final = 1_000_000
 _HEADER_BYTES: Final = 64 * 1024  # room for the headers that tell of failures
 _KEY_BYTES: Final = 1_000  # kept of a longer key in a letter that has no room for all of it
@@ -91,7 +92,9 @@ class RetryPolicy:
         name: object = self.name
         if not isinstance(name, str):
             raise InvalidValueError("name", name, "is not text", "give the beginning of the topics")
-        check_count(self.partitions, "partitions")
+        if check_count(self.partitions, "partitions") > _MOST_PARTITIONS:
+            hint = f"give at most {_MOST_PARTITIONS}"
+            raise InvalidValueError("partitions", self.partitions, "is too large", hint)
 
     def retry_topics(self, group: str) -> list[str]:
         """Return the topics in the order of tries.  Raises InvalidValueError."""

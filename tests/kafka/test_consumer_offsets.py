@@ -282,6 +282,22 @@ def test_a_consumer_that_cannot_begin_gives_its_partitions_back(
             assert consumer.subscriptions() == {group: [0]}
 
 
+def test_partitions_that_do_not_exist_are_reported_once(kafka: DevKafka, group: str) -> None:
+    """The others are read."""
+    filled(kafka, group, 4, partitions=1)
+    partitions = [(group, 0), (group, 9), (f"{group}-no", 0)]
+    with GroupConsumer(kafka.bootstrap_servers, group, partitions=partitions) as consumer:
+        assert [consumer.poll(WAIT_S) is not None for _ in range(4)] == [True] * 4
+        errors: list[Any] = []
+        while len(errors) < 2:
+            assert consumer.poll(0.1) is None
+            errors += consumer.errors()
+    assert sorted((each.topic, each.partition) for each in errors) == [
+        (group, 9),
+        (f"{group}-no", None),
+    ]
+
+
 def test_conflicting_arguments_are_refused(kafka: DevKafka, group: str) -> None:
     brokers = kafka.bootstrap_servers
     with LocalOffsets(brokers) as offsets:

@@ -83,6 +83,8 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
     assert "in fail" in shown["stack"]
     assert run(kafka, "dlq", "show", topic, "0:99").status == 1
 
+    for wrong in (topic, "__consumer_offsets"):
+        assert run(kafka, "dlq", "replay", topic, "--to", wrong, "--execute").status == 2
     chosen = ("dlq", "replay", topic, "--error", "two")
     plan = run(kafka, *chosen)
     assert (plan.status, plan.out.splitlines()[-1]) == (

@@ -76,6 +76,7 @@ WRONG: dict[str, Callable[[], object]] = {
         {"west": {"bootstrap.servers": "west:1", "stats_cb": 5}}, "orders"
     ),
     "delays_s 5 is not a list": lambda: RetryPolicy(delays_s=5),  # type: ignore[arg-type]
+    "partitions 200000 is too large": lambda: RetryPolicy(partitions=200_000),
     "name 5 is not text": lambda: RetryPolicy(name=5),  # type: ignore[arg-type]
     "retry 'twice' is not a policy": lambda: AckSettings(retry="twice"),  # type: ignore[arg-type]
     "settings 5 are not those of a writer": lambda: MultiClusterWriter(DEAD, settings=5),  # type: ignore[arg-type]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
 
 from offsetmgr.consumer.marks import Markable, Marks, OffsetStash
 from offsetmgr.consumer.member import Start
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -46,6 +48,13 @@ def test_the_highest_of_several_messages_is_marked(seed: int) -> None:
     stash.mark_messages(batch)
     assert marked.commit() == {0: (4, ""), 1: (8, "")}
     assert stash.offsets() == {ZERO: 3, ONE: 7, TopicPartition("payments", 0): 99}
+
+
+@pytest.mark.parametrize("metadata", [None, 0, b"", []])
+def test_metadata_that_is_not_text_is_refused(metadata: Any) -> None:
+    """No commit could send it, nor the marks of other partitions in the same request."""
+    with pytest.raises(InvalidValueError, match=r"metadata .* is not text"):
+        OffsetStash().mark_partition_offset("orders", 0, 5, metadata)
 
 
 def test_a_stash_is_empty_once_it_is_marked() -> None:
