@@ -210,8 +210,14 @@ class OffsetMigration:
         self._target = _Cluster(*target, timeout_s)
 
     def plan_group(self, group: str) -> list[CopiedOffset]:
-        """Return what a copy of ``group`` would commit, sorted."""
+        """Return what a copy of ``group`` would commit, sorted.
+
+        Raises InvalidValueError if it has committed nothing in the source.
+        """
         committed = self._source.committed(group)
+        if not committed:
+            problem = f"has no committed offsets in {self._source.name}"
+            raise InvalidValueError("group", group, problem, "check its name, and --from")
         offsets = {where: each.offset for where, each in committed.items()}
         return self._plan(offsets, self._target.committed(group))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.errors import OverloadedError
 from offsetmgr.kafka.config import client_config, refused_config
 
 if TYPE_CHECKING:
@@ -22,13 +23,17 @@ CLOSE_S: Final = 5.0
 """Time for a client to end; its thread holds up nobody beyond their own deadline."""
 
 
+class NoThreadsError(OverloadedError, RuntimeError):
+    """The process can start no more threads."""
+
+
 def check_thread_room() -> None:
     """Start as many threads as a client needs, and end them again.
 
     librdkafka ends the whole process with a segmentation fault where a client gets the first of
     its threads but not the second (seen with 2.16), so it is not asked before there is room.
 
-    Raises RuntimeError if there is no room.
+    Raises NoThreadsError if there is no room.
     """
     over = threading.Event()
     started: list[threading.Thread] = []
@@ -39,7 +44,7 @@ def check_thread_room() -> None:
             started.append(thread)
     except RuntimeError as error:
         message = f"no room for the {THREADS} threads of one more Kafka client: {error}"
-        raise RuntimeError(message) from error
+        raise NoThreadsError(message) from error
     finally:
         over.set()
         for thread in started:
@@ -63,8 +68,8 @@ def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> Admi
 def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> Consumer:
     """Open a consumer of confluent-kafka's; ``ours`` replace the settings of ``config``.
 
-    Raises InvalidValueError if librdkafka refuses a setting, RuntimeError if the machine has no
-    room for its threads.
+    Raises InvalidValueError if librdkafka refuses a setting, NoThreadsError if there is no room for
+    its threads.
     """
     check_thread_room()
     settings: dict[str, Any] = {**config, **ours}

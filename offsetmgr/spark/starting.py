@@ -488,7 +488,7 @@ def _matching(
                 expression = re.compile(pattern, re.ASCII)
             match = expression.fullmatch if is_whole else expression.search
             names = [name for name in topics if match(name)]
-    except (re.error, TypeError, FutureWarning, DeprecationWarning) as error:
+    except (re.error, TypeError, Warning, OverflowError, RecursionError) as error:
         hint = "use what Java's and Python's regular expressions have in common"
         raise InvalidValueError("pattern", pattern, f"cannot be read ({error})", hint) from None
     if not names:

@@ -74,6 +74,7 @@ class Mirrored:
         name = self.topic.encode()
         key = struct.pack(">h", len(name)) + name + struct.pack(">i", partition)
         producer = Producer({"bootstrap.servers": self.west.bootstrap_servers})
+        producer.produce(topic, None, b"\xff\xff of somebody else")
         producer.produce(topic, struct.pack(">qq", source, target), key)
         assert producer.flush(WAIT_S) == 0
 
@@ -238,6 +239,15 @@ def test_topics_without_a_mirror_are_left_alone(mirrored: Mirrored, group: str) 
     assert notes[other][0] is None
     with LocalOffsets(mirrored.east.bootstrap_servers) as client:
         assert (alone, 0) not in client.committed(group)
+
+
+def test_a_group_without_offsets_is_refused(mirrored: Mirrored, group: str) -> None:
+    """A mistyped name does not look like a copy that is done."""
+    names = ["--from", mirrored.names[0], "--to", mirrored.names[1]]
+    options = [*names, "--config", str(mirrored.config), "--execute"]
+    done = CliRunner().invoke(app, ["clusters", "copy-offsets", group, *options])
+    assert done.exit_code == 2, done.output
+    assert "has no committed offsets in west-" in done.stderr
 
 
 def test_a_spark_query_goes_on_in_the_mirror(synced: Mirrored, tmp_path: Path) -> None:

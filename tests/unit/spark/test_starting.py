@@ -230,6 +230,8 @@ def test_partitions_without_an_offset_are_logged(
         ({"pattern": "bills-.*"}, "matches no topic"),
         ({"pattern": "orders-("}, "cannot be read"),
         ({"pattern": 7}, "cannot be read"),
+        ({"pattern": "a{99999999999999999999}"}, "cannot be read"),
+        ({"pattern": "(" * 9_000 + ")" * 9_000}, "cannot be read"),
         ({"pattern": PATTERN, "topics": ["orders-eu"]}, "is given with topics"),
         ({}, "topics None is not a list"),
         ({"topics": "orders-eu"}, "topics 'orders-eu' is not a list"),
