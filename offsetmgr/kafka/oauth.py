@@ -59,7 +59,7 @@ def token_function(name: str, allowed: Collection[str], kafka: Mapping[str, str]
         raise InvalidValueError("oauth", name, "is not an allowed function", fix)
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 -- of the operator's module
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- of the operator's module
         problem = f"could not be imported: {visible(repr(error), _TEXT_CHARS)}"
         fix = "correct the name, or install the module where the service runs"
         raise InvalidValueError("oauth", name, problem, fix) from None

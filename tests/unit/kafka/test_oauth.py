@@ -64,6 +64,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "company_tokens.py").write_text(MODULE)
     (tmp_path / "company_broken.py").write_text("1 / 0")
+    (tmp_path / "company_script.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "company_tokens", raising=False)
     return "company_tokens"
@@ -83,6 +84,7 @@ def test_an_allowed_function_gets_the_configuration(module: str) -> None:
         ("company_tokens:get_tokens", "could not be imported: AttributeError"),
         ("company_absent:get_token", "could not be imported: ModuleNotFoundError"),
         ("company_broken:get_token", "could not be imported: ZeroDivisionError"),
+        ("company_script:get_token", "could not be imported: SystemExit"),
         ("company_tokens:NUMBER", "is not a function"),
     ],
 )
