@@ -92,15 +92,15 @@ class Address(NamedTuple):
 def listening(address: Address) -> Iterator[tuple[socket.socket, Address]]:
     """Yield the listening socket and its real address.
 
-    Raises InvalidValueError if the address is in use, OSError for other problems of the system.
+    Raises InvalidValueError if nobody can listen there, such as where the address is in use.
     """
     try:
         sock = _bound(address)
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        problem = "is in use, or not a socket" if address.path else "is in use"
-        fix = "stop the process that listens there, or listen elsewhere (--listen)"
+        fix, problem = "listen elsewhere (--listen)", f"cannot be used ({error.strerror})"
+        if error.errno == errno.EADDRINUSE:
+            problem = "is in use, or not a socket" if address.path else "is in use"
+            fix = f"stop the process that listens there, or {fix}"
         raise InvalidValueError("listen", str(address), problem, fix) from None
     with sock:
         if not address.path:

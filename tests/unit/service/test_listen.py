@@ -46,3 +46,14 @@ def test_a_regular_file_is_left_alone(path: Path) -> None:
     ):
         pass
     assert path.read_text() == "precious"
+
+
+def test_an_address_that_cannot_be_used_is_named(path: Path) -> None:
+    missing = path.parent / "missing" / "offsetmgr.sock"
+    for address in (Address("", 0, str(missing)), Address("192.0.2.1", 0)):
+        with (
+            pytest.raises(InvalidValueError, match=r"^listen '.*' cannot be used") as caught,
+            listening(address),
+        ):
+            pass
+        assert caught.value.value == str(address)
