@@ -10,6 +10,7 @@ Brokers before 2.8 have no topic ids: there offsets are committed unseen.
 
 from __future__ import annotations
 
+from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 LOOK_AGE_S: Final = 0.05
 """Age up to which a topic's id counts as seen just now."""
 
+_LOOK_AHEAD_S: Final = LOOK_AGE_S / 2
+"""Age from which the next look begins, so that frequent commits need not wait for it."""
+
 _KEPT: Final = 10_000
 """Topics whose ids are kept."""
 
@@ -33,6 +37,8 @@ _NOT_ALLOWED: Final = 29
 
 TopicId: TypeAlias = "str | Failure"
 """Empty with a broker that has no topic ids."""
+
+_NEVER: Final = (-inf, "")
 
 
 class LogGuard:
@@ -107,8 +113,10 @@ class LogGuard:
                 for topic, wanted in guarded.items()
                 if (failure := _refusal(topic, wanted, ids[topic])) is not None
             }
-            failures = {p: refused[p.topic] for p in offsets if p.topic in refused}
-            good = {p: o for p, o in offsets.items() if p not in failures} if failures else offsets
+            failures, good = {}, offsets
+            if refused:
+                failures = {p: refused[p.topic] for p in offsets if p.topic in refused}
+                good = {p: o for p, o in offsets.items() if p not in failures}
 
             def committed(done: Future[CommitResult]) -> None:
                 answer.set(CommitResult({**done.get().failures, **failures}))
@@ -120,8 +128,13 @@ class LogGuard:
             else:
                 answer.set(CommitResult(failures))
 
+        self.look_ahead(guarded, timeout_s)
         self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked))
         return answer
+
+    def look_ahead(self, topics: Collection[str], timeout_s: float) -> None:
+        """Begin to look at ``topics``, so that commits to come need not wait for it."""
+        self._begin(topics, _LOOK_AHEAD_S, timeout_s)
 
     def _look(
         self,
@@ -131,22 +144,7 @@ class LogGuard:
         then: Callable[[Mapping[str, TopicId]], None],
     ) -> None:
         """Call ``then`` with the ids of ``topics``, of which none was asked for ``age_s`` ago."""
-        now = self._now()
-        with self._lock:
-            seen = {
-                topic: known[1]
-                for topic in topics
-                if (known := self._seen.get(topic)) is not None and now - known[0] <= age_s
-            }
-            waits = {
-                topic: self._asked[topic]
-                for topic in topics
-                if topic not in seen and topic in self._asked
-            }
-            new = sorted(topic for topic in topics if topic not in seen and topic not in waits)
-            request: Future[Mapping[str, TopicId]] = Future()
-            self._asked.update(dict.fromkeys(new, request))
-        left = dict.fromkeys([*waits.values(), *([request] if new else [])])
+        seen, left = self._begin(topics, age_s, timeout_s)
         if not left:
             then(seen)
             return
@@ -154,15 +152,38 @@ class LogGuard:
         def answered(done: Future[Mapping[str, TopicId]]) -> None:
             with self._lock:
                 seen.update({topic: each for topic, each in done.get().items() if topic in topics})
-                del left[done]
+                left.remove(done)
                 complete = not left
             if complete:
                 then(seen)
 
         for each in tuple(left):
             each.add_done_callback(answered)
+
+    def _begin(
+        self, topics: Collection[str], age_s: float, timeout_s: float
+    ) -> tuple[dict[str, TopicId], list[Future[Mapping[str, TopicId]]]]:
+        """Return the ids that were asked for in the last ``age_s``; ask for the others."""
+        now = self._now()
+        seen: dict[str, TopicId] = {}
+        asked: dict[Future[Mapping[str, TopicId]], None] = {}
+        new: list[str] = []
+        with self._lock:
+            for topic in topics:
+                asked_at, known = self._seen.get(topic, _NEVER)
+                if now - asked_at <= age_s:
+                    seen[topic] = known
+                elif topic in self._asked:
+                    asked[self._asked[topic]] = None
+                else:
+                    new.append(topic)
+            if new:
+                request: Future[Mapping[str, TopicId]] = Future()
+                asked[request] = None
+                self._asked.update(dict.fromkeys(new, request))
         if new:
-            self._ask(new, request, now, timeout_s)
+            self._ask(sorted(new), request, now, timeout_s)
+        return seen, list(asked)
 
     def _ask(
         self,

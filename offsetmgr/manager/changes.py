@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import OffsetCommitError, OffsetNoticeError
-from offsetmgr.manager.events import PublishCommitted, PublishError
+from offsetmgr.manager.events import PUBLISH_COMMITTED, PublishError
 from offsetmgr.manager.offset_manager import Phase
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def can_be_read(manager: OffsetManager) -> None:
 
 def acknowledge(manager: OffsetManager, committed: OffsetAndMetadata, now: float) -> Effects:
     manager.acknowledged, manager.acknowledged_at = committed, now
-    return [PublishCommitted(committed)]
+    return [PUBLISH_COMMITTED]
 
 
 def failed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:

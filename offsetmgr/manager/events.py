@@ -130,15 +130,14 @@ Event: TypeAlias = (
 
 
 class PublishInitial(NamedTuple):
-    """Answer who waits for the initial offset."""
-
-    committed: OffsetAndMetadata | None
+    """Answer who waits for the initial offset: it is the acknowledged one."""
 
 
 class PublishCommitted(NamedTuple):
-    """Put into the mailbox of committed offsets."""
+    """Put the acknowledged offset into its mailbox, and answer the flushes that wait for it."""
 
-    committed: OffsetAndMetadata
+
+PUBLISH_COMMITTED: Final = PublishCommitted()
 
 
 class PublishError(NamedTuple):

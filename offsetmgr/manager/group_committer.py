@@ -16,12 +16,12 @@ from offsetmgr.errors import ManagerStoppedError, Scope, error_info
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
+    PUBLISH_COMMITTED,
     AnswerFlushes,
     Committed,
     Expired,
     FlushAsked,
     LogRead,
-    PublishCommitted,
     PublishError,
     PublishInitial,
     Refused,
@@ -29,9 +29,10 @@ from offsetmgr.manager.events import (
     Unknown,
 )
 from offsetmgr.manager.group import Collect
-from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.offset_manager import OffsetManager, Phase, new_tuple
 from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
 from offsetmgr.manager.step import step
+from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.plan import GroupRequest
     from offsetmgr.manager.waiter import Waiter
-    from offsetmgr.types import StopResult
 
 log = SafeLogger("offsetmgr.manager")
 
@@ -169,6 +169,8 @@ class GroupCommitter(PooledActor):
     def _flush(
         self, managers: Sequence[OffsetManager], waiter: Waiter[OffsetManager], now: float
     ) -> None:
+        topics = {manager.key.topic for manager in managers if manager.dirty}
+        self._logs.look_ahead(topics, self._timeout_s)
         asked = FlushAsked()
         for manager in managers:
             flush = manager.number, waiter
@@ -189,7 +191,11 @@ class GroupCommitter(PooledActor):
         if self._flight is not None:
             return
         if group.has_queued:
-            plan.collect(*group.collect(now), now)
+            with group.lock:
+                managers, since = group.collect(now)
+                for manager in managers:
+                    manager.collect()
+            plan.collect(managers, since, now)
         request, effects = plan.next_request(now)
         for manager, own_effects in effects:
             self._apply(manager, own_effects)
@@ -289,16 +295,19 @@ class GroupCommitter(PooledActor):
     def _apply(self, manager: OffsetManager, effects: Effects) -> None:
         for effect in effects:
             # The most frequent first; patterns would take as long as all the rest.
-            if isinstance(effect, PublishCommitted):
-                manager.committed_offsets.put(effect.committed)
-                self._call(self._observer.committed, manager.key, effect.committed)
+            if effect is PUBLISH_COMMITTED and manager.acknowledged is not None:
+                manager.committed_offsets.put(manager.acknowledged)
+                self._call(self._observer.committed, manager.key, manager.acknowledged)
+                if manager.flushes:
+                    result = new_tuple(StopResult, (manager.acknowledged, None, None))
+                    self._answer(manager, manager.settled, result)
             elif isinstance(effect, AnswerFlushes):
                 self._answer(manager, effect.number, effect.result)
             elif isinstance(effect, PublishError):
                 manager.errors.put(effect.error)
                 self._call(self._observer.failed, manager.key, effect.error)
             elif isinstance(effect, PublishInitial):
-                manager.initial.set(effect.committed)
+                manager.initial.set(manager.acknowledged)
             else:
                 self._finish(manager)
 

@@ -80,7 +80,7 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
         set_committed(manager, Version(manager.settled, found), now, timing)
     effects = report(manager, error)
     if first:
-        effects.append(PublishInitial(manager.acknowledged))
+        effects.append(PublishInitial())
     if manager.dirty:
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
         return effects

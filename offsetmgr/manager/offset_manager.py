@@ -36,6 +36,10 @@ _next_number: Final = count(1).__next__
 """Numbers rise through the whole process, so that versions of successive managers compare."""
 
 
+new_tuple: Final = tuple.__new__
+"""Makes a named tuple of all its fields in half the time: for those of each commit."""
+
+
 class Version(NamedTuple):
     """A submitted offset and its place in the order of submits."""
 
@@ -291,8 +295,8 @@ class OffsetManager(PooledActor):
         """Return the newest version, with the lock held."""
         value = self.value
         if isinstance(value, int):
-            value = OffsetAndMetadata(value)
-        return Version(self.number, value) if self.number else None
+            value = new_tuple(OffsetAndMetadata, (value, "", None))
+        return new_tuple(Version, (self.number, value)) if self.number else None
 
     def status(self) -> ManagerStatus:
         """Return a snapshot."""
@@ -350,13 +354,11 @@ class OffsetManager(PooledActor):
         """True if a caller waits for the newest version."""
         return self.closed or bool(self.flushes)
 
-    def collect(self) -> bool:
-        """Leave the queue; return True if it is dirty."""
-        with self.group.lock:
-            self.queued = self.number > self.settled
-            if not self.queued:
-                self.rewind_number = 0  # a rewind to what is committed permits nothing later
-            return self.queued
+    def collect(self) -> None:
+        """Leave the queue, with the lock held; it counts as queued as long as it is dirty."""
+        self.queued = self.number > self.settled
+        if not self.queued:
+            self.rewind_number = 0  # a rewind to what is committed permits nothing later
 
     def establish(self, committed: OffsetAndMetadata | None) -> None:
         """Enter the initial offset, and drop a submit that is lower and not a rewind."""
@@ -400,7 +402,8 @@ class OffsetManager(PooledActor):
             return self._settle(number)
 
     def _settle(self, number: int) -> bool:
-        self.settled = max(self.settled, number)
+        if number > self.settled:  # noqa: PLR1730 -- faster than max
+            self.settled = number
         if self.rewind_number <= number:
             self.rewind_number = 0
         if self.number > number:

@@ -13,7 +13,7 @@ No actor, clock or Kafka: methods take ``now`` and return what to send.  The rul
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import Scope, Verdict
 from offsetmgr.manager.events import (
@@ -24,7 +24,7 @@ from offsetmgr.manager.events import (
     Refused,
     Unknown,
 )
-from offsetmgr.manager.offset_manager import Phase
+from offsetmgr.manager.offset_manager import Phase, new_tuple
 from offsetmgr.manager.step import next_version
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.offset_manager import OffsetManager, Version
     from offsetmgr.types import TopicPartition
+
+
+_STOPPED: Final = Phase.STOPPED  # to get an enum's member takes a call in Python 3.11
 
 
 class ReadRequest(NamedTuple):
@@ -107,20 +110,22 @@ class CommitPlan:
 
     def collect(self, managers: Iterable[OffsetManager], since: float, now: float) -> None:
         """Take in new and restarted managers, and those that were submitted to at ``since``."""
+        due_at, fetching = since + self._timing.commit_interval_s, Phase.FETCHING
         for manager in managers:
-            dirty = manager.collect()
-            if manager.phase is Phase.STOPPED:
+            if manager.phase is _STOPPED:
                 continue
-            if manager.phase is Phase.FETCHING:
+            if manager.phase is fetching:
                 if manager.read_at == inf:
                     self._admit(manager)
                     failures = manager.read_failures
                     manager.read_at = now + (self._timing.backoff_s(failures) if failures else 0.0)
-            elif manager.suspect:
-                manager.suspect, manager.read_at = False, min(manager.read_at, now)
-            if dirty and (manager.phase is Phase.READY or manager.phase is Phase.IN_DOUBT):
-                manager.commit_at = min(manager.commit_at, since + self._timing.commit_interval_s)
-                manager.recommit = False
+            else:
+                if manager.suspect:
+                    manager.suspect, manager.read_at = False, min(manager.read_at, now)
+                if manager.dirty:
+                    manager.recommit = False
+                    if due_at < manager.commit_at:  # noqa: PLR1730 -- faster than min
+                        manager.commit_at = due_at
             self.index(manager)
 
     def _admit(self, manager: OffsetManager) -> None:
@@ -157,7 +162,7 @@ class CommitPlan:
             self._to_look.pop(manager, None)
         if manager.recommit_at < self._check_at or manager.verify_at < self._check_at:
             self._check_at = min(manager.verify_at, manager.recommit_at)
-        if manager.phase is Phase.STOPPED:
+        if manager.phase is _STOPPED:
             self._end(manager)
 
     def _end(self, manager: OffsetManager) -> None:
@@ -237,8 +242,10 @@ class CommitPlan:
                 continue
             effects.append((manager, own_effects))
             self.index(manager)
-        left = (m.commit_at for m in self._dirty if m not in versions and not m.blocked)
-        self._commit_at = min(left, default=inf)
+        self._commit_at = inf
+        if len(versions) < len(self._dirty):
+            left = (m.commit_at for m in self._dirty if m not in versions and not m.blocked)
+            self._commit_at = min(left, default=inf)
         return CommitRequest(versions) if versions else None
 
     def _read(self, now: float) -> ReadRequest | None:
@@ -313,7 +320,7 @@ class CommitPlan:
         for manager, version in request.versions.items():
             failure = failures.get(manager.topic_partition) if failures else None
             if failure is None:
-                yield manager, Committed(version)
+                yield manager, new_tuple(Committed, (version,))
             elif failure.info.verdict is not Verdict.UNKNOWN:
                 yield manager, Refused(version, failure)
             else:

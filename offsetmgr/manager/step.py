@@ -189,7 +189,7 @@ def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> E
             effects += drop_former(manager, manager.newest)
         else:
             manager.establish(manager.acknowledged)
-        effects.append(PublishInitial(manager.acknowledged))
+        effects.append(PublishInitial())
     if not manager.dirty:
         return effects + _begin_clean(manager, now, first=first)
     at = now if manager.awaited else now + timing.commit_interval_s
@@ -421,10 +421,7 @@ def _mark_committed(
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
-    effects = acknowledge(manager, version.value, now)
-    if manager.flushes:
-        effects.append(AnswerFlushes(manager.settled, StopResult(version.value)))
-    return effects
+    return acknowledge(manager, version.value, now)
 
 
 def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
