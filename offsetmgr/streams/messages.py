@@ -93,3 +93,8 @@ def _length_bytes(length: int) -> int:
 def decode_key(key: bytes) -> str:
     """Return a key as text; bytes that are not UTF-8 become surrogates, as in file names."""
     return key.decode("utf-8", "surrogateescape")
+
+
+def shown_key(key: str) -> str:
+    """Return a key as JSON and Arrow can have it; bytes that are not UTF-8 are replaced."""
+    return key if key.isascii() else encode_key(key).decode("utf-8", "replace")

@@ -9,7 +9,8 @@ import msgspec
 
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.memory import prefix_end
-from offsetmgr.streams.messages import decode_key, encode_key
+from offsetmgr.streams.messages import decode_key, encode_key, shown_key
+from offsetmgr.types import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,13 +101,15 @@ class TableRows:
     def arrow_batches(self, rows: int = 10_000) -> Iterator[pa.RecordBatch]:
         """Yield all rows in batches with the columns ``key`` and ``value``.
 
-        The type of the first batch's values counts for all.
+        The type of the first batch's values counts for all.  Bytes of keys that are not UTF-8 are
+        replaced.  Raises InvalidValueError if ``rows`` is below 1.
         """
+        check_count(rows, "rows")
         import pyarrow as pa  # noqa: PLC0415 -- the extra spark
 
         found, value_type = self.items(), None
         while batch := list(islice(found, rows)):
-            keys = pa.array([key for key, _ in batch], pa.string())
+            keys = pa.array([shown_key(key) for key, _ in batch], pa.string())
             plain = [msgspec.to_builtins(whole(value)) for _, value in batch]
             values = pa.array(plain, value_type)
             value_type = values.type

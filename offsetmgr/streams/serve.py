@@ -22,7 +22,7 @@ from offsetmgr.http.server import Server
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import prefix_end
-from offsetmgr.streams.messages import decode_key, encode_key
+from offsetmgr.streams.messages import decode_key, encode_key, shown_key
 from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ class ViewApp:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             raise HttpStatusError(status, "undecodable", _undecodable(error)) from None
         if value is None:
-            text = f"there is no row of key {_shown_key(key)!r}"
+            text = f"there is no row of key {shown_key(key)!r}"
             raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
-        return json_response({"key": _shown_key(key), "value": encoded})
+        return json_response({"key": shown_key(key), "value": encoded})
 
     def _rows(self, query: dict[str, str]) -> Response:
         unknown = sorted(set(query) - _ROWS_QUERY)
@@ -179,7 +179,7 @@ def _encoded_rows(found: RowIterator) -> Iterator[dict[str, Any]]:
             raise
         except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             row = {"value": None, "error": _undecodable(error)}
-        yield {"key": _shown_key(decode_key(found.last_key)), **row}
+        yield {"key": shown_key(decode_key(found.last_key)), **row}
 
 
 def _undecodable(error: BaseException) -> str:
@@ -204,8 +204,3 @@ def _count(text: str | None) -> int:
     if not (_DIGITS.fullmatch(text) and 1 <= int(text) <= MOST_ROWS):
         raise InvalidValueError("count", text, "is not possible", f"give 1 to {MOST_ROWS}")
     return int(text)
-
-
-def _shown_key(key: str) -> str:
-    """Return a key as JSON can have it; bytes that are not UTF-8 are replaced."""
-    return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

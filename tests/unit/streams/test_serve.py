@@ -119,6 +119,10 @@ def test_pages_go_on_behind_keys_that_are_not_utf_8() -> None:
         page = ask(app, page["next_url"]).json()
         found += page["rows"]
     assert len(found) == len(keys) - 1
+    rows = TableRows(storage, codecs.Json())
+    assert rows.to_arrow()["key"].to_pylist().count("\ufffd") == 2
+    with pytest.raises(InvalidValueError, match="rows 0 is not possible"):
+        next(rows.arrow_batches(0))
     assert len(ask(app, "/v1/rows?prefix=%FF").json()["rows"]) == 3
     assert ask(app, f"/v1/rows?count={'9' * 5_000}").status_code == 400
 
