@@ -136,11 +136,11 @@ class ViewApp:
         number = _count(query.get("count"))
         found = self.view.between(start, end)
         rows, after = page_of(_encoded_rows(found), number)
-        if after is None:
-            return json_response({"rows": rows, "next": None, "next_url": None})
-        further = urlencode({**query, "start": found.last_key}, errors=_BYTES)
-        url = f"/v1/rows?{further}"
-        return json_response({"rows": rows, "next": after["key"], "next_url": url})
+        answer = {"rows": rows, "next": None if after is None else after["key"]}
+        if after is not None and encode_key(after["key"]) != found.last_key:  # it is not UTF-8
+            further = urlencode({**query, "start": found.last_key}, errors=_BYTES)
+            answer["next_url"] = f"/v1/rows?{further}"
+        return json_response(answer)
 
 
 def serve(app: ViewApp, sock: socket.socket) -> None:
