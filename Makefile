@@ -141,7 +141,7 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	-$(BIN)/python -m pip install --quiet --no-compile 'pip>=25'
 	printf '[bdist_wheel]\ncompression = stored\n' >$(VENV)/wheels.cfg
 	DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/wheels.cfg \
-	  $(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[all,dev]'
+	  $(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 $(JAVA): scripts/ensure-java.sh | $(BIN)/python
