@@ -38,7 +38,7 @@ from offsetmgr.coordinator.base import (
 )
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import open_admin
-from offsetmgr.kafka.config import checked_config, client_config
+from offsetmgr.kafka.config import ASKS_CONTROLLER, checked_config, client_config
 from offsetmgr.kafka.connections import (
     LIBRDKAFKA_S,
     STUCK_S,
@@ -104,7 +104,8 @@ class KafkaCoordinator(Coordinator):
         shared = self._timers, self._clock, self._reports.timed_out
         complete = client_config(config)
         open_committer = partial(GroupClient, complete, PRODUCER, self._reports, "kafka-commits")
-        open_fetcher = partial(GroupClient, complete, CONSUMER, self._reports, "kafka-fetches")
+        asking = {**complete, **ASKS_CONTROLLER}
+        open_fetcher = partial(GroupClient, asking, CONSUMER, self._reports, "kafka-fetches")
         end = GroupClient.close
         self._commits = [ConnectionQueue(open_committer, end, *shared) for _ in range(clients)]
         self._fetches = ConnectionQueue(open_fetcher, end, *shared)

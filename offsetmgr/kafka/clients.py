@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.errors import OverloadedError
-from offsetmgr.kafka.config import client_config, refused_config
+from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> Admi
 
     Raises InvalidValueError if librdkafka refuses a setting.
     """
-    settings = client_config(config)
+    settings = {**client_config(config), **ASKS_CONTROLLER}
     settings["error_cb"] = lambda error: reports.failed(error.code(), error.str())
     settings["logger"] = reports
     try:

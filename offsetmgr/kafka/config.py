@@ -45,6 +45,10 @@ FORCED: Final[Mapping[str, object]] = {
 }
 """Settings that the pool depends on: the caller may not set them."""
 
+ASKS_CONTROLLER: Final[Mapping[str, object]] = {"enable.sparse.connections": False}
+"""Of a client that asks the controller: while no connection to it succeeds, librdkafka would try
+one without a pause, thousands of times a second.  Such a client is connected to all brokers."""
+
 _LARGEST: Final = 2**63
 _TEXT_CHARS: Final = 300
 
