@@ -94,10 +94,11 @@ class Inbox:
         self._lock = threading.RLock()
         # Most actors of a large system have no message for most of their life: no deque for them.
         self._entries: deque[Any] | tuple[()] = ()
-        self._controls: tuple[Control, ...] = ()
+        # Its start is there from the beginning: an actor that nobody has scheduled can be stopped.
+        self._controls: tuple[Control, ...] = (Control.START,)
         self._closed = False
         self._paused = True
-        self._scheduled = False
+        self._scheduled = self._in_turn = False
 
     def bind(self, queue: TurnQueue, loop: ActorLoop, limit: int) -> None:
         self._queue, self._loop, self._limit = queue, loop, limit
@@ -117,6 +118,10 @@ class Inbox:
             if not self._closed:
                 self._append(entry)
 
+    def schedule_start(self) -> None:
+        with self._lock:
+            self._schedule()
+
     def put_control(self, control: Control) -> None:
         """Add an entry that is handled before any message, also while messages are paused."""
         with self._lock:
@@ -135,10 +140,17 @@ class Inbox:
     def empty(self) -> bool:
         return not self._entries and not self._controls
 
+    def begin_turn(self) -> bool:
+        """Return False while another turn lasts; that one handles what is here."""
+        with self._lock:
+            begins = not self._in_turn
+            self._in_turn = self._scheduled = True
+            return begins
+
     def end_turn(self) -> None:
         """Schedule the next turn if there is something to handle."""
         with self._lock:
-            self._scheduled = False
+            self._in_turn = self._scheduled = False
             self._schedule()
 
     def pause(self, *, paused: bool) -> None:
@@ -165,8 +177,8 @@ class Inbox:
     def _schedule(self) -> None:
         due = self._controls or (self._entries and not self._paused)
         if due and not self._scheduled:
-            self._scheduled = True
             self._queue.schedule(self._loop)
+            self._scheduled = True
 
 
 class _StopFlag:
@@ -271,7 +283,7 @@ class PooledActor(pykka.Actor):
         return Future()
 
     def _start_actor_loop(self) -> None:
-        self.actor_inbox.put_control(Control.START)
+        self.actor_inbox.schedule_start()
 
 
 class LoopPhase(enum.Enum):
@@ -355,6 +367,8 @@ class ActorLoop:
     def run(self, budget: int) -> str | None:
         """Handle at most ``budget`` entries of the inbox; return the name of the last."""
         handled: str | None = None
+        if not self._inbox.begin_turn():
+            return None
         try:
             for _ in range(budget):
                 entry = self._inbox.get()

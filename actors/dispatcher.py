@@ -26,7 +26,12 @@ class Runnable(Protocol):
 
 
 class TurnQueue(Protocol):
-    """Runs what is scheduled, each runnable once per ``schedule``."""
+    """Runs what is scheduled, each runnable once per ``schedule``.
+
+    A signal handler may raise in the middle of a caller that schedules.  So callers schedule first,
+    and then note that they have: a turn too many finds nothing to do, while one too few would stop
+    the actor for good.
+    """
 
     def schedule(self, runnable: Runnable) -> None:
         """Run it soon, in a thread of the dispatcher.  Never blocks."""
@@ -49,27 +54,30 @@ class Strand:
         self._dispatcher = dispatcher
         self._lock = threading.RLock()
         self._ready: deque[Runnable] = deque()
-        self._scheduled = False
+        self._running = False
         self.path = "strand"
         """The path of the actor that runs, or ran last."""
 
     def schedule(self, runnable: Runnable) -> None:
         with self._lock:
-            self._ready.append(runnable)
-            if not self._scheduled:
-                self._scheduled = True
+            if not self._ready and not self._running:
                 self._dispatcher.schedule(self)
+            self._ready.append(runnable)
 
     def run(self, budget: int) -> str | None:
-        """Give the first of the queue its turn."""
-        runnable = self._ready.popleft()
+        """Give the first of the queue its turn, unless another one has it."""
+        with self._lock:
+            if self._running or not self._ready:
+                return None
+            self._running = True
+            runnable = self._ready.popleft()
         self.path = runnable.path
         try:
             return runnable.run(budget)
         finally:
             with self._lock:
-                self._scheduled = bool(self._ready)
-                if self._scheduled:
+                self._running = False
+                if self._ready:
                     self._dispatcher.schedule(self)
 
 

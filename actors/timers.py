@@ -77,9 +77,11 @@ class Timers:
             if self._closed:
                 return handle
             entry = (due_s, self._order(), next(self._sequence), handle)
-            heapq.heappush(self._heap, entry)
-            if self._heap[0] is entry:
+            # Before the call is set: a signal handler that raises here may cost a look at the
+            # heap too many, but never the one for this call.
+            if not self._heap or entry < self._heap[0]:
                 self._sooner()
+            heapq.heappush(self._heap, entry)
             if len(self._heap) > self._full:
                 self._drop_cancelled()
         return handle

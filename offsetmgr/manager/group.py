@@ -63,7 +63,8 @@ class Group(Generic[M]):
     def queue_start(self, managers: Iterable[M]) -> None:
         """Have new or restarted managers collected at once."""
         with self.lock:
-            self._queue.extend(managers)
+            for manager in managers:
+                self.queue_submit(manager)
         self.committer.tell_due(Collect())
 
     def collect(self, now: float) -> tuple[list[M], float]:

@@ -129,7 +129,7 @@ class OffsetManager(PooledActor):
         """Lowest offset taken without a rewind; above all offsets once closed."""
         self.closed = False
         """True if a stop was asked for."""
-        self.queued = True
+        self.queued = False
         """True if the committer knows that there may be something to commit, or will when it
         collects."""
         self.rewind_number = 0

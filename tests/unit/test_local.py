@@ -6,6 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
+from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,11 @@ from offsetmgr import InvalidValueError, LocalOffsets, ManagerExistsError, Manag
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import WAIT_S, local_over
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 WHERE = TopicPartition("orders", 3)
 
@@ -105,3 +112,59 @@ def test_it_stays_in_its_process() -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert offsets.flush(timeout=WAIT_S).committed
+
+
+def _interrupted(call: Callable[[], object], at: int) -> bool:
+    """Make a call, and raise at the start or the end of its ``at``-th inner call.
+
+    That is where Python lets signal handlers run.  Return False if the call has fewer.
+    """
+    left = at
+
+    def enter(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal left
+        left -= event in {"call", "return", "c_return"}
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(enter)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    return left <= 0
+
+
+def test_a_handler_that_raises_anywhere_costs_no_later_commit() -> None:
+    """Ctrl-C in a submit, of a new manager or group too: what is submitted next is committed.
+
+    The kind: a wake-up that was noted as sent, and was not, stops a whole group for good.
+    """
+    kafka = MemoryCoordinator()
+    offsets = local_over(kafka, commit_interval_s=0.01)
+    before: dict[str, tuple[str, int] | None] = {
+        "a submit": WHERE,
+        "a new manager": ("bills", 0),
+        "a new group": None,
+    }
+    groups = []
+    for what, place in before.items():
+        for at in count(1):
+            group = f"{what} {at}"
+            if place is not None:
+                offsets.submit(group, {place: 1})
+            was_interrupted = _interrupted(lambda: offsets.submit(group, {WHERE: 2}), at)  # noqa: B023
+            offsets.submit(group, {WHERE: 9})
+            groups.append(group)
+            if not was_interrupted:
+                break
+
+    def left() -> list[str]:
+        done = OffsetAndMetadata(9)
+        return [each for each in groups if kafka.broker.committed(each).get(WHERE) != done]
+
+    eventually(left, [])
+    assert offsets.close(timeout=WAIT_S).ok
