@@ -391,7 +391,7 @@ class Wait:
         self.final: set[ManagerKey] = set()
         """Those that will not be committed."""
         with core.lock:
-            self._version = core.partitions.next_version()
+            self._version = core.partitions.stop_version() if stops else 0
             """Of the stop: higher than what its managers have, lower than what comes later."""
             found = ((key, core.partitions.get(key)) for key in keys)
             self.held = {key: held for key, held in found if held is not None}
@@ -493,7 +493,7 @@ class Wait:
                 partitions.pending_stops.pop(key, None)
             if self._stops:
                 # A new version, as this stop would hold back what is sent again.
-                self._version, self._unnamed = partitions.next_version(), False
+                self._version, self._unnamed = partitions.stop_version(), False
                 for key in self._mine():
                     if key not in again:
                         del self.unanswered[key]

@@ -533,7 +533,7 @@ class Core:
         with self.lock:
             keys = take_group(self.partitions.pending_stops, BATCH_LIMIT)
             keys = [key for key in keys if key not in self.partitions]  # else spawned again
-            version = self.partitions.next_version()
+            version = self.partitions.stop_version()
             self._retry_at = 0.0
         if not keys:
             return

@@ -184,7 +184,7 @@ class Partitions:
         self._held: dict[ManagerKey, ClientPartition] = {}
         self._waiting: dict[ManagerKey, None] = {}
         """Those with something to send, and some that had until they were stopped."""
-        self._version = 0
+        self._version = self._last_stop = 0
         self._topic_ids: dict[str, str] = {}
         self._asked: set[str] = set()
         """Topics whose ids were not in the first answer about them."""
@@ -297,6 +297,11 @@ class Partitions:
         self._version += 1
         return self._version
 
+    def stop_version(self) -> int:
+        """Return the version of a stop: higher than what its managers have now."""
+        self._last_stop = self.next_version()
+        return self._last_stop
+
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
         """Have `key` sent, if there is anything to send."""
         if held.is_unsent or held.needs_manager:
@@ -339,7 +344,8 @@ class Partitions:
             if held is None or item.version < held.since:
                 continue  # stopped, and maybe spawned, since
             error = refused.get(item.key)
-            if isinstance(error, ManagerStoppedError):  # a stop of ours has overtaken it
+            if isinstance(error, ManagerStoppedError) and item.version < self._last_stop:
+                # A stop of ours has overtaken it.
                 self.lost([item.key], held.stopper)
                 continue
             if error is not None:
