@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,7 +24,8 @@ from offsetmgr.admin.deletions import cause_of, first_records_of
 from offsetmgr.admin.history import Cause, CommitStep, Move, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
@@ -59,6 +60,11 @@ _TURNS_S: Final = 3_600.0
 """Two programs that committed by turns longer ago have ended."""
 _CONNECTIONS: Final = 16
 """Brokers to which it connects at once."""
+_STEPS: Final = 5
+"""Questions that follow one upon another, each with the same share of the time-out: the groups,
+their offsets, their history, the logs, and records in them."""
+_ASKED_BROKERS: Final = 3
+"""Brokers that are asked for a setting that all share; one may hang."""
 _ADVERTISED: Final = re.compile(r"/[0-9]+: Failed to resolve")
 """librdkafka's words for the address of a broker, unlike one of the bootstrap servers."""
 _ADDRESSES: Final = (
@@ -168,9 +174,9 @@ def gather(
 ) -> Facts:
     """Return the facts of ``groups``, of all groups of the cluster where None.
 
-    What could not be learned stands in them as an error.  ``config`` is librdkafka's, ``version``
-    that of this product, ``connection`` for the commands that are printed.  Raises
-    InvalidValueError where librdkafka does not take a setting.
+    What could not be learned within ``timeout_s``, which is for all of it, stands in them as an
+    error.  ``config`` is librdkafka's, ``version`` that of this product, ``connection`` for the
+    commands that are printed.  Raises InvalidValueError where librdkafka does not take a setting.
     """
     versions = {
         "offsetmgr": version,
@@ -179,15 +185,25 @@ def gather(
         "Python": sys.version.split()[0],
     }
     servers = str(config["bootstrap.servers"])
-    with ClusterReader(config, timeout_s=timeout_s) as reader:
+    deadline, share_s = Deadline(timeout_s, "timeout_s"), timeout_s / _STEPS
+    with (
+        ClusterReader(config, timeout_s=share_s) as reader,
+        ThreadPoolExecutor(_CONNECTIONS) as pool,
+    ):
+        answer = None if service is None else pool.submit(tried, service.facts)
         cluster = tried(_cluster, reader)
-        asked = None if service is None else tried(service.facts)
         if isinstance(cluster, OffsetManagerError):
+            asked = None if answer is None else answer.result()
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
-        unreachable = _unreachable(cluster.metadata, timeout_s)
+        unreachable = pool.submit(_unreachable, cluster.metadata, share_s)
+        retention = pool.submit(tried, _retention_s, reader, cluster.metadata)
         names, unlisted = _names(reader, groups)
-        described, committed = reader.describe(names), reader.committed(names)
-        history, now_s = tried(_history, config, names), time.time()
+        described = pool.submit(reader.describe, names)
+        committed = reader.committed(names)
+        # Their coordinators, which answer, lead the partitions with their history.
+        readable = [name for name, each in committed.items() if isinstance(each, dict)]
+        left_s = max(deadline.left_s - 2 * share_s, share_s)
+        history, now_s = tried(_history, config, readable, left_s), time.time()
         partitions = {
             where
             for each in committed.values()
@@ -195,6 +211,7 @@ def gather(
             for where in each
         }
         topics = {where.topic for where in partitions}
+        rights = pool.submit(reader.topic_rights, topics)
         deleted: set[TopicPartition] = set()
         if not isinstance(history, OffsetManagerError):
             deleted.update(*(deletions(each, now_s) for each in history.values()))
@@ -203,18 +220,19 @@ def gather(
             for where, brokers in _leaderless(cluster).items()
             if groups is None or where.topic in {TOPIC, *topics}
         }
+        descriptions = described.result()
         facts = Facts(
             now_s=now_s,
             versions=versions,
             cluster=cluster.text,
             stuck_after_s=stuck_after_s,
-            retention_s=tried(_retention_s, reader, cluster.metadata),
-            groups={name: GroupFacts(described[name], committed[name]) for name in names},
+            retention_s=retention.result(),
+            groups={name: GroupFacts(descriptions[name], committed[name]) for name in names},
             logs=reader.log_ranges(partitions | deleted),
-            topic_rights=reader.topic_rights(topics),
+            topic_rights=rights.result(),
             history=history,
-            service=asked,
-            unreachable=unreachable,
+            service=None if answer is None else answer.result(),
+            unreachable=unreachable.result(),
             leaderless=leaderless,
             unlisted=unlisted,
             connection=connection,
@@ -281,19 +299,23 @@ def _names(
 
 
 def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
-    # The brokers share the setting: the first one that is known is asked.
-    resource = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers, default=0)))
-    sent = reader.admin.describe_configs([resource])[resource]
     what = f"setting {_RETENTION} of the brokers"
-    found = reader.result(sent, what, right="DESCRIBE_CONFIGS").get(_RETENTION)
+    brokers = sorted(cluster.brokers)[:_ASKED_BROKERS] or [0]
+    resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in brokers]
+    # librdkafka asks one broker at a time.
+    sent = [reader.admin.describe_configs([each])[each] for each in resources]
+    done, _ = wait(sent, reader.timeout_s, FIRST_COMPLETED)
+    found = reader.result(next(iter(done or sent)), what, right="DESCRIBE_CONFIGS").get(_RETENTION)
     if found is None or found.value is None:  # not every broker is Apache Kafka
         raise OffsetManagerError(f"{what}: Kafka does not say")
     return float(found.value) * 60.0
 
 
-def _history(config: Mapping[str, object], groups: list[str]) -> dict[str, list[CommitStep]]:
+def _history(
+    config: Mapping[str, object], groups: list[str], timeout_s: float
+) -> dict[str, list[CommitStep]]:
     records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
-    for record in read_commits(config, records.keys()):
+    for record in read_commits(config, records.keys(), timeout_s=timeout_s):
         records[record.key.group].append(record)
     return {group: list(steps(each)) for group, each in records.items()}
 
@@ -692,11 +714,18 @@ def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
         yield _unknown(each.committed, f"nothing can be said of group {_name(group)}")
         return
+    unread: dict[int | None, list[TopicPartition]] = defaultdict(list)
     for where in each.committed:
         log = facts.logs.get(where)
         is_known_why = does_not_exist(log) or where in facts.leaderless
         if isinstance(log, OffsetManagerError) and not is_known_why:
-            yield _unknown(log, f"nothing can be said of {where} in group {_name(group)}")
+            unread[code_of(log)].append(where)
+    for partitions in unread.values():
+        places, error = _places(partitions), facts.logs[partitions[0]]
+        if isinstance(error, KafkaRequestError):
+            error = KafkaRequestError(f"log of {places}", error.info, error.detail)
+        if isinstance(error, OffsetManagerError):
+            yield _unknown(error, f"nothing can be said of {places} in group {_name(group)}")
     if each.committed or isinstance(each.description, OffsetManagerError):
         return
     # Members may not have committed yet; what is empty and never had offsets was only tried out.

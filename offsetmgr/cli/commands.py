@@ -250,7 +250,7 @@ def _add_readers(app: typer.Typer) -> None:
 def _add_admin(app: typer.Typer) -> None:
     from offsetmgr.cli import admin
 
-    add_operators_command(app, admin.doctor)
+    add_operators_command(app, admin.doctor, timeout_s=30.0)
     add_operators_command(app, admin.history, timeout_s=120.0)
     add_operators_command(app, admin.reset, timeout_s=30.0)
     add_operators_command(app, admin.set_offsets, "set", timeout_s=30.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future as Pending
 from concurrent.futures import TimeoutError as NotAnsweredError
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -72,6 +73,14 @@ _OFFSET_TYPES: Final = frozenset({"classic", "consumer", "streams", "unknown", "
 
 _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
+_NO_LEADER: Final = 5
+_NO_OFFSET: Final = -1001
+"""librdkafka's OFFSET_INVALID, of a partition whose leader did not answer in time."""
+
+_SOME_SHARE: Final = 0.8
+"""Share of the time-out after which librdkafka ends a question to many brokers: until then it gives
+no answer at all, so that one broker that hangs would hide those of the others."""
+_LEAST_S: Final = 0.1
 
 _LONGEST_S: Final = 3_600.0 - LIBRDKAFKA_S
 """librdkafka takes an hour as the longest time-out of a request."""
@@ -108,7 +117,7 @@ class GroupListings(NamedTuple):
 
     groups: list[GroupListing]
     errors: tuple[OffsetManagerError, ...] = ()
-    """One for each broker that did not answer, whose groups are missing."""
+    """Why brokers did not answer, whose groups are missing; each cause once."""
 
 
 class GroupMember(NamedTuple):
@@ -182,9 +191,10 @@ class ClusterReader:
         Raises KafkaRequestError if no broker answered.
         """
         what = "list of consumer groups"
-        sent = self.admin.list_consumer_groups(request_timeout=self._limit_s)
+        sent = self.admin.list_consumer_groups(request_timeout=self.timeout_s * _SOME_SHARE)
         listed = self.result(sent, what)
-        errors = tuple(self._error(what, each) for each in listed.errors)
+        failures = [self._error(what, each) for each in listed.errors]
+        errors = tuple({str(each): each for each in failures}.values())
         if errors and not listed.valid:
             raise errors[0]
         found = {
@@ -221,9 +231,13 @@ class ClusterReader:
         """Return state and members of ``groups``; the state of a missing group is Dead."""
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
-            return self.admin.describe_consumer_groups(
-                asked, include_authorized_operations=True, request_timeout=self._limit_s
+            # One by one: of several groups librdkafka answers none until it can answer all.
+            describe = partial(
+                self.admin.describe_consumer_groups,
+                include_authorized_operations=True,
+                request_timeout=self._limit_s,
             )
+            return {group: describe([group])[group] for group in asked}
 
         what = "description of group"
         found = self._ask(groups, send, what, _description, check_existing_group)
@@ -259,7 +273,9 @@ class ClusterReader:
         """Return the first offset of each log, and the one after its last record."""
         wanted = list(dict.fromkeys(partitions))
         starts = self._offsets(dict.fromkeys(wanted, EARLIEST))
-        ends = self._offsets(dict.fromkeys(wanted, LATEST))
+        # A leader that does not answer is not waited for twice.
+        answered = [where for where in wanted if not isinstance(starts[where], OffsetManagerError)]
+        ends = self._offsets(dict.fromkeys(answered, LATEST))
 
         def log(partition: TopicPartition) -> PartitionRange:
             return PartitionRange(known(starts[partition]), known(ends[partition]))
@@ -404,12 +420,18 @@ class ClusterReader:
     def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec]
     ) -> dict[TopicPartition, int | OffsetManagerError]:
+        deadline = Deadline(self.timeout_s * _SOME_SHARE)
+
         def send(asked: list[TopicPartition]) -> Mapping[TopicPartition, Pending[Any]]:
             request = {KafkaPartition(*partition): specs[partition] for partition in asked}
-            sent = self.admin.list_offsets(request, request_timeout=self._limit_s)
+            limit_s = max(deadline.left_s, _LEAST_S)
+            sent = self.admin.list_offsets(request, request_timeout=limit_s)
             return {TopicPartition(p.topic, p.partition): pending for p, pending in sent.items()}
 
-        def offset(_where: TopicPartition, found: Any) -> int:
+        def offset(where: TopicPartition, found: Any) -> int:
+            if found.offset == _NO_OFFSET:
+                self.admin.poll(0)  # passes failed connections on to the reports
+                raise request_error(f"log of {where}", self._timed_out())
             return int(found.offset)
 
         found = self._ask(specs, send, "log of", offset, check_topic_partition)
@@ -420,8 +442,9 @@ class ClusterReader:
             numbers = topics[where.topic]
             if isinstance(numbers, OffsetManagerError):
                 found[where] = numbers
-            elif where.partition not in numbers:
-                found[where] = request_error(f"log of {where}", failure_of(UNKNOWN_TOPIC))
+            else:
+                code = _NO_LEADER if where.partition in numbers else UNKNOWN_TOPIC
+                found[where] = request_error(f"log of {where}", failure_of(code))
         return found
 
     def _committed_of(

@@ -101,8 +101,10 @@ def read_groups(
     names = list(dict.fromkeys(groups))
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
-    committed = source.committed(names)
-    read = [_group(name, described[name], committed[name]) for name in names]
+    # A coordinator that does not answer is not waited for twice.
+    answered = [name for name in names if not isinstance(described[name], OffsetManagerError)]
+    committed = source.committed(answered)
+    read = [_group(name, described[name], committed.get(name, {})) for name in names]
     partitions = (each.partition for group in read for each in group.partitions)
     logs = source.log_ranges(dict.fromkeys(chain(also, partitions)))
     measured = {group.name: _with_logs(group, logs) for group in read}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.errors import does_not_exist
+from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
+from tests.kafka.leaders import give_back_to_preferred
 from tests.kafka.mock_cluster import MockCluster
 from tests.waiting import eventually
 
@@ -170,6 +172,38 @@ def test_an_unreachable_broker_is_reported() -> None:
         error = reader.committed(["g"])["g"]
         assert isinstance(error, KafkaRequestError)
         assert error.code == "_TIMED_OUT"
+
+
+def test_a_frozen_broker_hides_only_its_own(
+    kafka3: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """One broker that hangs takes neither the groups nor the logs of the others along."""
+    topic = new_topic(6, on=kafka3)
+    partitions = [TopicPartition(topic, number) for number in range(6)]
+    names = [f"{group}-{number}" for number in range(8)]
+    for name in names:
+        commit(kafka3, name, {partitions[0]: 0})
+    with ClusterReader(kafka3.bootstrap_servers, timeout_s=10) as reader:
+        described = {name: known(found) for name, found in reader.describe(names).items()}
+        coordinator = described[names[0]].coordinator
+        frozen = next(each for each in kafka3.brokers if each.bootstrap_server in coordinator)
+        other = next(n for n in names if frozen.bootstrap_server not in described[n].coordinator)
+        reader.describe([other])
+        found = reader.metadata("topic").topics[topic].partitions
+        healthy = [where for where in partitions if found[where[1]].leader != frozen.node_id]
+        frozen.pause()
+        try:
+            with ThreadPoolExecutor() as pool:
+                listed = pool.submit(reader.groups)
+                again = pool.submit(reader.describe, [names[0], other])
+                logs = pool.submit(reader.log_ranges, partitions)
+        finally:
+            frozen.resume()
+    assert other in {each.name for each in listed.result().groups}
+    assert again.result()[other] == described[other]
+    assert healthy
+    assert {where: logs.result()[where] for where in healthy} == dict.fromkeys(healthy, (0, 0))
+    give_back_to_preferred(kafka3)
 
 
 def test_an_unknown_setting_is_refused() -> None:

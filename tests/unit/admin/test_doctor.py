@@ -360,7 +360,9 @@ def test_impossible_checks_are_unknown() -> None:
     assert (found_too.level, found_too.check) == (Level.UNKNOWN, "retention")
     (unlisted,) = bad(replace(HEALTHY, unlisted=[denied]))
     assert (unlisted.level, unlisted.group) == (Level.UNKNOWN, "")
-    (unread,) = bad(replace(HEALTHY, logs={P0: denied}))
+    both = {P0: OffsetAndMetadata(50), P1: OffsetAndMetadata(50)}
+    (unread,) = bad(replace(with_group(committed=both), logs=dict.fromkeys(both, denied)))
+    assert "orders 0, 1" in unread.what  # one cause, one finding
     assert (unread.level, unread.check) == (Level.UNKNOWN, "offsets")
 
 
