@@ -148,13 +148,20 @@ class Checkpoint:
 
     def problems(self) -> list[str]:
         """Return why Spark does not start from the checkpoint; empty if nothing is known."""
-        return [
-            f"{folder}/{newest} is empty, as after a crash of its file system: Spark does not "
-            f"start before it is removed, and then runs batch {newest} again"
-            for folder in ("offsets", "commits")
-            if (newest := max(self._batches(folder), default=None)) is not None
-            and self.read(f"{folder}/{newest}") == ""
+        newest = {name: max(self._batches(name), default=-1) for name in ("offsets", "commits")}
+        problems = [
+            f"{folder}/{batch} is empty, as after a crash of its file system: Spark does not "
+            f"start before it is removed, and then runs batch {batch} again"
+            for folder, batch in newest.items()
+            if batch >= 0 and self.read(f"{folder}/{batch}") == ""
         ]
+        batch = newest["commits"]
+        if batch > newest["offsets"]:
+            problems.append(
+                f"offsets/{batch} is missing: Spark does not go on before commits/{batch} is "
+                f"removed, too, and then runs batch {batch} again"
+            )
+        return problems
 
     def ranges(self, batch_id: int) -> dict[TopicPartition, OffsetRange]:
         """Return what a batch reads of each partition; all of both if two sources read it.
@@ -170,7 +177,8 @@ class Checkpoint:
                 starts = read_offsets("\n".join(self._lines(f"sources/{source}/0")))
             for partition, end in position.items():
                 # Spark reads a partition that has come since from its beginning.
-                start = starts.get(partition, 0)
+                # A lower end is of another log, as after the topic was recreated: it reads nothing.
+                start = min(starts.get(partition, 0), end)
                 known = ranges.get(partition, OffsetRange(start, end))
                 ranges[partition] = OffsetRange(min(start, known.start), max(end, known.end))
         return ranges

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsetmgr.client.offsets import Offsets
+    from offsetmgr.errors import ServiceError
     from offsetmgr.spark.checkpoint import FinishedBatch
     from offsetmgr.spark.files import Files
     from offsetmgr.spark.follow_settings import Follow
@@ -402,7 +403,13 @@ class _Followed(_Task):
         topics = {partition.topic for partition in offsets}
         if not topics:
             return {}
-        return foreign(offsets, read_logs(self.follower.client, topics, Deadline(LOGS_S)))
+        unreadable: dict[str, ServiceError] = {}
+        logs = read_logs(self.follower.client, topics, Deadline(LOGS_S), unreadable)
+        return foreign(offsets, logs) | {
+            partition: f"its log cannot be read: {unreadable[partition.topic]}"
+            for partition in offsets
+            if partition.topic in unreadable
+        }
 
     def _commit(self, query_id: str, batch: FinishedBatch, subscription: Subscription) -> None:
         now = datetime.fromtimestamp(self.follower.wall(), timezone.utc)
@@ -432,7 +439,7 @@ class _Followed(_Task):
         known = before.batch if before is not None and before.query_id == seen.query_id else None
         if not is_again and known is not None:
             starts = known.offsets
-            records = sum(at - starts.get(each, 0) for each, at in batch.offsets.items())
+            records = sum(max(0, at - starts.get(each, 0)) for each, at in batch.offsets.items())
         self._view = self._view._replace(
             query_id=seen.query_id,
             batch_id=batch.batch_id,

@@ -5,34 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.codes import NO_SUCH_PARTITION
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ServiceError, error_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.client.offsets import LogEnds, Offsets
-    from offsetmgr.deadlines import Deadline
     from offsetmgr.types import TopicPartition
 
 _MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
 
 
 def read_logs(
-    client: Offsets, topics: Iterable[str], deadline: Deadline
+    client: Offsets,
+    topics: Iterable[str],
+    deadline: Deadline,
+    unreadable: dict[str, ServiceError] | None = None,
 ) -> dict[TopicPartition, LogEnds]:
     """Return the logs of ``topics``; those that do not exist are omitted.
 
-    Raises what ``client.logs`` raises, except for a missing topic.
+    With ``unreadable`` so are those that Kafka refuses, such as for a missing right or without a
+    leader: it gets their errors.  Raises what ``client.logs`` raises otherwise.
     """
     names = sorted(set(topics))
+    is_alone = unreadable is None or len(names) == 1
     try:
-        return client.logs(names, timeout=deadline.left_s)
+        return client.logs(names, timeout=deadline.left_s / (1 if is_alone else 2))
     except ServiceError as error:
         if error.code not in _MISSING:
-            raise
+            if unreadable is None:
+                raise
+            unreadable.update({name: error for name in names if is_alone})
     logs: dict[TopicPartition, LogEnds] = {}
-    for name in names if len(names) > 1 else ():
-        logs |= read_logs(client, [name], deadline)
+    for done, name in enumerate(names if len(names) > 1 else ()):
+        share = Deadline(deadline.left_s / (len(names) - done))
+        logs |= read_logs(client, [name], share, unreadable)
     return logs
 
 

@@ -160,6 +160,9 @@ class LayoutFiles:
             text = f"checkpoint {self._files.location} is of another program"
             raise ProcessorError(f"{text}: give the processor a checkpoint of its own")
         _check(known, start, self._files.location)
+        for problem in self._files.problems():
+            text = f"group {known.group} cannot start: checkpoint {self._files.location}: {problem}"
+            raise ProcessorError(text)
         finished = self._files.last_finished()
         layout = _adapted(known, start, recovering=finished is None)
         texts = {self._next_name(): _text(layout)} if layout != known else {}

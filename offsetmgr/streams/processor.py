@@ -53,6 +53,18 @@ _LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
+_CAUSES: Final = {
+    "failOnDataLoss": "Kafka has no longer messages that come next, as a topic was deleted, "
+    "recreated or cut: start the processor again, which reports what is missing",
+    "UnknownTopicOrPartition": "a topic was deleted, or recreated with fewer partitions: start the "
+    "processor again, which names a topic that does not exist",
+    "CONCURRENT_STREAM_LOG_UPDATE": "another processor uses its checkpoint, or files of the "
+    "checkpoint were deleted: give each processor a checkpoint of its own, or a new one",
+    "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
+    "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
+}
+"""Causes of failures, by the words of Spark's that tell of them."""
+
 
 class Processor:
     """A group's processor in a Spark session, which has the Kafka connector.
@@ -165,7 +177,7 @@ class Processor:
                     return True
                 if deadline.over:
                     return False
-                if self.state == "stalled":
+                if self._has_stalled():
                     _log.error(
                         "processor %s has been at one batch for over %.0f s: look for a callback "
                         "that waits (Spark's page shows the task), or lower "
@@ -270,15 +282,19 @@ class Processor:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         return self._query
 
+    def _has_stalled(self) -> bool:
+        try:
+            return self.state == "stalled"
+        except Exception:  # noqa: BLE001 -- of the checkpoint's file system; the query goes on
+            _log.debug("the checkpoint of %s was not read", self.graph.group, exc_info=True)
+            return False
+
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""
         found = _OURS.findall(str(error))
         if found:
             return ProcessorError(found[-1])
-        if "failOnDataLoss" in str(error):
-            return ProcessorError(
-                f"group {self.graph.group}: Kafka has no longer messages that come next, as a "
-                "topic was deleted, recreated or cut: start the processor again, which reports "
-                "what is missing"
-            )
-        return ProcessorError(str(error))
+        for sign, cause in _CAUSES.items():
+            if sign in str(error):
+                return ProcessorError(f"group {self.graph.group}: {cause}")
+        return ProcessorError(str(error).partition("\n=== Streaming Query ===")[0])

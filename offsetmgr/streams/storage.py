@@ -185,7 +185,7 @@ class LmdbReader(_Notes):
         return found.st_dev, found.st_ino
 
     def _open(self, *, readonly: bool, sync: bool = True, map_bytes: int = MAP_BYTES) -> None:
-        try:
+        with _failing(self.path, "opened"):
             self._env = lmdb.open(
                 str(self.path),
                 map_size=map_bytes,
@@ -198,8 +198,6 @@ class LmdbReader(_Notes):
             self._env.reader_check()  # forget readers that were killed
             self._rows = self._env.open_db(_ROWS, create=not readonly)
             self._meta = self._env.open_db(_META, create=not readonly)
-        except lmdb.Error as error:
-            raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
 
 
 class LmdbStorage(LmdbReader):
@@ -218,8 +216,8 @@ class LmdbStorage(LmdbReader):
 
     def open(self, topic: str, topic_id: str) -> None:
         self._topic = topic
-        self.path.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as opened:
+        with _failing(self.path, "opened"), contextlib.ExitStack() as opened:
+            self.path.mkdir(parents=True, exist_ok=True)
             opened.enter_context(self._locked())
             self._forget_unsynced()
             self._open(readonly=False, sync=self._fsync, map_bytes=self._map_bytes)
@@ -236,9 +234,9 @@ class LmdbStorage(LmdbReader):
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        self._env.sync(True)  # noqa: FBT003 -- the library's parameter
-        self._mark.unlink(missing_ok=True)
-        self._opened.close()
+        with _failing(self.path, "closed"), self._opened:
+            self._env.sync(True)  # noqa: FBT003 -- the library's parameter
+            self._mark.unlink(missing_ok=True)
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         # In their order, neighbours fall on one page.
@@ -309,7 +307,7 @@ class LmdbStorage(LmdbReader):
     def _forget_unsynced(self) -> None:
         """Delete a store whose machine went down before its writes were on the disk."""
         boot = _BOOT_ID.read_text() if _BOOT_ID.exists() else f"unknown {time.time()}"
-        if self._mark.exists() and self._mark.read_text() != boot:
+        if self._mark.exists() and self._mark.read_bytes() != boot.encode():
             for name in ("data.mdb", "lock.mdb"):
                 (self.path / name).unlink(missing_ok=True)
         if self._fsync:
@@ -405,6 +403,15 @@ class RocksStorage(_Notes):
 
     def flush(self) -> None:
         self._db.flush()
+
+
+@contextlib.contextmanager
+def _failing(path: Path, done: str) -> Iterator[None]:
+    """Raise ViewError for whatever the library or the disk raises."""
+    try:
+        yield
+    except (lmdb.Error, OSError, ValueError) as error:
+        raise ViewError(f"the store at {path} cannot be {done}: {error}") from error
 
 
 def _is_former(

@@ -20,6 +20,7 @@ from offsetmgr.spark import OffsetRange, kafka_batch
 from offsetmgr.spark.starting import bounded
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,7 +247,7 @@ def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) ->
             kafka_batch(client, GROUP, ["orders"], timeout=60),
         ):
             pytest.fail("the block was entered")
-        assert managers(service) == 1
+        eventually(lambda: managers(service), 1)
 
 
 def test_a_reset_meanwhile_stays(service: Running, client: OffsetClient) -> None:

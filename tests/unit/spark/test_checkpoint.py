@@ -78,6 +78,15 @@ def test_a_partition_of_two_sources_is_one_range(checkpoint: WrittenCheckpoint) 
     assert checkpoint.files.ranges(1) == {where(0): (10, 21)}
 
 
+def test_a_batch_in_a_shorter_new_log_reads_nothing(checkpoint: WrittenCheckpoint) -> None:
+    """A topic that is recreated under a query: Spark reads no record, and the size is not -7."""
+    checkpoint.batch(0, orders(10))
+    checkpoint.batch(1, orders(3))
+    checkpoint.batch(2, orders(5))
+    assert checkpoint.files.ranges(1) == {where(0): (3, 3)}
+    assert checkpoint.files.ranges(2) == {where(0): (3, 5)}
+
+
 def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) -> None:
     """With asynchronous progress tracking, or after a kill, some batches have one or none."""
     checkpoint.batch(2, orders(20, 0))
@@ -101,6 +110,14 @@ def test_an_empty_file_finishes_no_batch(
     assert checkpoint.files.last_finished() == (2, {where(0): 20})
     (problem,) = checkpoint.files.problems()
     assert problem.startswith(f"{folder}/3 is empty")
+
+
+def test_a_batch_whose_offsets_were_deleted_is_a_problem(checkpoint: WrittenCheckpoint) -> None:
+    """Spark runs the batch before it again, and fails where that one is finished already."""
+    checkpoint.batch(2, orders(20))
+    checkpoint.write("commits/3", "v1\n{}")
+    (problem,) = checkpoint.files.problems()
+    assert problem.startswith("offsets/3 is missing: Spark does not go on before commits/3 is")
 
 
 def test_a_finished_batch_without_offsets_is_an_error(checkpoint: WrittenCheckpoint) -> None:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from actors import ActorSystem
+from offsetmgr.answers import Failure
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, error_info
 from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 60.0
 PLACE = TopicPartition("orders", 0)
+_TOPIC_AUTHORIZATION_FAILED = 29
 
 
 @pytest.fixture
@@ -221,6 +223,26 @@ def test_an_offset_beyond_the_log_is_not_committed(
     assert set(coordinator.broker.committed("etl")) == {PLACE}
     assert "orders-1" in problem
     assert "recreated" in problem
+
+
+def test_a_topic_without_a_right_blocks_no_other(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """As one without a leader: the row names it, and it is committed once its log can be read."""
+    place, broker = TopicPartition("clicks", 0), coordinator.broker
+    log = broker._logs["clicks"][0]
+    broker._logs["clicks"][0] = log._replace(
+        failure=Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
+    )
+    WrittenCheckpoint(tmp_path / "c").batch(4, orders(30), {"clicks": {"0": 5}})
+    with following(coordinator, follow(tmp_path / "c")) as follower:
+        eventually(lambda: committed(broker, "etl"), 30)
+        problem = str(until(lambda: follower.queries()[0].problem))
+        assert place not in broker.committed("etl")
+        broker.set_log(place, 0, 1_000)
+        eventually(lambda: set(broker.committed("etl")), {PLACE, place})
+        eventually(lambda: follower.queries()[0].problem, None)
+    assert "clicks-0: its log cannot be read" in problem
 
 
 def test_a_quiet_query_gives_its_managers_back(

@@ -239,6 +239,21 @@ def test_messages_that_are_gone_stop_the_start(folder: Folder) -> None:
     assert folder.offsets(0) == [READ[TABLES], READ[STREAMS]]
 
 
+@pytest.mark.parametrize("name", ["offsets/1", "commits/1"])
+def test_a_checkpoint_that_spark_refuses_is_refused_in_one_sentence(
+    folder: Folder, name: str
+) -> None:
+    """Files were deleted, or emptied by a crash of the file system."""
+    made = start(CLICKS, TABLE, NAMES)
+    folder.begin(made, BEFORE, READ)
+    if name == "offsets/1":
+        folder.files.remove(name)
+    else:
+        folder.files.write(name, "")
+    with pytest.raises(ProcessorError, match=f"group g cannot start: .*{name} is"):
+        folder.prepare(made)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [

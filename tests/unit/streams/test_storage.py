@@ -119,6 +119,18 @@ def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("obstacle", ["", "view.lock/x", "data.mdb/x", "unsynced/x"])
+def test_a_disk_that_refuses_a_store_is_named(tmp_path: Path, obstacle: str) -> None:
+    """A file or a folder in the way; as a read-only disk, or one that is full."""
+    path = tmp_path / "store"
+    if obstacle:
+        (path / obstacle).mkdir(parents=True)
+    else:
+        path.touch()
+    with pytest.raises(ViewError, match=r"the store at .*store cannot be opened"):
+        LmdbStorage(path).open("prices", "")
+
+
 READ = """
 import sys
 from offsetmgr.errors import OffsetTimeoutError
