@@ -262,7 +262,7 @@ def test_a_quiet_query_gives_its_managers_back(
         follower.start()
         eventually(lambda: committed(coordinator.broker, "etl"), 5)
         eventually(lambda: [each.key.group for each in client._factory.managers()], ["dead"])
-        assert not any(each.is_running for each in follower.queries())
+        eventually(lambda: any(each.is_running for each in follower.queries()), expected=False)
         written.batch(1, orders(6))
         eventually(lambda: committed(coordinator.broker, "etl"), 6)
         coordinator.resume("dead")
