@@ -53,11 +53,15 @@ _LOOK_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
+_DELETED: Final = (
+    "a topic was deleted, or recreated with fewer partitions: start the processor again, which "
+    "names a topic that does not exist"
+)
 _CAUSES: Final = {
     "failOnDataLoss": "Kafka has no longer messages that come next, as a topic was deleted, "
     "recreated or cut: start the processor again, which reports what is missing",
-    "UnknownTopicOrPartition": "a topic was deleted, or recreated with fewer partitions: start the "
-    "processor again, which names a topic that does not exist",
+    "UnknownTopicOrPartition": _DELETED,
+    "not present in metadata": _DELETED,
     "CONCURRENT_STREAM_LOG_UPDATE": "another processor uses its checkpoint, or files of the "
     "checkpoint were deleted: give each processor a checkpoint of its own, or a new one",
     "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
