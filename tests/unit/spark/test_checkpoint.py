@@ -112,7 +112,7 @@ def test_an_empty_file_finishes_no_batch(
     assert problem.startswith(f"{folder}/3 is empty")
 
 
-def test_a_batch_whose_offsets_were_deleted_is_a_problem(checkpoint: WrittenCheckpoint) -> None:
+def test_deleted_offsets_of_a_finished_batch_are_a_problem(checkpoint: WrittenCheckpoint) -> None:
     """Spark runs the batch before it again, and fails where that one is finished already."""
     checkpoint.batch(2, orders(20))
     checkpoint.write("commits/3", "v1\n{}")
