@@ -204,7 +204,7 @@ class GroupChanges:
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
             case "to-history":
                 at_s = parse_time(value, option)
-                commits = list(read_commits(self._config, {group}))
+                commits = list(read_commits(self._config, {group}, timeout_s=self._timeout_s))
                 causes = read_causes(self.cluster, last_deletions(steps(commits), at_s))
                 return to_group_at(group_at(commits, at_s), value, causes)
         return None
@@ -255,6 +255,17 @@ class GroupChanges:
                 moved.append(f"{where} (planned at {then}, now {now})")
         if moved:
             text = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
+            raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
+
+    def check_topics(self, topic_ids: Mapping[str, str]) -> None:
+        """Raise OffsetConflictError where a topic has another id: it was recreated or deleted.
+
+        An offset of a plan is one of the former log then.
+        """
+        now = self.cluster.existing_ids(topic_ids)
+        changed = [topic for topic, then in topic_ids.items() if now.get(topic) != then]
+        if changed:
+            text = f"topic {listed(changed)} was deleted or recreated since the plan was made"
             raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
 
     def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import stat
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -25,7 +26,7 @@ log = SafeLogger("offsetmgr.http")
 
 
 def check_private(path: str, setting: str) -> None:
-    """Raise InvalidValueError unless a secret's file is there, and not for everybody to read.
+    """Raise InvalidValueError unless a secret's file is regular, and not for everybody to read.
 
     A group may read it, as Kubernetes' ``fsGroup`` does.
     """
@@ -34,6 +35,8 @@ def check_private(path: str, setting: str) -> None:
     except (OSError, ValueError) as error:
         problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a path'})"
         raise InvalidValueError(setting, path, problem, "give a readable file") from None
+    if not stat.S_ISREG(mode):  # to read a pipe could block
+        raise InvalidValueError(setting, path, "is not a regular file", "give a regular file")
     if mode & 0o027:
         problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
         fix = "chmod 600 it, and replace what it held"

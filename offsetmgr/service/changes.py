@@ -19,12 +19,14 @@ from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
+from offsetmgr.kafka.errors import tried
 from offsetmgr.service.messages import (
     HistoryQuery,
     PlanRequest,
     ResetRequest,
     SubmitEntry,
     SubmitRequest,
+    TopicIds,
     body_or_none,
 )
 from offsetmgr.service.openapi import operation
@@ -65,6 +67,7 @@ class PlanAnswer(Struct, frozen=True):
     refused: Annotated[ErrorBody | None, Meta(description="Why a reset would be refused.")]
     executed: bool
     partitions: list[dict[str, Any]]
+    topic_ids: TopicIds = {}
 
 
 def _names_of_plan(asked: PlanRequest) -> Names:
@@ -138,11 +141,13 @@ class Changes:
             with self._changes() as change:
                 value, seen = asked.value or "", partial(by.sees, None)
                 rows = change.plan(asked.group, asked.mode, value, scope, "value", seen)
+                ids = tried(change.cluster.existing_ids, {row.partition.topic for row in rows})
                 try:
                     self._check_owners(change, asked)
                 except (GroupHeldError, HttpStatusError) as error:
                     refused = error
-            return self._answer(asked, rows, refused=refused)
+            answer = self._answer(asked, rows, refused=refused)
+            return msgspec.structs.replace(answer, topic_ids=ids if isinstance(ids, dict) else {})
 
         return await self._threads.run(by, make)
 
@@ -154,17 +159,19 @@ class Changes:
         needs=lambda asked: partitions_of(asked.group, asked.partitions),
     )
     async def reset(self, by: Requester, asked: ResetRequest) -> PlanAnswer:
-        """Execute a plan, if the committed offsets are still those of the plan."""
+        """Execute a plan, if the committed offsets and the topics are still those of the plan."""
         offsets = {
             each.where: OffsetAndMetadata(each.new, each.metadata) for each in asked.partitions
         }
         before = {each.where: each.current for each in asked.partitions}
+        topics, ids = {each.topic for each in asked.partitions}, asked.topic_ids
         rows = [PlannedOffset(where, before[where], new) for where, new in offsets.items()]
 
         def check_and_commit() -> dict[TopicPartition, str]:
             with self._changes() as change:
                 self._check_owners(change, asked)
                 change.check_unmoved(asked.group, before, live=asked.live)
+                change.check_topics({topic: i for topic, i in ids.items() if topic in topics})
                 if asked.live:
                     return {}
                 try:

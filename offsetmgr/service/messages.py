@@ -348,6 +348,9 @@ class ResetRequest(OfExistingGroup, frozen=True):
 
     group: ExistingGroup
     partitions: Annotated[list[ResetEntry], Entries]
+    topic_ids: Annotated[
+        dict[Topic, TopicId], Meta(description="Of the plan: a topic must not be recreated since.")
+    ] = {}
     live: Live = False
 
 

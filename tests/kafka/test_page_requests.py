@@ -6,12 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
 from offsetmgr.cli.app import app
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
+from tests.conftest import create_topic
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.service.support import serve_process
 from tests.waiting import until
@@ -194,6 +196,25 @@ def test_a_plan_names_no_topic_that_its_identity_may_not_see(
             answer = page.post("/v1/plan", json={"group": group, "mode": mode, "value": value})
             assert hidden not in answer.text
             assert [row["topic"] for row in answer.json()["partitions"]] == [topic]
+
+
+def test_a_plan_of_a_recreated_topic_is_refused(
+    kafka: DevKafka, page: httpx.Client, new_topic: TopicFactory, group: str
+) -> None:
+    """Its offsets are of the former log, also where nothing was committed before."""
+    topic = new_topic(1)
+    produce(kafka, topic, 0, 20)
+    commit(kafka, group, {TopicPartition(new_topic(1), 0): 0})
+    planned = ask(page, "plan", group=group, mode="to-latest", topics=[topic])
+    (row,) = planned["partitions"]
+    entry = {name: row[name] for name in ("topic", "partition", "current", "new")}
+    plan = {"group": group, "partitions": [entry], "topic_ids": planned["topic_ids"]}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(_WAIT_S)
+    assert "deleted or recreated" in ask(page, "reset", 409, **plan)["error"]["message"]
+    until(lambda: topic not in admin.list_topics(timeout=_WAIT_S).topics)
+    create_topic(kafka, topic, 1)
+    assert "deleted or recreated" in ask(page, "reset", 409, **plan)["error"]["message"]
 
 
 def test_a_held_group_is_reset_through_its_managers_alone(

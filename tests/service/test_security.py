@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import ssl
 from datetime import timedelta
@@ -229,6 +230,14 @@ def test_a_bad_token_file_is_refused(
     assert told in str(caught.value)
     assert caught.value.field == "identities.bad.token_file"
     assert not content or content not in str(caught.value)
+
+
+def test_a_pipe_is_not_a_token_file(tmp_path: Path) -> None:
+    """It is refused at once; its read would block all requests until somebody writes to it."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path, 0o600)
+    with pytest.raises(InvalidValueError, match="is not a regular file"):
+        Access(settings_of(identities__bad__token_file=str(path), identities__bad__groups=[]))
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,10 @@ export class ResetDialogue {
       new: row.new,
       metadata: row.metadata ?? "",
     }));
-    const { live } = this.#plan;
+    const { live, topic_ids } = this.#plan;
     this.doButton.disabled = true;
     await this.#working("Setting the offsets …", async () => {
-      const done = await post("v1/reset", { group: this.#group, live, partitions });
+      const done = await post("v1/reset", { group: this.#group, live, partitions, topic_ids });
       const failed = done.partitions.filter((row) => row.note.startsWith("not done"));
       const set = plural(partitions.length - failed.length, "offset");
       setText(this.summary, `Done: ${set} set.`);
