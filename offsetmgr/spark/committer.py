@@ -32,6 +32,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
+from offsetmgr.spark.progress import Run
 from offsetmgr.text import error_text, shell_word
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, Uncommitted
 from offsetmgr.workers import Worker
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Commit, Groups
-    from offsetmgr.spark.progress import Run, Snapshot
+    from offsetmgr.spark.progress import Snapshot
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.spark")
@@ -126,6 +127,8 @@ class Subscription:
         """Runs that never report anything."""
         self.look_around: Callable[[], None] = lambda: None
         """Called now and then on the committer's thread."""
+        self.is_over: Callable[[], bool] = lambda: False
+        """Returns True once its session was stopped, which reports no end of its queries."""
         self._committer = committer
         self._is_closed = False
         committer.attach(self)
@@ -325,6 +328,8 @@ class Committer:
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
         """Commit what a query has reported."""
+        if snapshot.run not in self._reports:
+            self._end_stopped()  # it may be a query of a stopped session that runs again
         for group, part in by.groups.parts(snapshot).items():
             state = self._groups[group]
             committed: dict[TopicPartition, int] = {}
@@ -374,6 +379,15 @@ class Committer:
             shown_error = error[:_ERROR_CHARS] if error else None
             self._client.report_query(report._replace(state=state, error=shown_error))
         return True
+
+    def _end_stopped(self) -> None:
+        """End the runs of sessions that were stopped."""
+        with self._lock:
+            stopped = [each for each in self._subscriptions if each.is_over()]
+        for by in stopped:
+            for (_, query_id), (run_id, callers) in list(self._callers.items()):
+                if by in callers:
+                    self.end(by, Run(query_id, run_id), None)
 
     def end_all(self, by: Subscription) -> bool:
         """End the runs that no other call of ``commit_offsets`` commits."""
@@ -444,8 +458,17 @@ class Committer:
             return partial(self.poll, *subscriptions)
         if now_s >= self._look_at and subscriptions:
             self._look_at = now_s + LOOK_AROUND_S
-            return partial(_look_around, subscriptions)
+            return partial(self._look_around, subscriptions)
         return None
+
+    def _look_around(self, subscriptions: Iterable[Subscription]) -> None:
+        self._end_stopped()
+        for each in subscriptions:
+            try:
+                each.look_around()
+            except Exception as error:  # noqa: BLE001 -- of py4j, again and again once Spark is gone
+                text = f"cannot look for queries of other sessions: {error_text(error)}"
+                each.warn_once(("look around",), text)
 
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
@@ -577,15 +600,6 @@ class Committer:
                 "query's checkpointLocation)",
                 *(group, listed(lost), shell_word(group), shell_word(self._client.url)),
             )
-
-
-def _look_around(subscriptions: Iterable[Subscription]) -> None:
-    for each in subscriptions:
-        try:
-            each.look_around()
-        except Exception as error:  # noqa: BLE001 -- of py4j, again and again once Spark is gone
-            text = f"cannot look for queries of other sessions: {error_text(error)}"
-            each.warn_once(("look around",), text)
 
 
 _making: Final = threading.Lock()

@@ -77,7 +77,7 @@ class CommitListener(StreamingQueryListener):
         self._has_matched = query_name is None
         self._silent: dict[Run, float] = {}
         """Runs of Spark Connect without an event → when they were met."""
-        subscription.look_around = self.look_around
+        subscription.look_around, subscription.is_over = self.look_around, self.is_over
         _attached.add(self)
 
     @cached_property
@@ -150,8 +150,17 @@ class CommitListener(StreamingQueryListener):
             self._silent[run] = time.monotonic()
             self._subscription.expect(run, lambda: self.position(query))
 
+    def is_over(self) -> bool:
+        """Return True once the session was stopped: Spark posts no event of its queries then."""
+        context = getattr(self._spark, "_sc", None)
+        if context is None:
+            return bool(getattr(self._spark, "is_stopped", False))  # of Spark Connect
+        return context._jsc is None  # noqa: SLF001 -- PySpark does not say it otherwise
+
     def look_around(self) -> None:
         """Warn of queries of other sessions that would be committed, were they of this one."""
+        if self.is_over():
+            return
         session = getattr(self._spark, "_jsparkSession", None)
         if session is None:  # Spark Connect shows a client its own queries alone
             self._warn_of_silent()

@@ -50,6 +50,7 @@ class Session:
     def __init__(self) -> None:
         self.streams = self
         self.active: list[object] = []
+        self.is_stopped = False
         self.listener: Any = None
         self.addListener = lambda listener: setattr(self, "listener", listener)
         self.removeListener = lambda _listener: None
@@ -194,6 +195,20 @@ def test_queries_of_several_calls_share_their_minimum(
         assert "commits.release('slow')" in caplog.text
         slow.release("slow", WAIT_S)
         eventually(lambda: at(client), 110)
+
+
+def test_a_query_of_a_stopped_session_runs_again_in_the_next(
+    session: Session, client: OffsetClient
+) -> None:
+    """Spark reports no end of its queries then, which must not hold the group back for ever."""
+    attach(session, client)
+    session.report(10, query="before", name="copy")
+    eventually(lambda: at(client), 10)
+    session.is_stopped = True
+    again = Session()
+    attach(again, client)
+    again.report(15, query="after", name="copy")
+    eventually(lambda: at(client), 15)
 
 
 def test_a_query_that_two_calls_commit_outlives_the_detach_of_one(
