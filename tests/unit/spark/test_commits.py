@@ -200,7 +200,7 @@ def test_queries_of_several_calls_share_their_minimum(
 def test_a_query_of_a_stopped_session_runs_again_in_the_next(
     session: Session, client: OffsetClient
 ) -> None:
-    """Spark reports no end of its queries then, which must not hold the group back for ever."""
+    """Spark reports no end of its queries then, which must not hold the group back forever."""
     attach(session, client)
     session.report(10, query="before", name="copy")
     eventually(lambda: at(client), 10)
