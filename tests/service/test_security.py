@@ -236,8 +236,10 @@ def test_a_pipe_is_not_a_token_file(tmp_path: Path) -> None:
     """It is refused at once; its read would block all requests until somebody writes to it."""
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o600)
+    given = {"groups": [], "topics": [], "token_file": str(path)}
+    settings = settings_of(**{f"identities__bad__{name}": each for name, each in given.items()})
     with pytest.raises(InvalidValueError, match="is not a regular file"):
-        Access(settings_of(identities__bad__token_file=str(path), identities__bad__groups=[]))
+        Access(settings)
 
 
 @pytest.mark.parametrize(
