@@ -67,10 +67,12 @@ def check(options: ServiceOptions) -> None:
     Secrets are masked.  It connects to nothing.
     """
     from offsetmgr.http.tls import Certificates
+    from offsetmgr.kafka.clients import check_values
     from offsetmgr.service.access import Access
     from offsetmgr.service.settings import by_name
 
     settings = options.load()
+    check_values(settings.kafka.for_librdkafka())
     Access(settings)
     if settings.tls.certificate:
         Certificates(settings.tls)

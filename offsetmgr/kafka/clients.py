@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from actors import MonotonicClock
 from offsetmgr.errors import OverloadedError
 from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
+from offsetmgr.kafka.reports import ConnectionReports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from offsetmgr.kafka.reports import ConnectionReports
 
 THREADS: Final = 6
 """Threads of a client of one broker, and some to spare: two, and one for each known broker."""
@@ -63,6 +63,13 @@ def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> Admi
         return AdminClient(settings)
     except KafkaException as error:
         raise refused_config(config, error) from None
+
+
+def check_values(config: Mapping[str, object]) -> None:
+    """Raise InvalidValueError if librdkafka refuses a setting; it connects to nothing."""
+    connecting = {"bootstrap.servers", "oauth_cb", "sasl.oauthbearer.method"}
+    kept = {name: value for name, value in config.items() if name not in connecting}
+    open_admin(kept, ConnectionReports(MonotonicClock()))
 
 
 def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> Consumer:

@@ -223,6 +223,15 @@ def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
     assert "geheim" not in done.output
 
 
+@pytest.mark.parametrize("setting", ["debug", "security.protocol"])
+def test_config_check_refuses_values_that_librdkafka_refuses(setting: str) -> None:
+    """The service would end at its start."""
+    line = ["config", "check", "--bootstrap-servers", "broker:9092", "--set", f"kafka.{setting}=no"]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 1
+    assert setting in done.stderr
+
+
 def test_the_version_is_printed() -> None:
     """It is one line."""
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")
