@@ -575,7 +575,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
             link = Link(name, kafka, names[0])
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
         super().__init__(feeds, self._settings.dwell_s + _CLOSE_S)
-        self._reading = False
+        self._reading = self._closed_by_handler = False
 
     def poll(self, timeout: float | None = 1.0) -> AckMessage | None:
         """Return the next message, or None where none came within ``timeout`` s (None: no limit).
@@ -611,6 +611,22 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         while not self._closed:
             self._check()
             self._news.wait(LONG_S)
+        if self._closed_by_handler:
+            super().close()
+
+    def close(self) -> None:
+        """Commit and end, as AckConsumer.close; twice is harmless.
+
+        A cluster that does not answer is left to itself after ``dwell_s`` and 10 s.
+        """
+        consumers = [feed.consumer for feed in self._feeds.values() if feed.consumer is not None]
+        if any(each.is_called_by_handler for each in consumers):
+            for each in consumers:
+                each._work.closing = True  # noqa: SLF001 -- a part of this one
+            self._closed = self._closed_by_handler = True
+            self._news.set()
+        else:
+            super().close()
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""

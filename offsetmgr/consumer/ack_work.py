@@ -101,6 +101,8 @@ class AckWork:
         self.cluster = cluster
         self.retries: Final = retries
         self.closing = False
+        """True once no more messages are to be handed out."""
+        self._is_first_close = True
         self.settings: Final = settings
         self.paused: Collection[TopicPartition] = ()
         self._now_s = clock
@@ -214,14 +216,16 @@ class AckWork:
             error = MessageError(text, *undone[0].place)
             self.member.report(error, "messages are left undone")
 
-    def wait_until_done(self, timeout_s: float) -> bool:
-        """Hand out no more, and wait for messages in work; False if that was called before."""
+    def begin_closing(self) -> bool:
+        """Return True for the first call."""
         with self._lock:
-            if self.closing:
-                return False
-            self.closing = True
+            is_first, self._is_first_close = self._is_first_close, False
+        return is_first
+
+    def wait_until_done(self, timeout_s: float) -> None:
+        """Wait for messages in work."""
+        with self._lock:
             self._wait(lambda: not self._of(self._claims), timeout_s)
-        return True
 
     # Called in the thread that polls
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     _SETTINGS = AckSettings
     _work: AckWork
+    _pool: Pool | None = None
 
     @classmethod
     def _checked(
@@ -91,7 +93,9 @@ class AckConsumer(MessageReader[AckMessage]):
 
         Raises InvalidValueError; KafkaRequestError where Kafka refuses this consumer for good.
         """
-        Pool(self.name, self._work, self._take, handler, workers, ordered_by).run()
+        self._pool = Pool(self.name, self._work, self._take, handler, workers, ordered_by)
+        self._pool.run()
+        self.close()
 
     def _take(self, timeout_s: float) -> AckMessage | None:
         return self._poll(timeout_s, self._work.next_queued)
@@ -122,12 +126,25 @@ class AckConsumer(MessageReader[AckMessage]):
     def close(self) -> None:
         """Wait up to ``dwell_s`` for unfinished messages, commit and leave the group.
 
-        Twice is harmless.
+        Those that are not done by then are named in the log and by ``errors``.  In a handler of
+        ``run`` this returns at once, and ``run`` does it.  Twice is harmless.
         """
-        if self._work.wait_until_done(self._work.settings.dwell_s):
-            super().close()
-            if self._work.retries is not None:
-                self._work.retries.close(self._work.settings.dwell_s)
+        self._work.closing = True
+        if self.is_called_by_handler:
+            self._member.ended.set()
+        elif self._work.begin_closing():
+            dwell_s = self._work.settings.dwell_s
+            with ExitStack() as rest:  # whatever a signal's handler raises here
+                if self._work.retries is not None:
+                    rest.callback(self._work.retries.close, dwell_s)
+                rest.callback(super().close)
+                rest.callback(self._work.abandon)
+                self._work.wait_until_done(dwell_s)
+
+    @property
+    def is_called_by_handler(self) -> bool:
+        """True in the threads of ``run`` that call its handler."""
+        return self._pool is not None and self._pool.has_current_thread
 
     def _next(self) -> AckMessage | None:
         return self._work.next()

@@ -167,9 +167,11 @@ class BaseConsumer(ABC):
 
     def close(self) -> None:
         """Commit what is processed and leave the group; twice is harmless."""
-        self._member.close()
-        if self._opened is not None:
-            self._opened.close()
+        try:
+            self._member.close()
+        finally:
+            if self._opened is not None:
+                self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -307,10 +307,12 @@ class PartitionedConsumer(Markable, BaseConsumer):
 
     def close(self) -> None:
         """Commit what is marked and leave the group; twice is harmless."""
-        super().close()
-        if self._reader.is_alive():
-            self._reader.join()
-        self._work.new.put(None)
+        try:
+            super().close()
+        finally:
+            if self._reader.is_alive():
+                self._reader.join()
+            self._work.new.put(None)
 
     def _read(self) -> None:
         while not self.closed:

@@ -11,6 +11,7 @@ from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, error_info
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.stores.base import as_store_error
+from offsetmgr.types import MAX_OFFSET
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class LogWatch:
         self._question: Question[Mapping[str, str | OffsetManagerError]] | None = None
 
     def expire(self) -> None:
-        """Let the next look ask again."""
+        """Let the next look ask again, also where a question is under way."""
         self._seen_at_s = -inf
+        self._question = None
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Take the next logs of ``partitions`` as they are."""
@@ -123,17 +125,20 @@ def restart_at(
 ) -> tuple[int, KafkaRequestError | None]:
     """Return the offset at which to go on in a log from ``low`` up to before ``high``, and why.
 
-    ``offset`` was out of range; None if the topic was recreated, which is read from its start.
+    ``offset`` was out of range; MAX_OFFSET if that part of the log was replaced by another one, and
+    None if the topic was recreated, which is read from its start.  A logical offset stays.
     """
     start, code = high if latest else low, OFFSET_OUTSIDE_LOG
     if offset is None:
         start, code = low, TOPIC_RECREATED
         text = f"its new log of {high - low} records is read from offset {low} on"
-    elif offset < low:
+    elif 0 <= offset < low:
         start = low
         text = f"{low - offset} records were deleted before they were read; goes on at {low}"
     elif offset > high:
-        text = f"the log ends at {high}; goes on at {start}, so {high - start} are read again"
+        cut = "was cut before" if offset == MAX_OFFSET else "ends at"
+        text = f"the log {cut} {high}; goes on at {start}, so {high - start} are read again"
+        offset = None if offset == MAX_OFFSET else offset
     else:
         return offset, None
     topic, partition = topic_partition

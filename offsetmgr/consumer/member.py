@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -54,7 +54,7 @@ from offsetmgr.kafka.errors import cause_of, request_error
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.text import listed
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.workers import Question, Turn
 
 if TYPE_CHECKING:
@@ -296,23 +296,26 @@ class Member:
         """Commit what is processed and leave the group; twice is harmless."""
         self.ended.set()
         self._thread.join()
-        with self._turn:
+        with self._turn, ExitStack() as rest:  # whatever a signal's handler raises here
             if self._closed:
                 return
             self._closed = True
+            rest.callback(self._reader.close)
+            rest.callback(self._offer.end)
+            rest.callback(self._claims.close, self.settings.dwell_s)
             least_s = max(_MOVING_S, self.settings.dwell_s)
+            rest.callback(self._leave, least_s)
             self._last_commit(self._commit_and_poll, self._serve, least_s, least_s)
             if self._partitions:
                 self._let_go(self._partitions)
-            # librdkafka waits for a coordinator that is away.
-            question, deadline = Question(self._consumer.close), Deadline(least_s)
-            while not question.wait(SLICE_S):
-                if deadline.over and self._is_cut_off:
-                    log.warning("group %s: left without an answer of its coordinator", self.group)
-                    break
-            self._claims.close(self.settings.dwell_s)
-            self._offer.end()
-            self._reader.close()
+
+    def _leave(self, least_s: float) -> None:
+        """Leave the group; librdkafka waits for a coordinator that is away."""
+        question, deadline = Question(self._consumer.close), Deadline(least_s)
+        while not question.wait(SLICE_S):
+            if deadline.over and self._is_cut_off:
+                log.warning("group %s: left without an answer of its coordinator", self.group)
+                break
 
     # Polling
 
@@ -362,8 +365,13 @@ class Member:
         if error.code() == _END:
             if topic_partition in self.assigned and topic_partition not in self._doubts:
                 self.work.reach_end(topic_partition, offset or 0)
-        elif error.code() in _OUT_OF_RANGE and offset is not None:
+        elif error.code() in _OUT_OF_RANGE:
             if topic_partition in self.assigned:
+                if offset is None:  # the log was cut, or its start could not be looked up
+                    begun = self._starts.get(topic_partition, OFFSET_BEGINNING)
+                    here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
+                    offset = begun if max(begun, here) < 0 else MAX_OFFSET
+                    self._settle_at_s = time.monotonic() + _RETRY_S
                 self._doubts.setdefault(topic_partition, offset)
                 self._logs.expire()
         else:

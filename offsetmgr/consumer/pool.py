@@ -82,6 +82,10 @@ class Pool:
             threading.Thread(target=self._work, name=f"handler-{n}", daemon=True) for n in numbers
         ]
 
+    @property
+    def has_current_thread(self) -> bool:
+        return threading.current_thread() in self._threads
+
     def run(self) -> None:
         """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish."""
         began_s = reported_s = time.monotonic()

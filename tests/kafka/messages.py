@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from offsetmgr.devkafka import DevKafka
+    from tests.kafka.mock_cluster import MockCluster
 
 PARTITIONS = 4
 WAIT_S = 60.0
@@ -26,7 +27,7 @@ def filled(kafka: DevKafka, topic: str, count: int, **options: Any) -> None:
 
 
 def produce(
-    kafka: DevKafka,
+    kafka: DevKafka | MockCluster,
     topic: str,
     numbers: Iterable[int],
     *,

@@ -15,8 +15,11 @@ import confluent_kafka
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+LIST_OFFSETS: Final = 2
+"""Kafka's API key of the ListOffsets request."""
+
 OFFSET_COMMIT: Final = 8
-"""Kafka's API key of the OffsetCommit request."""
+"""Of the OffsetCommit request."""
 
 OFFSET_FETCH: Final = 9
 """Of the OffsetFetch request."""
@@ -41,6 +44,7 @@ def _library() -> ctypes.CDLL:
     library.rd_kafka_mock_cluster_bootstraps.argtypes = [pointer]
     library.rd_kafka_mock_cluster_bootstraps.restype = text
     library.rd_kafka_mock_topic_create.argtypes = [pointer, text, ctypes.c_int, ctypes.c_int]
+    library.rd_kafka_mock_partition_set_leader.argtypes = [pointer, text, number, number]
     library.rd_kafka_mock_coordinator_set.argtypes = [pointer, text, text, number]
     library.rd_kafka_mock_broker_set_rtt.argtypes = [pointer, number, ctypes.c_int]
     library.rd_kafka_mock_broker_set_down.argtypes = [pointer, number]
@@ -90,6 +94,10 @@ class MockCluster:
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+
+    def set_leader(self, topic: str, broker: int) -> None:
+        """Let ``broker`` lead partition 0 from now on, in the next leader epoch."""
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), 0, broker)
 
     def set_coordinator(self, group: str, broker: int) -> None:
         """Let ``broker`` be the coordinator of ``group`` from now on."""

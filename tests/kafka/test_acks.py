@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer
@@ -19,7 +19,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
-from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
+from offsetmgr.clusters import MultiClusterAckConsumer
+from offsetmgr.consumer import (
+    AckConsumer,
+    AckSettings,
+    ConsumerSettings,
+    GroupConsumer,
+    RetryPolicy,
+)
 from offsetmgr.types import TopicPartition
 from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, wait_until
 
@@ -321,6 +328,55 @@ def test_closing_a_pool_finishes_only_running_handlers(kafka: DevKafka, group: s
         consumer.close()
         thread.join()
     assert sorted(handled) == list(range(count))
+
+
+@pytest.mark.parametrize("kind", ["one cluster", "several"])
+def test_a_handler_may_close_its_consumer(kafka: DevKafka, group: str, kind: str) -> None:
+    """Code of the application that ends the consumer from inside counts like any other.
+
+    No other message begins, and the running ones are committed: none is delivered again.
+    """
+    filled(kafka, group, 40, partitions=1)
+    servers, handled = kafka.bootstrap_servers, list[int]()
+    consumer: Any = AckConsumer(servers, group, [group])
+    if kind == "several":
+        consumer.close()
+        consumer = MultiClusterAckConsumer({"west": servers}, group, [group])
+
+    def handle(message: AckMessage) -> None:
+        handled.append(number_of(message))
+        if len(handled) == 3:
+            consumer.close()
+
+    consumer.run(handle, workers=1)
+    assert (consumer.closed, handled, consumer.errors()) == (True, [0, 1, 2], [])
+    assert offsets(kafka, group)[0] == 3
+
+
+@pytest.mark.parametrize("kind", [AckConsumer, GroupConsumer])
+def test_a_callback_that_exits_leaves_no_consumer_half_closed(
+    kafka: DevKafka, group: str, kind: type[Any]
+) -> None:
+    """An exception in the main thread while a consumer closes is raised after its last step."""
+    filled(kafka, group, 1, partitions=1)
+
+    def answered(*_: object) -> None:
+        sys.exit(3)
+
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "on_commit": answered,
+        "session.timeout.ms": 4 * int(WAIT_S) * 1_000,
+    }
+    settings = (AckSettings if kind is AckConsumer else ConsumerSettings)(commit_interval_s=WAIT_S)
+    consumer = kind(config, group, [group], settings=settings)
+    message = consumer.poll(WAIT_S)
+    consumer.mark_offset(message) if kind is GroupConsumer else message.ack()
+    with pytest.raises(SystemExit):
+        consumer.close()
+    with AckConsumer(kafka.bootstrap_servers, group, [group]) as successor:
+        wait_until(lambda: successor.poll(0.1) or successor.subscriptions())  # the first has left
+        assert successor.progress()[TopicPartition(group, 0)].offset == 1
 
 
 def kill_and_restart(kafka: DevKafka, group: str, file: Path, kills: int) -> None:

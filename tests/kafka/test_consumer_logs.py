@@ -20,8 +20,11 @@ from offsetmgr.consumer import (
     PartitionedConsumer,
 )
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.types import OffsetAndMetadata
 from tests.conftest import create_topic
 from tests.kafka.messages import WAIT_S, committed, filled, produce, wait_until
+from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class Reader:
 
     def __init__(
         self,
-        kafka: DevKafka,
+        kafka: DevKafka | MockCluster,
         group: str,
         kind: Kind,
         topic: str = "",
@@ -349,3 +352,36 @@ def test_an_ack_of_a_message_of_the_former_log_is_ignored(kafka: DevKafka, group
             message.ack()
         reader.consumer.commit_offsets()
         assert offset(kafka, group) == 0
+
+
+@KINDS
+def test_a_start_that_could_not_be_looked_up_is_looked_up_again(kind: Kind) -> None:
+    """One failed answer of a broker about a log never ends the reading of its partition."""
+    with MockCluster() as kafka:
+        kafka.create_topic("orders")
+        produce(kafka, "orders", range(3), partitions=1)
+        kafka.push_errors(LIST_OFFSETS, -1)  # UNKNOWN_SERVER_ERROR
+        options: dict[str, Any] = {"partitions": [("orders", 0)], "store": "memory:"}
+        with Reader(kafka, "orders", kind, topics=(), **options) as reader:
+            assert reader.read(3) == [0, 1, 2]
+            errors = [each for each in reader.consumer.errors() if each.topic == "orders"]
+            assert [each.code for each in errors] == ["UNKNOWN_SERVER_ERROR"]
+
+
+@KINDS
+def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(kind: Kind) -> None:
+    """The new log may be longer than the old offset: only its leader epochs tell."""
+    with MockCluster(2) as kafka, MemoryOffsetStore() as store:
+        kafka.create_topic("orders")
+        for leader, numbers in ((1, range(20)), (2, range(20, 50))):  # leader epochs 1 and 2
+            kafka.set_leader("orders", leader)
+            produce(kafka, "orders", numbers, partitions=1)
+        store.commit_offset("orders", "orders", 0, OffsetAndMetadata(30, "", 1))
+        options: dict[str, Any] = {"partitions": [("orders", 0)], "store": store}
+        with Reader(kafka, "orders", kind, topics=(), **options) as reader:
+            assert reader.read(50) == list(range(50))
+            errors = [each for each in reader.consumer.errors() if each.topic == "orders"]
+            assert [each.code for each in errors] == ["OFFSET_OUTSIDE_LOG"]
+        position = store.fetch_offset("orders", "orders", 0)
+        assert position is not None
+        assert position.offset == 50
