@@ -49,7 +49,7 @@ class Mailbox(Stream[_T]):
             if len(values) == self._limit:
                 self._dropped += 1
                 values = values[1:]
-            self._values = (*values, value)
+            self._values = values + (value,)  # noqa: RUF005 -- in half the time
             if self._ready is not None:
                 self._ready.notify_all()
         return True

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 LOOK_AGE_S: Final = 0.05
 """Age up to which a topic's id counts as seen just now."""
 
-_LOOK_AHEAD_S: Final = LOOK_AGE_S / 2
-"""Age from which the next look begins, so that frequent commits need not wait for it."""
-
 _KEPT: Final = 10_000
 """Topics whose ids are kept."""
 
@@ -128,13 +125,12 @@ class LogGuard:
             else:
                 answer.set(CommitResult(failures))
 
-        self.look_ahead(guarded, timeout_s)
         self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked))
         return answer
 
     def look_ahead(self, topics: Collection[str], timeout_s: float) -> None:
         """Begin to look at ``topics``, so that commits to come need not wait for it."""
-        self._begin(topics, _LOOK_AHEAD_S, timeout_s)
+        self._begin(topics, LOOK_AGE_S, timeout_s)
 
     def _look(
         self,
@@ -163,24 +159,25 @@ class LogGuard:
     def _begin(
         self, topics: Collection[str], age_s: float, timeout_s: float
     ) -> tuple[dict[str, TopicId], list[Future[Mapping[str, TopicId]]]]:
-        """Return the ids that were asked for in the last ``age_s``; ask for the others."""
+        """Return the ids that were asked for in the last ``age_s``, and the looks for the others.
+
+        The next look begins at half that age, so that frequent commits need not wait for it.
+        """
         now = self._now()
         seen: dict[str, TopicId] = {}
         asked: dict[Future[Mapping[str, TopicId]], None] = {}
         new: list[str] = []
+        request: Future[Mapping[str, TopicId]] = Future()
         with self._lock:
             for topic in topics:
                 asked_at, known = self._seen.get(topic, _NEVER)
+                if now - asked_at > age_s / 2 and topic not in self._asked:
+                    new.append(topic)
+                    self._asked[topic] = request
                 if now - asked_at <= age_s:
                     seen[topic] = known
-                elif topic in self._asked:
-                    asked[self._asked[topic]] = None
                 else:
-                    new.append(topic)
-            if new:
-                request: Future[Mapping[str, TopicId]] = Future()
-                asked[request] = None
-                self._asked.update(dict.fromkeys(new, request))
+                    asked[self._asked[topic]] = None
         if new:
             self._ask(sorted(new), request, now, timeout_s)
         return seen, list(asked)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from array import array
 from concurrent.futures import Future as Pending
 from functools import partial
 from math import ceil
@@ -196,7 +197,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
     "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
     "topic_partition_list_new": (_LIST, (_INT,)),
-    "topic_partition_list_add": (None, (_POINTER, _TEXT, _INT)),
+    "topic_partition_list_add_range": (None, (_POINTER, _TEXT, _INT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
     "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
     "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
@@ -345,10 +346,17 @@ class Library:
 
     def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
         """Return a new list of partitions, in this order."""
-        made, add = self.topic_partition_list_new(1), self.topic_partition_list_add
+        made, add = self.topic_partition_list_new(1), self.topic_partition_list_add_range
         address = ctypes.addressof(made.contents)
-        for topic, number in partitions:
-            add(address, topic.encode(), number)
+        topic, first, end = "", 0, 0
+        for name, number in partitions:
+            if number != end or name != topic:
+                if end > first:
+                    add(address, topic.encode(), first, end - 1)
+                topic, first = name, number
+            end = number + 1
+        if end > first:
+            add(address, topic.encode(), first, end - 1)
         return made
 
     def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
@@ -359,10 +367,14 @@ class Library:
         """
         made = self.partition_list(offsets)
         elements = made.contents.elems
-        for index, (offset, metadata, leader_epoch) in enumerate(offsets.values()):
+        column = _column(made, "offset")
+        column[:] = array(column.format, [value.offset for value in offsets.values()])
+        column = _column(made, "error")
+        column[:] = array(column.format, [NOT_NAMED]) * len(offsets)
+        for index, (_, metadata, leader_epoch) in enumerate(offsets.values()):
+            if not metadata and leader_epoch is None:
+                continue
             partition = elements[index]
-            partition.offset = offset
-            partition.error = NOT_NAMED
             if metadata:
                 raw = metadata.encode()
                 partition.metadata = self.mem_malloc(handle, len(raw))  # freed with the list
@@ -377,11 +389,10 @@ class Library:
         """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
         names: dict[bytes, str] = {}
         elements = found.contents.elems
-        for index in range(found.contents.cnt):
-            partition = elements[index]
-            error = partition.error
+        for index, error in enumerate(_column(found, "error")):
             if refused and not error:
                 continue
+            partition = elements[index]
             raw, size = partition.topic, partition.metadata_size
             metadata, epoch = "", -1
             if size:  # confluent-kafka's consumers commit it with a NUL behind it
@@ -694,6 +705,19 @@ class Member:
         if kind == _ERROR_EVENT:
             return MemberEvent("failed", code, decoded(library.event_error_string(event)))
         return None
+
+
+def _column(found: Any, name: str) -> memoryview:
+    """Return one field of all partitions of a list, to be read or written at once."""
+    count, field = found.contents.cnt, getattr(_Partition, name)
+    if not count:
+        return memoryview(array("i"))
+    memory = (ctypes.c_byte * (count * ctypes.sizeof(_Partition))).from_address(
+        ctypes.addressof(found.contents.elems.contents)
+    )
+    step = ctypes.sizeof(_Partition) // field.size
+    whole = memoryview(memory).cast("B").cast("q" if field.size == 8 else "i")
+    return whole[field.offset // field.size :: step]
 
 
 def decoded(text: bytes | None) -> str:

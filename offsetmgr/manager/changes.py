@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import OffsetCommitError, OffsetNoticeError
-from offsetmgr.manager.events import PUBLISH_COMMITTED, PublishError
+from offsetmgr.manager.events import PublishError
 from offsetmgr.manager.offset_manager import Phase
 
 if TYPE_CHECKING:
@@ -45,11 +45,6 @@ def report(manager: OffsetManager, error: OffsetManagerError) -> Effects:
 
 def can_be_read(manager: OffsetManager) -> None:
     manager.phase, manager.read_at, manager.read_failures = Phase.READY, inf, 0
-
-
-def acknowledge(manager: OffsetManager, committed: OffsetAndMetadata, now: float) -> Effects:
-    manager.acknowledged, manager.acknowledged_at = committed, now
-    return [PUBLISH_COMMITTED]
 
 
 def failed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:

@@ -7,6 +7,7 @@ them directly.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -97,6 +98,11 @@ class Flight(NamedTuple):
 CommitterMessage: TypeAlias = Collect | Flush | Stop | Expire | _Pump | _Answered | _LogsRead
 
 
+_Answers: TypeAlias = (
+    "defaultdict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]]"
+)
+
+
 class GroupCommitter(PooledActor):
     """Fetches and commits for all managers of one group."""
 
@@ -128,7 +134,7 @@ class GroupCommitter(PooledActor):
         self._flight: Flight | None = None
         self._lost: GroupRequest | None = None
         """The request whose answer is being handled: it is lost if that fails."""
-        self._answers: dict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]] = {}
+        self._answers: _Answers = defaultdict(list)
 
     def on_restart(self, reason: BaseException) -> None:
         """Begin again from the coordinator; an answer that was lost makes commits doubtful."""
@@ -190,13 +196,13 @@ class GroupCommitter(PooledActor):
         plan, group = self._plan, self._group
         if self._flight is not None:
             return
-        if group.has_queued:
-            with group.lock:
+        with group.lock:  # once for all managers
+            if group.has_queued:
                 managers, since = group.collect(now)
                 for manager in managers:
                     manager.collect()
-            plan.collect(managers, since, now)
-        request, effects = plan.next_request(now)
+                plan.collect(managers, since, now)
+            request, effects = plan.next_request(now)
         for manager, own_effects in effects:
             self._apply(manager, own_effects)
         self._end_managers()
@@ -245,8 +251,9 @@ class GroupCommitter(PooledActor):
             kind, events = "commit", plan.committed(request, result, now)
         else:
             kind, events = "fetch", plan.read(request, result, now)
+        stopped = Phase.STOPPED
         for manager, event in events:
-            heir = plan.heir(manager) if manager.phase is Phase.STOPPED else None
+            heir = plan.heir(manager) if manager.phase is stopped else None
             if heir is None:
                 self._step(manager, event, now)
             elif isinstance(event, Unknown):
@@ -295,11 +302,11 @@ class GroupCommitter(PooledActor):
     def _apply(self, manager: OffsetManager, effects: Effects) -> None:
         for effect in effects:
             # The most frequent first; patterns would take as long as all the rest.
-            if effect is PUBLISH_COMMITTED and manager.acknowledged is not None:
-                manager.committed_offsets.put(manager.acknowledged)
-                self._call(self._observer.committed, manager.key, manager.acknowledged)
+            if effect is PUBLISH_COMMITTED and (committed := manager.acknowledged) is not None:
+                manager.committed_offsets.put(committed)
+                self._call(self._observer.committed, manager.key, committed)
                 if manager.flushes:
-                    result = new_tuple(StopResult, (manager.acknowledged, None, None))
+                    result = new_tuple(StopResult, (committed, None, None))
                     self._answer(manager, manager.settled, result)
             elif isinstance(effect, AnswerFlushes):
                 self._answer(manager, effect.number, effect.result)
@@ -323,16 +330,16 @@ class GroupCommitter(PooledActor):
         flushes, manager.flushes = manager.flushes, ()
         for flush in flushes:
             if flush[0] <= number:
-                self._answers.setdefault(flush[1], []).append((manager, result))
+                self._answers[flush[1]].append((manager, result))
             else:
                 manager.flushes = (*manager.flushes, flush)
         if manager.result is not None:
             stops, manager.stops = manager.stops, ()
             for waiter in stops:
-                self._answers.setdefault(waiter, []).append((manager, result))
+                self._answers[waiter].append((manager, result))
 
     def _deliver_answers(self) -> None:
-        answers, self._answers = self._answers, {}
+        answers, self._answers = self._answers, defaultdict(list)
         for waiter, results in answers.items():
             waiter.answer(results)
 

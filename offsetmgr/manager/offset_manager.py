@@ -369,7 +369,7 @@ class OffsetManager(PooledActor):
             if newest is None:
                 self._set_floor(committed)
             elif newest.value == committed:
-                self._settle(newest.number)
+                self.settle(newest.number)
             elif newest.value.offset < committed.offset and not self.rewind_number:
                 self.regressions += 1
                 name = str(self.key)
@@ -386,7 +386,7 @@ class OffsetManager(PooledActor):
                 self._drop(newest, error)
 
     def _drop(self, newest: Version, error: OffsetManagerError) -> None:
-        self._settle(newest.number)
+        self.settle(newest.number)
         self.dropped = newest.value, error
 
     def begin_log(self) -> None:
@@ -399,17 +399,14 @@ class OffsetManager(PooledActor):
     def settle(self, number: int) -> bool:
         """Enter that version ``number`` is committed; return True if nothing newer waits."""
         with self.group.lock:
-            return self._settle(number)
-
-    def _settle(self, number: int) -> bool:
-        if number > self.settled:  # noqa: PLR1730 -- faster than max
-            self.settled = number
-        if self.rewind_number <= number:
-            self.rewind_number = 0
-        if self.number > number:
-            return False
-        self.queued = False
-        return True
+            if number > self.settled:  # noqa: PLR1730 -- faster than max
+                self.settled = number
+            if self.rewind_number <= number:
+                self.rewind_number = 0
+            if self.number > number:
+                return False
+            self.queued = False
+            return True
 
     def suspend(self, number: int) -> bool:
         """Enter that version ``number`` was refused for good; return True if nothing newer waits.

@@ -119,14 +119,16 @@ class CommitPlan:
                     self._admit(manager)
                     failures = manager.read_failures
                     manager.read_at = now + (self._timing.backoff_s(failures) if failures else 0.0)
-            else:
-                if manager.suspect:
-                    manager.suspect, manager.read_at = False, min(manager.read_at, now)
-                if manager.dirty:
-                    manager.recommit = False
-                    if due_at < manager.commit_at:  # noqa: PLR1730 -- faster than min
-                        manager.commit_at = due_at
-            self.index(manager)
+                self.index(manager)
+                continue
+            if manager.suspect:
+                manager.suspect, manager.read_at = False, min(manager.read_at, now)
+                self.index(manager)
+            if manager.number > manager.settled:
+                manager.recommit = False
+                if due_at < manager.commit_at:
+                    manager.commit_at = due_at
+                    self.index(manager)
 
     def _admit(self, manager: OffsetManager) -> None:
         """Let a manager take over from one that stopped, with the commits that may still land."""
@@ -191,7 +193,7 @@ class CommitPlan:
     ) -> tuple[GroupRequest | None, list[tuple[OffsetManager, Effects]]]:
         """Return the request to send now, and effects on managers that need none.
 
-        None must be in flight.
+        None must be in flight, and the group's lock must be held.
         """
         effects: list[tuple[OffsetManager, Effects]] = []
         request: GroupRequest | None
@@ -227,7 +229,7 @@ class CommitPlan:
             return None
         versions: dict[OffsetManager, Version] = {}
         for manager in tuple(self._dirty):
-            if manager.blocked:
+            if manager.read_at < inf or manager.look_at < inf:  # ``blocked``, without a call
                 continue
             if manager.commit_failures and manager.commit_at > now:
                 continue

@@ -36,7 +36,6 @@ from offsetmgr.errors import (
     Scope,
 )
 from offsetmgr.manager.changes import (
-    acknowledge,
     await_landing,
     can_be_read,
     commit_again,
@@ -52,6 +51,7 @@ from offsetmgr.manager.changes import (
     verified,
 )
 from offsetmgr.manager.events import (
+    PUBLISH_COMMITTED,
     AnswerFlushes,
     Committed,
     Effects,
@@ -101,12 +101,14 @@ def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Ef
 def next_version(
     manager: OffsetManager, now: float, timing: Timing
 ) -> tuple[Version | None, Effects]:
-    """Return what to commit, or None if that needs no request, with the effects of finding out."""
+    """Return what to commit, or None if that needs no request, with the effects of finding out.
+
+    The group's lock must be held.
+    """
     if manager.recommit:
         return manager.committed, []
-    with manager.group.lock:
-        version = manager.version() if manager.number > manager.settled else None
-        rewinds = manager.rewind_number > 0
+    version = manager.version() if manager.number > manager.settled else None
+    rewinds = manager.rewind_number > 0
     if version is None:
         manager.commit_at = inf
         return None, []
@@ -229,7 +231,8 @@ def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
     effects: Effects = []
     if first and manager.settled and result.error is None and manager.acknowledged is not None:
         # The same was submitted: whoever did waits for it.
-        effects += acknowledge(manager, manager.acknowledged, now)
+        manager.acknowledged_at = now
+        effects.append(PUBLISH_COMMITTED)
     manager.last_error = result.error
     if first and result.error is not None:
         effects.append(PublishError(result.error))
@@ -421,7 +424,8 @@ def _mark_committed(
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
-    return acknowledge(manager, version.value, now)
+    manager.acknowledged, manager.acknowledged_at = version.value, now
+    return [PUBLISH_COMMITTED]
 
 
 def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
