@@ -10,6 +10,7 @@ Brokers before 2.8 have no topic ids: there offsets are committed unseen.
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,6 +35,9 @@ _NOT_ALLOWED: Final = 29
 
 TopicId: TypeAlias = "str | Failure"
 """Empty with a broker that has no topic ids."""
+
+CallSoon: TypeAlias = "Callable[[Callable[[], None]], object]"
+"""Calls a function in a thread of its own choice."""
 
 _NEVER: Final = (-inf, "")
 
@@ -92,11 +96,13 @@ class LogGuard:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         topic_ids: Mapping[str, str | None],
         timeout_s: float,
+        call_soon: CallSoon,
     ) -> Future[CommitResult]:
         """Commit ``offsets`` that were read from the topics with ``topic_ids``.
 
         None stands for a topic that did not exist.  Of another topic with the name, an offset is
-        refused with TOPIC_RECREATED.
+        refused with TOPIC_RECREATED.  After a look that had to be waited for, ``call_soon`` commits:
+        the one thread that has all answers would send the commits of all groups one by one.
         """
         guarded = {topic: wanted for topic, wanted in topic_ids.items() if wanted != ""}
         if not guarded:
@@ -125,7 +131,7 @@ class LogGuard:
             else:
                 answer.set(CommitResult(failures))
 
-        self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked))
+        self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked), call_soon)
         return answer
 
     def look_ahead(self, topics: Collection[str], timeout_s: float) -> None:
@@ -138,8 +144,12 @@ class LogGuard:
         age_s: float,
         timeout_s: float,
         then: Callable[[Mapping[str, TopicId]], None],
+        call_soon: CallSoon = lambda call: call(),
     ) -> None:
-        """Call ``then`` with the ids of ``topics``, of which none was asked for ``age_s`` ago."""
+        """Call ``then`` with the ids of ``topics``, none of them asked for more than ``age_s`` ago.
+
+        That is now, or after a look by ``call_soon``.
+        """
         seen, left = self._begin(topics, age_s, timeout_s)
         if not left:
             then(seen)
@@ -151,7 +161,7 @@ class LogGuard:
                 left.remove(done)
                 complete = not left
             if complete:
-                then(seen)
+                call_soon(partial(then, seen))
 
         for each in tuple(left):
             each.add_done_callback(answered)

@@ -87,6 +87,12 @@ class _LogsRead(NamedTuple):
     logs: Mapping[str, TopicLog]
 
 
+class _Looked(NamedTuple):
+    """The ids of the topics of a commit are known."""
+
+    commit: Callable[[], None]
+
+
 class Flight(NamedTuple):
     """A request under way."""
 
@@ -95,7 +101,9 @@ class Flight(NamedTuple):
     started_at: float
 
 
-CommitterMessage: TypeAlias = Collect | Flush | Stop | Expire | _Pump | _Answered | _LogsRead
+CommitterMessage: TypeAlias = (
+    Collect | Flush | Stop | Expire | _Pump | _Answered | _LogsRead | _Looked
+)
 
 
 _Answers: TypeAlias = (
@@ -155,6 +163,8 @@ class GroupCommitter(PooledActor):
         match message:
             case _Answered(flight, result):
                 self._answered(flight, result, now)
+            case _Looked(commit):
+                commit()
             case Flush(managers, waiter):
                 self._flush(managers, waiter, now)
             case Stop(managers):
@@ -216,19 +226,24 @@ class GroupCommitter(PooledActor):
             self.tell_after(max(0.0, wake_at - now), _Pump())
 
     def _send(self, request: GroupRequest, now: float) -> None:
-        name, future = self._group.name, Future[Any]()
+        name, future, ref = self._group.name, Future[Any](), self.actor_ref
         try:
             if isinstance(request, CommitRequest):
                 offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
                 topic_ids = self._plan.topic_ids(request)
-                future = self._logs.commit(name, offsets, topic_ids, self._timeout_s)
+                future = self._logs.commit(
+                    name,
+                    offsets,
+                    topic_ids,
+                    self._timeout_s,
+                    lambda commit: ref.tell_due(_Looked(commit)),
+                )
             else:
                 partitions = tuple(manager.topic_partition for manager in request.managers)
                 future = self._logs.fetch(name, partitions, self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
             future.set_exception(error)
         flight = self._flight = Flight(request, future, now)
-        ref = self.actor_ref
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()

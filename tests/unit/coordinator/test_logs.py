@@ -67,7 +67,7 @@ def test_a_failing_client_is_an_answer_and_not_a_hang(
         topic_id = memory.broker.topic_ids(["t"])["t"]
         assert isinstance(topic_id, str)
         offsets = {WHERE: OffsetAndMetadata(1)}
-        return outcome(guard.commit("g", offsets, {"t": topic_id}, 5.0))
+        return outcome(guard.commit("g", offsets, {"t": topic_id}, 5.0, lambda call: call()))
 
     assert ask() == "None"
     with monkeypatch.context() as broken:
