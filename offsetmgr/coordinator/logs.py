@@ -101,8 +101,8 @@ class LogGuard:
         """Commit ``offsets`` that were read from the topics with ``topic_ids``.
 
         None stands for a topic that did not exist.  Of another topic with the name, an offset is
-        refused with TOPIC_RECREATED.  After a look that had to be waited for, ``call_soon`` commits:
-        the one thread that has all answers would send the commits of all groups one by one.
+        refused with TOPIC_RECREATED.  If it has to wait for a look, ``call_soon`` commits: the one
+        thread that gets all answers would send the commits of all groups one by one.
         """
         guarded = {topic: wanted for topic, wanted in topic_ids.items() if wanted != ""}
         if not guarded:

@@ -197,6 +197,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "AdminOptions_set_request_timeout": (_INT, (_POINTER, _INT, _TEXT, _SIZE)),
     "AdminOptions_set_require_stable_offsets": (_POINTER, (_POINTER, _INT)),
     "topic_partition_list_new": (_LIST, (_INT,)),
+    "topic_partition_list_add": (None, (_POINTER, _TEXT, _INT)),
     "topic_partition_list_add_range": (None, (_POINTER, _TEXT, _INT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
     "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
@@ -346,17 +347,18 @@ class Library:
 
     def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
         """Return a new list of partitions, in this order."""
-        made, add = self.topic_partition_list_new(1), self.topic_partition_list_add_range
+        made = self.topic_partition_list_new(1)
         address = ctypes.addressof(made.contents)
         topic, first, end = "", 0, 0
-        for name, number in partitions:
+        for name, number in (*partitions, ("", 0)):  # the last ends the last run
             if number != end or name != topic:
                 if end > first:
-                    add(address, topic.encode(), first, end - 1)
+                    encoded = topic.encode()
+                    # A range that ends with the highest number would never end.
+                    self.topic_partition_list_add_range(address, encoded, first, end - 2)
+                    self.topic_partition_list_add(address, encoded, end - 1)
                 topic, first = name, number
             end = number + 1
-        if end > first:
-            add(address, topic.encode(), first, end - 1)
         return made
 
     def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
@@ -367,10 +369,8 @@ class Library:
         """
         made = self.partition_list(offsets)
         elements = made.contents.elems
-        column = _column(made, "offset")
-        column[:] = array(column.format, [value.offset for value in offsets.values()])
-        column = _column(made, "error")
-        column[:] = array(column.format, [NOT_NAMED]) * len(offsets)
+        _column(made, "offset", "q")[:] = array("q", [each.offset for each in offsets.values()])
+        _column(made, "error", "i")[:] = array("i", [NOT_NAMED]) * len(offsets)
         for index, (_, metadata, leader_epoch) in enumerate(offsets.values()):
             if not metadata and leader_epoch is None:
                 continue
@@ -389,7 +389,7 @@ class Library:
         """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
         names: dict[bytes, str] = {}
         elements = found.contents.elems
-        for index, error in enumerate(_column(found, "error")):
+        for index, error in enumerate(_column(found, "error", "i")):
             if refused and not error:
                 continue
             partition = elements[index]
@@ -707,17 +707,15 @@ class Member:
         return None
 
 
-def _column(found: Any, name: str) -> memoryview:
-    """Return one field of all partitions of a list, to be read or written at once."""
-    count, field = found.contents.cnt, getattr(_Partition, name)
-    if not count:
-        return memoryview(array("i"))
-    memory = (ctypes.c_byte * (count * ctypes.sizeof(_Partition))).from_address(
-        ctypes.addressof(found.contents.elems.contents)
-    )
-    step = ctypes.sizeof(_Partition) // field.size
-    whole = memoryview(memory).cast("B").cast("q" if field.size == 8 else "i")
-    return whole[field.offset // field.size :: step]
+def _column(found: Any, name: str, kind: Literal["i", "q"]) -> memoryview:
+    """Return one field of all partitions of a list, as in an ``array`` of that kind."""
+    if not found.contents.cnt:
+        return memoryview(array(kind))
+    size, field = ctypes.sizeof(_Partition), getattr(_Partition, name)
+    address = ctypes.addressof(found.contents.elems.contents)
+    memory = (ctypes.c_byte * (found.contents.cnt * size)).from_address(address)
+    whole = memoryview(memory).cast("B").cast(kind)
+    return whole[field.offset // whole.itemsize :: size // whole.itemsize]
 
 
 def decoded(text: bytes | None) -> str:

@@ -106,9 +106,7 @@ CommitterMessage: TypeAlias = (
 )
 
 
-_Answers: TypeAlias = (
-    "defaultdict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]]"
-)
+_Answers: TypeAlias = "defaultdict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]]"
 
 
 class GroupCommitter(PooledActor):
@@ -175,17 +173,14 @@ class GroupCommitter(PooledActor):
                 for manager in managers:
                     self._step(manager, Expired(), now)
             case _LogsRead(numbers, logs):
-                for manager, number in numbers.items():
-                    topic_log = logs.get(manager.key.topic)
-                    if topic_log is not None:
-                        self._step(manager, LogRead(topic_log, number), now)
+                self._logs_read(numbers, logs, now)
         self._pump(now)
         self._deliver_answers()
 
     def _flush(
         self, managers: Sequence[OffsetManager], waiter: Waiter[OffsetManager], now: float
     ) -> None:
-        topics = {manager.key.topic for manager in managers if manager.dirty}
+        topics = {manager.key.topic for manager in managers if manager.number > manager.settled}
         self._logs.look_ahead(topics, self._timeout_s)
         asked = FlushAsked()
         for manager in managers:
@@ -291,6 +286,14 @@ class GroupCommitter(PooledActor):
             self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
         except Exception:  # as for any other request
             log.exception("the ends of logs could not be asked for")
+
+    def _logs_read(
+        self, numbers: Mapping[OffsetManager, int], logs: Mapping[str, TopicLog], now: float
+    ) -> None:
+        for manager, number in numbers.items():
+            topic_log = logs.get(manager.key.topic)
+            if topic_log is not None:
+                self._step(manager, LogRead(topic_log, number), now)
 
     # Steps and their effects.
 

@@ -504,7 +504,7 @@ def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing:
 
 def _flush(manager: OffsetManager, _event: FlushAsked, now: float, _timing: Timing) -> Effects:
     """Try at once, also what was refused for good."""
-    if not manager.dirty:
+    if manager.number <= manager.settled:
         return [AnswerFlushes(inf, manager.result_if_clean())]
     manager.read_failures = manager.commit_failures = 0
     if manager.read_at < inf:

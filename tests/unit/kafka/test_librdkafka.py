@@ -51,6 +51,8 @@ def test_a_partition_missing_in_the_answer_is_not_committed() -> None:
     offsets = {
         TopicPartition("b", 1): OffsetAndMetadata(2**63 - 1, "é 'x'\n", 7),
         TopicPartition("a", 0): OffsetAndMetadata(0),
+        TopicPartition("a", 1): OffsetAndMetadata(5),
+        TopicPartition("a", 2**31 - 1): OffsetAndMetadata(6),
     }
     made = library.offset_list(client._handle, offsets)
     found = list(library.read_list(made, refused=True))
