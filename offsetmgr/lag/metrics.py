@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
+from offsetmgr.kafka.errors import code_of, does_not_exist
 from offsetmgr.text import visible
 
 if TYPE_CHECKING:
@@ -59,15 +60,19 @@ class _Families:
 
 
 def families(
-    cluster: str, view: Mapping[str, WatchedGroup], *, other_names: bool = False
+    cluster: str,
+    view: Mapping[str, WatchedGroup],
+    *,
+    other_names: bool = False,
+    unlisted: bool = False,
 ) -> Iterator[GaugeMetricFamily]:
-    """Return the metrics of watched groups.
+    """Return the metrics of watched groups; ``unlisted`` if there may be more of them.
 
     With ``other_names`` also under those of kafka-lag-exporter and kafka_exporter.
     """
     made = _Families()
-    failed = sum(1 for each in view.values() if each.error)
-    text = "Watched groups that could not be read in the last round."
+    failed = max(sum(map(_is_incomplete, view.values())), int(unlisted))
+    text = "Watched groups that could not be read, or not wholly, in the last round."
     made.set("offsetmgr_unreadable_groups", text, ("cluster_name",), (cluster,), failed)
     for name, group in view.items():
         if group.error:
@@ -88,6 +93,12 @@ def families(
             _lag_exporter(made, cluster, group.now)
             _kafka_exporter(made, group.now)
     return iter(made)
+
+
+def _is_incomplete(group: WatchedGroup) -> bool:
+    errors = (each.now.error for each in group.partitions)
+    unread = (code_of(each) is not None and not does_not_exist(each) for each in errors)
+    return group.error is not None or any(unread)
 
 
 def _partition(made: _Families, labels: tuple[object, ...], lag: PartitionLag) -> None:

@@ -96,6 +96,8 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
     root.handlers[:] = [logs]
     for name in _LOUD_BELOW_WARNING:
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns of each request that is not HTTP: anybody could fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     set_level(level)
     return logs
 

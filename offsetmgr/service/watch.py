@@ -176,7 +176,8 @@ class GroupWatch(Collector):
         failed.add_metric([cluster], self._failures)
         yield failed
         if self._settings.groups:
-            yield from families(cluster, self._selected(self._watched), other_names=other_names)
+            view, unlisted = self._selected(self._watched), self.error is not None
+            yield from families(cluster, view, other_names=other_names, unlisted=unlisted)
 
     def burrow(self) -> list[Operation]:
         """Return what is offered over HTTP as Burrow offers it."""

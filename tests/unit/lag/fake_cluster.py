@@ -33,6 +33,7 @@ class FakeCluster(ClusterReader):
         self.members: dict[str, tuple[GroupMember, ...]] = {}
         self.times: dict[TopicPartition, list[tuple[float, int]]] = {}
         """The second and the offset of each record; no right to read the logs of others."""
+        self.leaderless: set[TopicPartition] = set()
         self.held_at: int | None = None
         """The offset at which an open transaction begins."""
         self.down = False
@@ -79,6 +80,8 @@ class FakeCluster(ClusterReader):
 
     def _range(self, where: TopicPartition) -> PartitionRange | OffsetManagerError:
         end = self.ends.get(where)
+        if where in self.leaderless:
+            return failed(str(where))
         return no_topic(where) if end is None else PartitionRange(self.starts.get(where, 0), end)
 
     def next_records(

@@ -203,6 +203,11 @@ def test_deleted_and_unreadable_groups_have_no_series(watched: tuple[FakeCluster
     found = series(watcher, other_names=True)
     assert not [name for name in found if name.startswith("offsetmgr") and ",2,orders" in name]
     assert "kafka_consumergroup_group_lag{,local,,etl,,2,orders}" not in found
+    assert found["offsetmgr_unreadable_groups{local}"] == 0
+    del kafka.ends[ORDERS[0]]
+    kafka.leaderless.add(ORDERS[0])
+    watcher.poll(["etl"])
+    assert series(watcher)["offsetmgr_unreadable_groups{local}"] == 1
     kafka.down = True
     watcher.poll(["etl"])
     assert series(watcher, other_names=True) == {"offsetmgr_unreadable_groups{local}": 1}
