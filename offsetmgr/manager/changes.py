@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from offsetmgr.codes import UNKNOWN_TOPIC
 from offsetmgr.errors import OffsetCommitError, OffsetNoticeError
 from offsetmgr.manager.events import PublishError
 from offsetmgr.manager.offset_manager import Phase
@@ -47,7 +48,10 @@ def can_be_read(manager: OffsetManager) -> None:
     manager.phase, manager.read_at, manager.read_failures = Phase.READY, inf, 0
 
 
-def failed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
+def not_committed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
+    """Enter and publish why a version is not committed."""
+    if failure.info.code == UNKNOWN_TOPIC:
+        manager.absent_number = version.number
     error = OffsetCommitError(*manager.key, version.value.offset, failure.info, failure.detail)
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = error, version.number

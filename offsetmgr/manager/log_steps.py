@@ -17,6 +17,7 @@ from offsetmgr.manager.changes import (
     can_be_read,
     commit_again,
     drop_committed,
+    not_committed,
     notice,
     replace_stray,
     report,
@@ -60,13 +61,13 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
     lower = newest is not None and (last is None or newest.value.offset < last.value.offset)
     if manager.dirty and goes_back and lower and not names_another_topic(manager):
         manager.former = -1 if last is None else last.value.offset
-        manager.former_number = manager.number - 1
+        manager.former_commits = tuple(v for v in manager.in_doubt if v.number < manager.number)
         failure = recreated(former_id, manager.topic_id or "")
         left = None if last is None else last.value.offset
         error = OffsetNoticeError(*manager.key, left, failure.info, failure.detail)
     else:
         manager.former = max((version.value.offset for version in ours), default=-1)
-        manager.former_number = _last_number(manager)
+        manager.former_commits = manager.in_doubt
         manager.commit_at = inf
         if manager.dirty:
             manager.drop_newest(error)
@@ -93,7 +94,7 @@ def stopped_recreated(
     """Replace an offset of the former log that landed in the new one."""
     ours = any(same(version.value, event.found) for version in manager.in_doubt)
     manager.topic_id, manager.read_at = event.topic_id, inf
-    manager.former_number = _last_number(manager)
+    manager.former_commits = manager.in_doubt
     drop_committed(manager)
     if ours:
         replace_stray(manager, now)
@@ -101,11 +102,6 @@ def stopped_recreated(
     else:
         verified(manager, now, again=False)
     return []
-
-
-def _last_number(manager: OffsetManager) -> int:
-    """Return the number of the newest version, also of those that a manager before submitted."""
-    return max([manager.number, *(version.number for version in manager.in_doubt)])
 
 
 def former_error(manager: OffsetManager, former_id: str | None) -> CoordinatorError:
@@ -153,10 +149,13 @@ def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing)
     ends = event.log.partitions.get(manager.key.partition)
     failure = event.log.failure if ends is None else ends.failure
     if failure is not None:
-        if manager.look_at < inf:
-            manager.read_failures += 1
-            manager.look_at = now + timing.backoff_s(manager.read_failures)
-        return []
+        if manager.look_at == inf:
+            return []
+        manager.read_failures += 1
+        manager.look_at = now + timing.backoff_s(manager.read_failures)
+        if not manager.dirty or manager.commit_at == inf or manager.newest is None:
+            return []
+        return not_committed(manager, manager.newest, failure)  # which waits for the look
     start, end = (0, -1) if ends is None else ends[:2]
     manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
     if manager.stray:

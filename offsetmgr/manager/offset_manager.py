@@ -98,7 +98,7 @@ class OffsetManager(PooledActor):
         "absent_number", "acknowledged", "acknowledged_at", "closed", "commit_at",
         "commit_failures", "committed", "committed_offsets", "doubted_since", "dropped",
         "error_number", "errors", "external", "floor", "flushes", "force", "former",
-        "former_number", "group", "in_doubt", "initial", "key", "last_error", "log_end",
+        "former_commits", "group", "in_doubt", "initial", "key", "last_error", "log_end",
         "look_at", "looked_number", "missing", "named_topic_id", "number", "outside_log", "owner",
         "phase", "queued", "read_at", "read_failures", "recommit", "recommit_at", "regressions",
         "result", "rewind_number", "settled", "stops", "stray", "suspect", "topic_id",
@@ -176,8 +176,8 @@ class OffsetManager(PooledActor):
         self.former: int | None = None
         """After the topic was recreated, the last offset of the former log (-1 for none): what is
         submitted next is compared with it and with the end of the new log."""
-        self.former_number = 0
-        """Number of the newest version of the former log."""
+        self.former_commits: tuple[Version, ...] = ()
+        """Of those in doubt, the commits of former logs: one that landed is not of the log."""
         self.absent_number = 0
         """Number of the newest version that was refused because there was no such topic."""
         self.log_end = -1

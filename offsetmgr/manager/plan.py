@@ -137,8 +137,8 @@ class CommitPlan:
             return
         self.managers[manager.topic_partition] = manager
         if former is not None:
-            manager.topic_id, manager.former_number = former.topic_id, former.former_number
-            manager.committed, manager.in_doubt = former.committed, former.in_doubt
+            manager.topic_id, manager.committed = former.topic_id, former.committed
+            manager.in_doubt, manager.former_commits = former.in_doubt, former.former_commits
             manager.doubted_since, manager.verify_at = former.doubted_since, former.verify_at
             former.in_doubt, former.commit_at = (), inf
             former.read_at = former.look_at = inf

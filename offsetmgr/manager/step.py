@@ -27,7 +27,6 @@ from offsetmgr.codes import (
     OFFSET_CHANGED,
     TOPIC_DELETED,
     TOPIC_RECREATED,
-    UNKNOWN_TOPIC,
     error_info,
 )
 from offsetmgr.coordinator.base import Failure
@@ -41,8 +40,8 @@ from offsetmgr.manager.changes import (
     commit_again,
     drop_committed,
     enter_doubt,
-    failed,
     keep_in_doubt,
+    not_committed,
     notice,
     recommit_soon,
     replace_stray,
@@ -177,7 +176,7 @@ def _judge(
     # A commit that was given up before an external change is older than that.
     if last is not None and (manager.external or landed[-1].number < last.number):
         return _Reading.OLDER, landed[-1]
-    is_stray = landed[-1].number <= manager.former_number
+    is_stray = landed[-1] in manager.former_commits
     return (_Reading.STRAY if is_stray else _Reading.NEWER), landed[-1]
 
 
@@ -434,14 +433,12 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
     if failure.info.code == TOPIC_RECREATED:
         manager.commit_at = manager.read_at = now  # the read tells more, and reports it
         return []
-    if failure.info.code == UNKNOWN_TOPIC:
-        manager.absent_number = version.number
     if failure.info.retriable:
         manager.commit_at = now
         if failure.info.scope is Scope.PARTITION:
             manager.commit_failures += 1
             manager.commit_at += timing.backoff_s(manager.commit_failures)
-        return failed(manager, version, failure)
+        return not_committed(manager, version, failure)
     waited, recommit = manager.commit_at < inf, manager.recommit
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     suspended = manager.suspend(version.number)
@@ -451,7 +448,7 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
     elif waited and not suspended:
         # What is newer may fare no better: not at once, over and over.
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
-    effects = failed(manager, version, failure)
+    effects = not_committed(manager, version, failure)
     if suspended:
         error = manager.last_error
         effects.append(
@@ -467,7 +464,7 @@ def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing
     enter_doubt(manager, event.version, now)
     manager.phase, manager.read_at = Phase.IN_DOUBT, now
     manager.commit_at = now
-    return failed(manager, event.version, event.failure)
+    return not_committed(manager, event.version, event.failure)
 
 
 def _stopped_committed(

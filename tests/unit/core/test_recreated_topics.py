@@ -264,6 +264,34 @@ class TestRaces:
         core.advance(1_000.0)
         assert core.holds() == at(0)
 
+    @pytest.mark.parametrize("log", ["first", "recreated"])
+    def test_a_late_commit_of_an_offset_of_others_is_of_the_log_as_it_is(self, log: str) -> None:
+        """The kind: an offset that this manager found has no number of its own submits.
+
+        Where the commit that keeps it from expiring lands late, and the group was deleted
+        meanwhile, it is not a commit of a former log, nor replaced by the log's start.
+        """
+        core = Core(verify_interval_s=0, recommit_interval_s=100)
+        core.broker.create_topic("t", 3)
+        core.broker.set_log(tp(), 0, LONGER)
+        core.put(at(FORMER))
+        handle = core.spawn()
+        core.advance(1.0)
+        if log == "recreated":
+            handle.submit(FORMER + 1)
+            core.advance(2.0)
+            recreate(core, LONGER)
+            core.put(at(SMALLER))
+            core.flush([handle], 5.0)
+            core.advance(1.0)
+        found, sent = core.holds(), len(core.commits())
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        while len(core.commits()) == sent:
+            core.advance(1.0)
+        core.broker.forget("g")
+        core.advance(1_000.0)
+        assert core.holds() == found
+
     def test_a_stopped_manager_leaves_a_replacement_to_its_successor(self) -> None:
         """The kind: the answer to a look arrives after another manager took over."""
         core, handle = began()
@@ -303,6 +331,21 @@ class TestRaces:
             core.factory.spawn(group, "t", 0)
         core.advance(1.0)
         assert len(core.requests("topic_ids", group="")) == 1
+
+    @pytest.mark.parametrize("failure", [-195, 3])
+    def test_a_look_that_fails_is_reported(self, failure: int) -> None:
+        """An offset that waits for the ends of its log does not wait in silence."""
+        core, handle = began()
+        recreate(core, SMALLER)
+        handle.submit(FORMER + 1)
+        core.advance(2.0)
+        core.coordinator.inject("topic_logs", *[Refuse(failure)] * 3)
+        handle.submit(9)
+        core.advance(1.5)
+        assert core.holds() != at(9)
+        assert "at offset 9 failed" in str(handle.status().last_error)
+        core.advance(30.0)
+        assert core.holds() == at(9)
 
     def test_nothing_is_committed_while_the_id_cannot_be_read(self) -> None:
         """It is tried again, and said why."""
