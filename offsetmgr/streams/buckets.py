@@ -165,6 +165,7 @@ class _Batch:
         self._joins = {topic: rows.joins[name] for topic, name in plan.joins.items()}
         self._table_topic = plan.engine.graph.table_topic
         self._loop_topic = plan.engine.graph.loop_topic
+        self._streams = plan.engine.graph.streams
         self._tables = Tables(rows.table, self._joins, _lookups(plan))
         self._changed: dict[bytes, Record] = {}
         """Rows of the table: only the last of a key has to reach a compacted topic."""
@@ -187,7 +188,7 @@ class _Batch:
                     headers := dict(message.headers or ())
                 ):
                     self._visit(headers[VISIT_HEADER] or b"", message)
-                else:
+                elif message.topic in self._streams:  # not of a loop that the graph had before
                     self._attempt(message, "", self._engine.process, message)
             deadline = Deadline(self._plan.defer_timeout_s)
             for message, effects in self._deferred:

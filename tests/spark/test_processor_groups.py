@@ -286,6 +286,21 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
         lab.run(input(orders, TEXT, print))
 
 
+def test_a_topic_deleted_in_a_run_is_the_cause_in_one_sentence(lab: Lab) -> None:
+    """The kind: Spark has pages of Java for what the world did to a query."""
+    (orders,) = lab.topics(orders=1)
+    lab.send(orders, ("k", b"one"))
+    with lab.processor(define_group(lab.group, input(orders, TEXT, print))) as processor:
+        processor.wait_until_ready(WAIT_S)
+        admin = AdminClient({"bootstrap.servers": lab.brokers})
+        admin.delete_topics([orders])[orders].result(WAIT_S)
+        with pytest.raises(
+            ProcessorError, match=r"^group .*: .*a topic was deleted.*: start"
+        ) as why:
+            processor.await_end(WAIT_S)
+    assert "\n" not in str(why.value)
+
+
 def test_tls_and_a_password_are_set_once(lab: Lab, kafka: DevKafka) -> None:
     """For Spark's clients as for librdkafka's: what it reads and writes, and its lookups."""
     orders, rates, out, _own = lab.topics(orders=1, rates=1, out=1, table=1)

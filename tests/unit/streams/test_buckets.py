@@ -98,6 +98,12 @@ def test_an_impossible_visit_is_refused_by_one_bucket(name: bytes | None) -> Non
     assert [letter.target for letter in letters] == [1]
 
 
+def test_messages_of_a_removed_loop_are_forgotten() -> None:
+    """Its topic is read on for visits: what waits there has no callback any more."""
+    left = (1, 0, 0, 1, b"k", b"later", None)
+    assert not processed(plan(keep, dead_letters=None), left)
+
+
 def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
     """It is the same when the batch is repeated, and readers drop no other record for it."""
     rows = [(0, 0, n, 1, b"k%d" % n, b"row", None) for n in range(3)]
