@@ -291,7 +291,7 @@ def test_a_topic_deleted_in_a_run_is_the_cause_in_one_sentence(lab: Lab) -> None
     (orders,) = lab.topics(orders=1)
     lab.send(orders, ("k", b"one"))
     with lab.processor(define_group(lab.group, input(orders, TEXT, print))) as processor:
-        processor.wait_until_ready(WAIT_S)
+        lab.drain(processor)
         admin = AdminClient({"bootstrap.servers": lab.brokers})
         admin.delete_topics([orders])[orders].result(WAIT_S)
         with pytest.raises(
