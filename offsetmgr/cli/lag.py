@@ -35,6 +35,7 @@ from offsetmgr.cli.common import (
     service_reader,
 )
 from offsetmgr.client.wire import reading
+from offsetmgr.codes import Fault
 from offsetmgr.errors import ServiceError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing
 from offsetmgr.lag.ages import measure
@@ -57,6 +58,9 @@ _LISTING = itemgetter(*GroupListing._fields)
 _ERROR = itemgetter("message")
 _GROUP = itemgetter(*lag_report([GroupLag("", None, ())])["groups"][0])
 _PARTITION = itemgetter(*PARTITION_FIELDS)
+
+_UNREAD = {Fault.BROKER.value, Fault.NETWORK.value}
+"""Faults for which a log could not be read, whatever it holds."""
 
 
 class KafkaSource:
@@ -436,5 +440,12 @@ def _status(answer: Mapping[str, Any], *, trouble: bool = False) -> int:
     groups = answer["groups"]
     if answer.get("errors") or any(each.get("error") for each in groups):
         return Exit.INCOMPLETE
-    partitions = (each for group in groups for each in group.get("partitions", ()))
-    return Exit.TROUBLE if trouble or any(each["error"] for each in partitions) else 0
+    errors = [
+        (each["error"], each["end"])
+        for group in groups
+        for each in group.get("partitions", ())
+        if each["error"]
+    ]
+    if any(end is None and error.get("fault") in _UNREAD for error, end in errors):
+        return Exit.INCOMPLETE
+    return Exit.TROUBLE if trouble or errors else 0

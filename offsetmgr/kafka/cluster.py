@@ -17,7 +17,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from actors import MonotonicClock
-from offsetmgr.codes import UNKNOWN_TOPIC
+from offsetmgr.answers import Failure
+from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
     from typing_extensions import Self
 
-    from offsetmgr.answers import Failure
     from offsetmgr.errors import KafkaRequestError
     from offsetmgr.kafka.librdkafka import GroupAnswer
     from offsetmgr.kafka.log_reader import NextRecord
@@ -385,7 +385,6 @@ class ClusterReader:
         try:
             result = pending.result(self.timeout_s if deadline is None else deadline.left_s)
         except NotAnsweredError:
-            self.admin.poll(0)  # passes failed connections on to the reports
             raise request_error(what, self._timed_out()) from None
         except KafkaException as error:
             raise self._error(what, error, name, right) from None
@@ -393,6 +392,7 @@ class ClusterReader:
         return result
 
     def _timed_out(self) -> Failure:
+        self.admin.poll(0)  # passes failed connections on to the reports
         failure = self._reports.timed_out()
         if failure.detail:
             return failure
@@ -430,7 +430,6 @@ class ClusterReader:
 
         def offset(where: TopicPartition, found: Any) -> int:
             if found.offset == _NO_OFFSET:
-                self.admin.poll(0)  # passes failed connections on to the reports
                 raise request_error(f"log of {where}", self._timed_out())
             return int(found.offset)
 
@@ -498,9 +497,12 @@ class ClusterReader:
     def _error(
         self, what: str, error: Failure | BaseException, name: str = "", right: str = "DESCRIBE"
     ) -> KafkaRequestError:
+        failure = error if isinstance(error, Failure) else failure_of(error)
+        if failure.info.code == TIMED_OUT and not failure.detail:
+            failure = self._timed_out()
         return request_error(
             what,
-            error,
+            error if failure.info.code != TIMED_OUT else failure,
             right=right,
             topic=name,
             group=name or None,
