@@ -50,7 +50,7 @@ class OffsetStore(ABC):
 
     topic_ids: Callable[[Collection[str]], Mapping[str, str]] | None = None
     """Asks Kafka for the ids of topics, which change when a topic is recreated; None without a
-    Kafka.  A consumer sets it, unless it is set."""
+    Kafka.  Consumers and managers set it, unless it is set."""
 
     @property
     def url(self) -> str:

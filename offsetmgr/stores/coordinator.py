@@ -26,7 +26,7 @@ from offsetmgr.stores.base import as_store_error, refusals
 from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.stores import OffsetStore
@@ -60,6 +60,8 @@ class StoreCoordinator:
         # Failures at a URL are not retried here: a committer does it, with its newest offsets.
         self._store = open_store(store, patience_s=0.0)
         self._owned = self._store is not store
+        if self._store.topic_ids is None:
+            self._store.topic_ids = self._existing_ids
         self._claimed: set[ManagerKey] = set()
         self._kafka = kafka
         self.topic_logs = kafka.topic_logs
@@ -152,6 +154,11 @@ class StoreCoordinator:
         self._kafka.topic_ids(topics, wait_s).add_done_callback(or_fail(answer, answered))
         return answer
 
+    def _existing_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the ids of topics for the store; none while Kafka is away."""
+        found = self.topic_ids([*topics], _LOOK_S).get()
+        return {each: topic_id for each, topic_id in found.items() if isinstance(topic_id, str)}
+
     def release(self, group: str) -> None:
         """Keep the claims until ``close``: a newer service can take them over at any time."""
 
@@ -169,6 +176,8 @@ class StoreCoordinator:
         self._kafka.close(max(deadline_s - self._clock.now(), 0.0))
         if self._owned:
             self._store.close()
+        elif self._store.topic_ids == self._existing_ids:
+            self._store.topic_ids = None
         self._timers.close()
 
     def _ask(

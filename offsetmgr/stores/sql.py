@@ -145,7 +145,7 @@ class SqlOffsetStore(OffsetStore):
 
     ``kafka``, the bootstrap servers or a mapping of librdkafka's settings, is asked for topic ids,
     so that a recreated topic begins anew: its messages are new, whatever is stored of the former
-    one.  A consumer sees to that by itself.
+    one.  Consumers and managers see to that by themselves.
 
     Raises InvalidValueError for a bad URL or setting.
     """
@@ -168,7 +168,8 @@ class SqlOffsetStore(OffsetStore):
             self.topic_ids = self._reader.existing_ids
         self._generations: dict[ManagerKey, int] = {}  # of what this store has claimed
         self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
-        self._reported: set[tuple[str, TopicPartition, str | None]] = set()  # new logs
+        self._new_logs: dict[ManagerKey, str | None] = {}
+        """Ids of recreated topics, whose former logs the rows may still be of."""
 
     @property
     def url(self) -> str:
@@ -263,17 +264,25 @@ class SqlOffsetStore(OffsetStore):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the committed offsets; a recreated topic has none, where Kafka can be asked."""
         if partitions is not None and not partitions:
             return {}
         read = partial(_read, group=group, partitions=partitions)
-        if partitions is None:
-            with _raised_as(OffsetStoreError, f"committed offsets of group {group}"):
-                return {
-                    where: row.offset for where, row in self._retried(read).items() if row.offset
-                }
-        with _raised_as(OffsetFetchError, group, *next(iter(partitions)), None):
+        with (
+            _raised_as(OffsetStoreError, f"committed offsets of group {group}")
+            if partitions is None
+            else _raised_as(OffsetFetchError, group, *next(iter(partitions)), None)
+        ):
             found = self._retried(read)
-        return {where: found.get(where, _NO_ROW).offset for where in partitions}
+        with_ids = {where: row for where, row in found.items() if row.offset and row.topic_id}
+        logs = self._in_current_logs(group, with_ids, dict.fromkeys(with_ids, -1))
+        committed = {
+            where: None if where in logs and logs[where].is_of_new_log else row.offset
+            for where, row in found.items()
+        }
+        if partitions is None:
+            return {where: offset for where, offset in committed.items() if offset}
+        return {where: committed.get(where) for where in partitions}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
@@ -343,7 +352,10 @@ class SqlOffsetStore(OffsetStore):
         doubtful = [
             where
             for where, row in found.items()
-            if row.topic_id is None or row.offset is None or firsts[where] < row.offset.offset
+            if row.topic_id is None
+            or row.offset is None
+            or firsts[where] < row.offset.offset
+            or row.topic_id != self._new_logs.get(ManagerKey(group, *where), row.topic_id)
         ]
         if not doubtful:
             return rows
@@ -353,8 +365,8 @@ class SqlOffsetStore(OffsetStore):
             rows[where] = row._replace(topic_id=topic_id)
             if row.topic_id not in {None, topic_id} and row.offset is not None:
                 rows[where] = StoredOffset(OffsetAndMetadata(0), row.generation, topic_id, True)  # noqa: FBT003
-                if (group, where, topic_id) not in self._reported:
-                    self._reported.add((group, where, topic_id))
+                if self._new_logs.get(key := ManagerKey(group, *where)) != topic_id:
+                    self._new_logs[key] = topic_id
                     log.warning(
                         "group %s: topic %s was recreated (its id is %s, it was %s): the offset %d "
                         "stored for partition %d is of the former log; the new one begins anew",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr import LocalOffsets
 from offsetmgr.consumer import GroupConsumer
 from offsetmgr.errors import OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
@@ -29,10 +30,10 @@ class Place:
     def __init__(self, kafka: DevKafka, topic: str, url: str) -> None:
         self.kafka = kafka
         self.where = TopicPartition(topic, 0)
-        self._url = url
+        self.url = url
 
     def open(self) -> SqlOffsetStore:
-        return SqlOffsetStore(self._url, kafka=self.kafka.bootstrap_servers)
+        return SqlOffsetStore(self.url, kafka=self.kafka.bootstrap_servers)
 
     def recreate(self) -> None:
         delete(self.kafka, self.where.topic)
@@ -87,6 +88,25 @@ def test_a_topic_recreated_while_its_consumer_is_stopped_starts_at_0(place: Plac
             assert place.stored(store) == (None if first is None else 0)
             assert place.new(store, range(40)) == list(range(40))
         place.recreate()
+
+
+def test_managers_forget_the_former_log_of_a_recreated_topic(place: Place) -> None:
+    """Managers that commit to a database ask Kafka for topic ids, which the store does not know.
+
+    A new log that is longer than the stored offset can be told by nothing else.
+    """
+    with SqlOffsetStore(place.url) as store:
+        assert store.topic_ids is None
+        with LocalOffsets(place.kafka.bootstrap_servers, store=store) as offsets:
+            offsets.submit("etl", {place.where: 40}, sync=True, timeout=WAIT_S)
+            offsets.stop_managers(timeout=WAIT_S)
+            place.recreate()
+            produce(place.kafka, place.where.topic, range(60), partitions=1)
+            assert offsets.committed("etl", timeout=WAIT_S) == {}
+            offsets.submit("etl", {place.where: 50}, sync=True, timeout=WAIT_S)
+            expected = {place.where: OffsetAndMetadata(50)}
+            assert offsets.committed("etl", timeout=WAIT_S) == expected
+        assert store.topic_ids is None
 
 
 def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Place) -> None:
