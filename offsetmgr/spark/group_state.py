@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.spark.progress import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from offsetmgr.spark.progress import Snapshot
     from offsetmgr.types import TopicPartition
@@ -35,6 +35,8 @@ class Groups(NamedTuple):
 
     group: str | None = None
     by_topic: Mapping[str, str] = {}
+    ignored: Collection[str] = ()
+    """Topics that are not meant to have a group."""
 
     def group_of(self, topic: str) -> str | None:
         """Return the group of ``topic``; None if the topic is to be left alone."""
@@ -57,8 +59,9 @@ class Groups(NamedTuple):
         return {group: snapshot._replace(sources=tuple(each)) for group, each in sources.items()}
 
     def ungrouped(self, snapshot: Snapshot) -> set[str]:
-        """Return the topics of a snapshot that have no group."""
+        """Return the topics of a snapshot that have no group, though they should."""
         topics = {partition.topic for source in snapshot.sources for partition in source}
+        topics -= {*self.ignored}
         return {topic for topic in topics if self.group_of(topic) is None}
 
 

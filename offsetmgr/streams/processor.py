@@ -16,8 +16,10 @@ from pyspark.errors import StreamingQueryException
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark import commit_offsets
+from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.group_state import Groups
+from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.layout import TABLES
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.spark import OffsetCommits
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.layout import Layout
@@ -148,10 +149,12 @@ class Processor:
         elif self.settings.trigger_interval_s:
             writer = writer.trigger(processingTime=f"{self.settings.trigger_interval_s} seconds")
         if self._offsets is not None and self._commits is None:
-            groups = dict.fromkeys(streams_of(self.graph), self.graph.group)
-            self._commits = commit_offsets(
-                self._spark, self._offsets, groups=groups, query_name=self.graph.group
+            group, streams = self.graph.group, streams_of(self.graph)
+            groups = Groups(
+                None, dict.fromkeys(streams, group), query.layout.topics.get(TABLES, ())
             )
+            client = check_client(self._offsets)
+            self._commits = OffsetCommits(self._spark, client, groups, group, None)
         self._query = writer.start()
         _log.info(
             "processor %s started: %d buckets, %d rows of its table to recover",

@@ -141,6 +141,7 @@ def test_each_topic_goes_to_its_own_group() -> None:
         "accounts": ({TopicPartition("bills", 0): 2},),
     }
     assert groups.ungrouped(both) == {"payments"}
+    assert not groups._replace(ignored=["payments"]).ungrouped(both)
 
 
 def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:
