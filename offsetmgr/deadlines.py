@@ -68,24 +68,30 @@ class Deadline:
 
 
 class Latch:
-    """A flag to wait for; once set it stays set.
+    """A flag to wait for.
 
-    Unlike threading.Event, a signal handler may set it while the frame below waits for it.
+    Unlike threading.Event, a signal handler may set it while the frame below waits for it, and may
+    raise anywhere: the lock itself is entered, as a condition is entered by Python code, which a
+    handler could leave with the lock.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._is_set = False
 
     def is_set(self) -> bool:
         return self._is_set
 
+    def clear(self) -> None:
+        self._is_set = False
+
     def set(self) -> None:
-        with self._changed:
+        with self._lock:
             self._is_set = True
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` seconds; return True if it is set."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(self.is_set, timeout_s)

@@ -136,10 +136,11 @@ class OffsetClient(Offsets):
                     return False
             return True
 
-        claimed = core.claim(keys)
-        core.expedite()
+        claimed: dict[ManagerKey, ClientPartition] = {}
         given = False
         try:
+            core.claim(keys, claimed)
+            core.expedite()
             with core.lock:
                 given = core.changed.wait_for(are_given, deadline.left_s)
                 reason = core.link_error
@@ -178,17 +179,27 @@ class OffsetClient(Offsets):
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
     ) -> FlushResult:
         core = self.core
-        with core.lock:
-            keys = core.partitions.keys(group, partitions)
-            if stop:  # those that are being stopped by somebody else are left to them
-                keys = [key for key in keys if not core.partitions.is_stopping(key)]
-            wait = Wait(core, keys, deadline, stops=stop, all_of_it=group is None)
+        wait: Wait | None = None
         try:
+            with core.lock:
+                keys = core.partitions.keys(group, partitions)
+                if stop:  # those that are being stopped by somebody else are left to them
+                    keys = [key for key in keys if not core.partitions.is_stopping(key)]
+                wait = Wait(core, keys, deadline, stops=stop, all_of_it=group is None)
+                wait.begin()
             wait.run()
-        finally:  # after Ctrl-C too: nobody else would end this stop
-            result = wait.result()
-            if stop:
-                core.forget(wait.held, result, wait.unanswered, wait)
+            return self._end(wait)
+        except BaseException:  # such as Ctrl-C, in the end as well: nobody else would end this stop
+            if stop and wait is not None:
+                wait.give_up()
+                self._end(wait)
+            raise
+
+    def _end(self, wait: Wait) -> FlushResult:
+        """Return the result of a wait, and forget what it stops."""
+        result = wait.result()
+        if wait.stops:
+            self.core.forget(wait.held, result, wait.unanswered, wait)
         return result
 
     def _listen(self) -> None:
@@ -243,10 +254,10 @@ class OffsetClient(Offsets):
             core.closing = True
             keys = core.partitions.keys()  # those that others are stopping as well
             wait = Wait(core, keys, deadline, stops=True, all_of_it=True)
+            wait.begin()
         wait.run()
-        result = wait.result()
-        self._closed_with(result)
-        core.forget(wait.held, result, wait.unanswered, wait)
+        self._closed_with(wait.result())
+        self._end(wait)
         core.end(deadline)
 
     def _unsettled(self, error: OffsetManagerError) -> FlushResult:
@@ -383,10 +394,10 @@ class Wait:
         """`all_of_it`: nothing but `keys` is held, so a request need not name them."""
         self._core = core
         self._deadline = deadline
-        self._stops = stops
+        self.stops = stops
         self._unnamed = all_of_it
         self._reasons: dict[ManagerKey, OffsetManagerError] = {}
-        self._reason = reason
+        self.reason = reason
         """Why the last request failed."""
         self.final: set[ManagerKey] = set()
         """Those that will not be committed."""
@@ -395,11 +406,22 @@ class Wait:
             """Of the stop: higher than what its managers have, lower than what comes later."""
             found = ((key, core.partitions.get(key)) for key in keys)
             self.held = {key: held for key, held in found if held is not None}
-            for held in self.held.values() if stops else ():
-                held.stopper = self
         self._targets = {key: held.version for key, held in self.held.items() if held.version}
         self.unanswered = dict.fromkeys(self.held) if stops else {}
         """Managers to stop that are not known to be stopped."""
+
+    def begin(self) -> None:
+        """Have what is to be stopped take no more; the lock is held since this was made."""
+        for held in self.held.values() if self.stops else ():
+            held.stopper = self
+
+    def give_up(self) -> None:
+        """Stop no manager whose newest offset the service has not got yet."""
+        self.reason = ManagerStoppedError("the stop of its manager was interrupted")
+        with self._core.lock:
+            for held in self.held.values():
+                if held.stopper is self and held.is_unsent:
+                    held.stopper = None
 
     def run(self) -> None:
         """Ask until all is committed, and stopped, or waiting longer is pointless."""
@@ -408,10 +430,10 @@ class Wait:
             try:
                 if self._is_delivered():
                     self._ask()
-                    self._reason = None
+                    self.reason = None
             except OffsetManagerError as error:
                 if not core.ended.is_set():  # else it was the close that broke it off
-                    self._reason = better_reason(self._reason, error, self._deadline)
+                    self.reason = better_reason(self.reason, error, self._deadline)
             with core.lock:
                 core.changed.wait_for(self._is_over, self._deadline.within_s(backoff.failed()))
 
@@ -420,7 +442,7 @@ class Wait:
         with core.lock:
             if core.fenced is not None or core.ended.is_set() or core.is_stuck:
                 return True
-            if not self._stops:
+            if not self.stops:
                 return not any(map(self._is_outstanding, self._targets))
             # The service may have managers to stop, or has yet to be given offsets.
             partitions = core.partitions
@@ -464,13 +486,13 @@ class Wait:
     def _ask(self) -> None:
         """Have the service flush, or stop; what it has no manager for is sent to it again."""
         core, partitions = self._core, self._core.partitions
-        path, version = (wire.STOP, self._version) if self._stops else (wire.FLUSH, None)
+        path, version = (wire.STOP, self._version) if self.stops else (wire.FLUSH, None)
         with core.lock:
             registration = partitions.registration
             sent = {key: held.sent for key, held in self.held.items() if not self._is_gone(key)}
-            asked = self._mine() if self._stops else filter(self._is_outstanding, self._targets)
+            asked = self._mine() if self.stops else filter(self._is_outstanding, self._targets)
             keys = list(asked)
-            pending = list(partitions.pending_stops) if self._unnamed and self._stops else []
+            pending = list(partitions.pending_stops) if self._unnamed and self.stops else []
         missing = dict.fromkeys(key for key in keys if key in self._targets)
         pieces: Sequence[tuple[str | None, list[TopicPartition] | None]] = _pieces_of(keys)
         if self._unnamed:
@@ -488,10 +510,10 @@ class Wait:
                 self.unanswered.pop(key, None)
         with core.lock:
             wanted = [key for key in missing if not (key in self.final or self._is_gone(key))]
-            again = set(partitions.lost(wanted, self if self._stops else None))
+            again = set(partitions.lost(wanted, self if self.stops else None))
             for key in pending:
                 partitions.pending_stops.pop(key, None)
-            if self._stops:
+            if self.stops:
                 # A new version, as this stop would hold back what is sent again.
                 self._version, self._unnamed = partitions.stop_version(), False
                 for key in self._mine():
@@ -545,7 +567,7 @@ class Wait:
     def _why(self, key: ManagerKey, held: ClientPartition) -> OffsetManagerError:
         core = self._core
         known = held.error or self._reasons.get(key) or core.fenced
-        known = known or self._reason or core.link_error
+        known = known or self.reason or core.link_error
         if known is not None:
             return known
         if core.ended.is_set():

@@ -211,16 +211,20 @@ class Core:
             mail = self._mails[key] = Mailboxes(key)
             return mail
 
-    def claim(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, ClientPartition]:
-        """Hold managers for all of `keys`, or raise ManagerExistsError."""
+    def claim(self, keys: Iterable[ManagerKey], claimed: dict[ManagerKey, ClientPartition]) -> None:
+        """Hold managers for all of `keys`, and add them to `claimed`; or ManagerExistsError."""
         with self.lock:
             self.check_open()
             for key in keys:
                 if key in self.partitions:
                     raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            held = {key: self.partitions.add(key) for key in keys}
+            try:
+                for key in keys:
+                    self.partitions.add(key)
+            finally:  # after Ctrl-C too
+                found = {key: self.partitions.get(key) for key in keys}
+                claimed.update({key: held for key, held in found.items() if held is not None})
             self._poke()
-            return held
 
     def submit(
         self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
@@ -272,16 +276,20 @@ class Core:
         unanswered: Collection[ManagerKey],
         stopper: object | None = None,
     ) -> None:
-        """End those of `managers` that are `stopper`'s; it does not know that `unanswered` are."""
+        """End those of `managers` that are `stopper`'s; it does not know that `unanswered` are.
+
+        Once more, where a signal handler has raised in it.
+        """
         with self.lock:
             for key, held in managers.items():
-                if held.stopper is not stopper:
+                if held.stopper is not stopper or self.partitions.get(key) is not held:
                     continue
-                answered, mail = key not in unanswered, self._mails.pop(key, None)
+                answered, mail = key not in unanswered, self._mails.get(key)
                 if mail is not None:
                     if held.version and held.committed and answered:
                         mail.tell_committed(held.committed)
                     mail.stop(StopResult(held.committed, *(result.uncommitted.get(key) or ())))
+                    self._mails.pop(key, None)
                 self.partitions.remove(key, answered=answered)
                 self.failure_log.forget([key])
             if unanswered:

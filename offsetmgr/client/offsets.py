@@ -125,6 +125,8 @@ class Offsets(ABC):
         self._close_lock = threading.RLock()  # a signal handler may close in the middle of a close
         self._result: FlushResult | None = None
         """Of the close."""
+        self._is_ended = False
+        """Nothing of the close is left to do."""
         self.committer: object = None
         """The Spark bridge's committer of streaming queries; None without one."""
         open_offsets.add(self)
@@ -229,7 +231,8 @@ class Offsets(ABC):
     ) -> FlushResult:
         """Flush the managers, then stop them; any client can then spawn them again.
 
-        If Ctrl-C ends the wait, they are stopped all the same.
+        If Ctrl-C ends the wait, they are stopped all the same, but for those whose newest offset
+        the service has not got yet: stop them again.
         """
         deadline = Deadline(timeout)
         return self._settle(*_checked(group, partitions), deadline, stop=True)
@@ -344,8 +347,9 @@ class Offsets(ABC):
             return FlushResult({}, {})  # the parent process closes it
         if self._close_lock.acquire(timeout=deadline.left_s):
             try:
-                if self._result is None:
+                if not self._is_ended:  # again where a signal handler has raised in one
                     self._close(deadline)
+                    self._is_ended = self._result is not None
             finally:
                 self._close_lock.release()
         if self._result is not None:
