@@ -116,18 +116,3 @@ class Question(Generic[_T]):
             self.answer.set_result(self._ask())
         except BaseException as error:  # noqa: BLE001 -- whoever asked decides
             self.answer.set_exception(error)
-
-
-class Turn:
-    """A lock for which threads wait in turn; one that releases it and wants it again is last."""
-
-    def __init__(self) -> None:
-        self._next = threading.Lock()
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._next:
-            self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

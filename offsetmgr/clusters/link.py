@@ -96,7 +96,7 @@ class Link:
         self._kafka = {**_QUIET, **kafka}
         self._topic = topic
         self._settle_s = settle_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._repeats = RepeatLimiter()
         self._probe_at_s = 0.0
         # Not an AdminClient: a request of it that outlives its last reference ends the process.

@@ -23,6 +23,7 @@ from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
 from offsetmgr.consumer.pool import check_pool
 from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, drain
+from offsetmgr.deadlines import Latch
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -80,15 +81,15 @@ class _Feed(Generic[_T, _C]):
         """The reason why no more messages come of this cluster, now or later."""
         self.fill: Callable[[_C], object] = lambda consumer: consumer._fill(_FILL_S)  # noqa: SLF001 -- a part of this one
         self._make = make
-        self._news = threading.Event()
-        self._ended = threading.Event()
+        self._news = Latch()
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._run, name=f"feed-{link.name}", daemon=True)
 
     def next(self) -> _T | None:
         """Return a message that is there already."""
         return None if self.consumer is None else self.consumer._next()  # noqa: SLF001 -- a part of this one
 
-    def start(self, news: threading.Event) -> None:
+    def start(self, news: Latch) -> None:
         """Begin; ``news`` is set where there may be messages."""
         self._news = news
         self._thread.start()
@@ -146,7 +147,7 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
         self._feeds = feeds
         self._turns = deque(feeds.values())
         self._close_s = close_s
-        self._news = threading.Event()
+        self._news = Latch()
         self._closed = False
 
     def _start(self) -> None:
@@ -160,11 +161,16 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
         """
         deadline = time.monotonic() + check_timeout(timeout, forever=True)
         while not self._closed:
-            for _ in self._feeds:
-                self._turns.rotate(-1)
-                message: _T | None = self._turns[0].next()
-                if message is not None:
-                    return message
+            try:
+                for _ in self._feeds:
+                    self._turns.rotate(-1)
+                    message: _T | None = self._turns[0].next()
+                    if message is not None:
+                        return message
+            except BaseException as error:
+                if not isinstance(error, Exception):  # of a signal's handler: one may be lost
+                    self._closed = True
+                raise
             self._check()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -439,7 +445,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         self._group = group
         self.numbers = numbers
         self._settings = settings
-        self._lock = threading.Lock()  # of the positions, and of the consumer's making
+        self._lock = threading.RLock()  # of the positions, and of the consumer's making
         self._start = OFFSET_BEGINNING if settings.missing == "earliest" else OFFSET_END
         self._positions: dict[int, int] = {}
         """The next offsets to hand out, librdkafka's negative ones among them."""

@@ -234,7 +234,7 @@ class MultiClusterWriter(ClusterClient):
         """``topic`` is that of records that name none."""
         self._settings = _checked_settings(settings)
         self._topic = None if topic is None else check_topic(topic)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._order = list(checked := check_clusters(clusters))
         self._current: str | None = None
         self._closed = False
@@ -381,7 +381,7 @@ class _Target:
     def __init__(self, link: Link, fail_over_s: float) -> None:
         """Raises InvalidValueError."""
         self.link = link
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.stats = WriterStats(up=True, current=False, written=0, failed=0)
         self._wait_s = fail_over_s
         timeout_ms = round((fail_over_s - _SCAN_S) * 1_000)

@@ -106,7 +106,7 @@ class AckWork:
         self.settings: Final = settings
         self.paused: Collection[TopicPartition] = ()
         self._now_s = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiters = 0  # threads that wait for `_changed`
         self._claims: dict[TopicPartition, Claim] = {}
@@ -135,11 +135,12 @@ class AckWork:
         """Take in an ack; that of an earlier delivery counts as well: the message was processed."""
         claim = message.claim
         with self._lock:
+            # First, as a signal's handler may raise anywhere: else nobody would deliver it again.
+            if not claim.released and claim.tracker.acknowledge(message.at):
+                claim.bytes -= message.size
             self._in_work.pop(message, None)
             if self._rejected:
                 self._rejected.discard(message)
-            if not claim.released and claim.tracker.acknowledge(message.at):
-                claim.bytes -= message.size
             if self._waiters:
                 self._changed.notify_all()
 
@@ -160,14 +161,6 @@ class AckWork:
     ) -> None:
         if delay is not None:
             check_timeout(delay, "delay")
-        with self._lock:
-            was_in_work = self._in_work.pop(message, None) is not None
-            if not was_in_work or not message.is_pending:
-                return
-            self._rejected.add(message)
-        if self.retries is None:
-            self._redeliver(message, self.settings.nack_delay_s if delay is None else delay)
-            return
 
         def done(answer: Written | KafkaRequestError) -> None:
             if isinstance(answer, KafkaRequestError):
@@ -178,7 +171,15 @@ class AckWork:
                 self.acknowledge(message)
 
         try:
-            self.retries.send(message, delay, error, done)
+            with self._lock:
+                was_in_work = self._in_work.pop(message, None) is not None
+                if not was_in_work or not message.is_pending:
+                    return
+                self._rejected.add(message)
+            if self.retries is not None:
+                self.retries.send(message, delay, error, done)
+            else:
+                self._redeliver(message, self.settings.nack_delay_s if delay is None else delay)
         except BaseException as failure:
             text = f"{message!r} could not be retried: {visible(error_text(failure))}"
             self.member.report(MessageError(text, *message.place), "could not retry a message")

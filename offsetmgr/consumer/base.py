@@ -226,14 +226,18 @@ class MessageReader(BaseConsumer, Generic[_T]):
         return self._poll(check_timeout(timeout, forever=True), self._next)
 
     def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
-        if (message := take()) is not None:  # nearly always
-            return message
-        deadline = time.monotonic() + timeout_s
-        expired = False
-        while (message := take()) is None and not (expired or self.closed):
-            left_s = deadline - time.monotonic()
-            expired = left_s <= 0
-            self._fill(max(0.0, left_s))
+        try:
+            if (message := take()) is not None:  # nearly always
+                return message
+            deadline = time.monotonic() + timeout_s
+            expired = False
+            while (message := take()) is None and not (expired or self.closed):
+                left_s = deadline - time.monotonic()
+                expired = left_s <= 0
+                self._fill(max(0.0, left_s))
+        except BaseException as error:
+            self._member.end_if_interrupted(error)
+            raise
         if message is None and self.closed:
             self._member.raise_failure()
         return message
@@ -247,7 +251,11 @@ class MessageReader(BaseConsumer, Generic[_T]):
         check_count(max_records, "max_records")
         check_timeout(max_wait_s, "max_wait_s")
         while not self.closed:
-            batch = self._next_batch(max_records, max_wait_s)
+            try:
+                batch = self._next_batch(max_records, max_wait_s)
+            except BaseException as error:
+                self._member.end_if_interrupted(error)
+                raise
             if batch:
                 yield batch
         self._member.raise_failure()

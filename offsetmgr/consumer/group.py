@@ -62,7 +62,7 @@ class MarkedStream(_MarkedWork):
 
     def __init__(self) -> None:
         super().__init__()
-        self._order = threading.Lock()
+        self._order = threading.RLock()
         self.waiting: deque[Message] = deque()
         """Received, and not handed out yet."""
         self._in_work: Sequence[Message] = ()  # what the application got last
@@ -153,7 +153,8 @@ class PartitionStream:
     def __init__(self, topic_partition: TopicPartition, member: Member) -> None:
         self.topic_partition = topic_partition
         self._member = member
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[Message] = deque()
         self._ended = False
         self.paused = False
@@ -188,7 +189,7 @@ class PartitionStream:
         self.end()
 
     def _next(self) -> Message | None:
-        with self._changed:
+        with self._lock:
             self.in_work = False
             while not (self._waiting or self._ended):
                 self._changed.wait()
@@ -209,7 +210,7 @@ class PartitionStream:
 
     def put(self, messages: Iterable[Message]) -> None:
         """Have ``messages`` handed out, and pause the partition while many wait."""
-        with self._changed:
+        with self._lock:
             if self._ended:
                 return
             self._waiting.extend(messages)
@@ -218,13 +219,13 @@ class PartitionStream:
 
     def clear(self) -> None:
         """Drop what waits: the partition has a new log."""
-        with self._changed:
+        with self._lock:
             self._waiting.clear()
             self.paused = self._ended
 
     def end(self) -> None:
         """End the iteration."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             self._waiting.clear()
             self._changed.notify_all()

@@ -90,7 +90,7 @@ class LogWatch:
 class TopicIdOffer:
     """Lets a store ask for topic ids, by any of the consumers that share it."""
 
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
     def __init__(self, store: OffsetStore, reader: ClusterReader) -> None:
         self._store = store

@@ -131,7 +131,7 @@ class Marks:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._marked: dict[Place, tuple[int, str]] = {}  # the next offset to read, and metadata
         self._uncommitted: set[Place] = set()
         self._received: dict[Place, int] = {}  # the offset after the last message since the claim

@@ -45,7 +45,7 @@ from offsetmgr.consumer.settings import (
     log,
 )
 from offsetmgr.consumer.topics import Discovery, ends_of
-from offsetmgr.deadlines import Deadline
+from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
@@ -55,7 +55,7 @@ from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
-from offsetmgr.workers import Question, Turn
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -163,7 +163,7 @@ class Member:
         self.work = work
         work.member = self
         self.settings = settings
-        self.ended = threading.Event()
+        self.ended = Latch()
         """Set once no more messages come."""
         self.stats = ConsumerStats()
         self.errors: deque[OffsetManagerError] = deque(maxlen=UNREAD)
@@ -177,8 +177,9 @@ class Member:
         self._starts: dict[TopicPartition, int] = dict(starts)
         self._fatal: OffsetManagerError | None = None
         self._repeats = RepeatLimiter()
-        self._turn = Turn()
-        self._here = threading.Event()  # the application waits for messages
+        # Locks of C are left wherever a handler raises.  Next polls wait for those in `_next`.
+        self._next, self._turn = threading.RLock(), threading.RLock()
+        self._here = False  # the application waits for messages
         self._closed = False
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
@@ -225,9 +226,11 @@ class Member:
         closed.  Raises the error that has ended it.
         """
         deadline = time.monotonic() + timeout_s
-        self._here.set()
+        self._here = True
         try:
             while True:
+                with self._next:
+                    pass  # others wait for their turn
                 with self._turn:
                     if self.ended.is_set():
                         self.raise_failure()
@@ -242,7 +245,12 @@ class Member:
                     return
         finally:
             self._polled_at_s = time.monotonic()
-            self._here.clear()
+            self._here = False
+
+    def end_if_interrupted(self, error: BaseException) -> None:
+        """End where a signal's handler has raised: a later mark would pass over what was read."""
+        if not isinstance(error, Exception):
+            self.ended.set()
 
     def raise_failure(self) -> None:
         """Raise the error that has ended the consumer, unless it was closed since."""
@@ -256,7 +264,7 @@ class Member:
 
     def commit(self) -> None:
         """Commit what is processed by now.  Raises OffsetManagerError."""
-        with self._turn:
+        with self._next, self._turn:
             self._commit()
             self._look_at_ends()
 
@@ -265,7 +273,7 @@ class Member:
 
         Only for partitions without membership.
         """
-        with self._turn:
+        with self._next, self._turn:
             if not self._closed:
                 before()
                 self._pause_and_resume(away=False)  # none while librdkafka starts again
@@ -296,13 +304,13 @@ class Member:
         """Commit what is processed and leave the group; twice is harmless."""
         self.ended.set()
         self._thread.join()
-        with self._turn, ExitStack() as rest:  # whatever a signal's handler raises here
+        with self._next, self._turn, ExitStack() as rest:  # whatever a signal's handler raises here
             if self._closed:
                 return
-            self._closed = True
             rest.callback(self._reader.close)
             rest.callback(self._offer.end)
             rest.callback(self._claims.close, self.settings.dwell_s)
+            self._closed = True
             least_s = max(_MOVING_S, self.settings.dwell_s)
             rest.callback(self._leave, least_s)
             self._last_commit(self._commit_and_poll, self._serve, least_s, least_s)
@@ -324,8 +332,7 @@ class Member:
         try:
             return self._receive(most, timeout_s, more_s)
         except BaseException:
-            # Such as a signal's handler: what was just read is lost, so that a later mark would
-            # pass it over.
+            # What was just read is lost, so that a later mark would pass it over.
             self.ended.set()
             raise
 
@@ -395,13 +402,13 @@ class Member:
     def _keep(self) -> None:
         """Commit in intervals, and poll while the application is away."""
         while not self.ended.wait(SLICE_S / 2):
-            if self._here.is_set():
+            if self._here:
                 continue
             try:
-                with self._turn:
+                with self._next, self._turn:
                     self._do_what_is_due()
                     away_s = time.monotonic() - self._polled_at_s
-                    if away_s >= self.settings.away_s and not self._here.is_set():
+                    if away_s >= self.settings.away_s and not self._here:
                         self._pause_and_resume(away=True)
                         # A message that was on its way already is kept for the application.
                         self._polled_away = self._poll(1, 0.0, 0.0) or self._polled_away

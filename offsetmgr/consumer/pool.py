@@ -69,7 +69,7 @@ class Pool:
         self._handler = handler
         self._ordered_by = ordered_by
         self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._lines: dict[Hashable, deque[AckMessage]] = {}
         """The messages of each key; the first is queued, in work, or waits to come again."""
         self._idle: set[Hashable] = set()  # keys whose first message waits to come again

@@ -124,7 +124,7 @@ class OffsetCommits:
         self._on_error = on_error
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
-        self._detached = False
+        self._detached = self._is_over = False
         self._committer = Committer.of(client)
         self._subscription = Subscription(self._committer, groups, spark, Hints())
         self._listener = CommitListener(spark, self._subscription, query_name)
@@ -196,7 +196,7 @@ class OffsetCommits:
         that commits it later, and still sent while the client is open.
         """
         check_timeout(timeout)
-        if self._detached:
+        if self._is_over:
             return
         self._detached = True
         try:
@@ -208,6 +208,7 @@ class OffsetCommits:
         self._unwatch()
         self._errors.close()
         self._to_call.close()
+        self._is_over = True  # not before: a detach that Ctrl-C has ended is done again
 
     def __enter__(self) -> Self:
         return self

@@ -209,8 +209,10 @@ class Committer:
         self._overdue: set[str] = set()
         """Groups whose uncommitted offsets are logged at once."""
         self._retry_at = self._poll_at = self._look_at = self._look_up_at = 0.0
-        self._lock = threading.Condition()
-        """For the tasks and ``_lost``; notified when managers were stopped."""
+        self._lock = threading.RLock()
+        """For the tasks and ``_lost``."""
+        self._changed = threading.Condition(self._lock)
+        """Notified when managers were stopped."""
         self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
         self._worker = Worker("offsetmgr-spark", self._run)
 
@@ -237,11 +239,12 @@ class Committer:
         """Wait until nothing of the groups that only it commits is left, and report the rest."""
         groups = subscription.groups.names()
         with self._lock:
-            self._subscriptions.remove(subscription)
+            if subscription in self._subscriptions:  # else Ctrl-C has ended another detach of it
+                self._subscriptions.remove(subscription)
             for other in self._subscriptions:
                 groups -= other.groups.names()
             done = self.do(lambda: True)
-            self._lock.wait_for(lambda: done.done() and not self._left(groups), timeout)
+            self._changed.wait_for(lambda: done.done() and not self._left(groups), timeout)
             self._overdue |= groups
             self._report({key: self._unread[key] for key in self._left(groups)})
 
@@ -317,7 +320,7 @@ class Committer:
                     task = self._stop_unread
             self._do_safely(done, task)
             with self._lock:
-                self._lock.notify_all()
+                self._changed.notify_all()
 
     def _do_safely(self, done: Future[bool], task: _Task) -> None:
         try:
@@ -602,5 +605,5 @@ class Committer:
             )
 
 
-_making: Final = threading.Lock()
+_making: Final = threading.RLock()
 """While a client gets its committer."""

@@ -196,7 +196,7 @@ class MemoryOffsetStore(OffsetStore):
     """Keeps offsets as long as the process lives."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = defaultdict(dict)
 
     @property

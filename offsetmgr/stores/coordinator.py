@@ -71,7 +71,7 @@ class StoreCoordinator:
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
         self._closed = False
         self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting: dict[str, deque[Callable[[], object]]] = {}
         """The requests of each group; the first is queued or under way."""
         # Daemons, so that a database that hangs does not keep the process from its end.

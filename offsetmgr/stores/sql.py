@@ -162,7 +162,7 @@ class SqlOffsetStore(OffsetStore):
         self.engine: Engine = open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
         leave_failed_servers(self.engine)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reader = None if kafka is None else ClusterReader(kafka)
         if self._reader is not None:
             self.topic_ids = self._reader.existing_ids

@@ -56,7 +56,6 @@ class Emitter:
         self._writer = writer
         self._codec = codec
         self._default_headers = dict(default_headers or {})
-        self._lock = threading.Lock()
         self._finished = False
         self._error: BaseException | None = None
 
@@ -89,11 +88,10 @@ class Emitter:
 
         Raises the first error of a message that was not written.
         """
-        with self._lock:
-            if self._finished:
-                return
-            self._finished = True
+        if self._finished:
+            return
         self._writer.close()
+        self._finished = True
         if self._error is not None:
             raise self._error
 

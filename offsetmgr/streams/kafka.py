@@ -57,7 +57,7 @@ class KafkaWriter:
             raise InvalidValueError("partitioner", settings["partitioner"], "cannot be set", fix)
         self._thread_name = f"emitter-{next(_numbers)}"
         self._producer = MessageProducer(settings, name=self._thread_name)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Held for no wait: a callback of a message may write another one."""
         self._closed = False
 

@@ -24,7 +24,7 @@ GROUP: Final = "offsetmgr-lookup"
 
 _tables: Final[dict[tuple[str, str], TopicRows]] = {}
 _stores: Final[dict[str, LmdbReader]] = {}
-_lock: Final = threading.Lock()
+_lock: Final = threading.RLock()
 
 
 def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Rows:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
+from offsetmgr.deadlines import Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
@@ -148,12 +150,12 @@ class TableReader:
         self.partitions: dict[int, Progress] = {}
         self.error: Exception | None = None
         """Why it has ended by itself."""
-        self.caught_up = threading.Event()
+        self.caught_up = Latch()
         """Set once all is read that the topic held at the start, or when it was recreated."""
         self._topic_id = ""
         self._consumer: Consumer | None = None
         self._gathered = _Gathered()
-        self._ended = threading.Event()
+        self._ended = Latch()
         self._away: KafkaError | None = None
         self._asked: Future[_Answer] | None = None
         self._when_asked: dict[int, int | None] = {}
@@ -193,10 +195,11 @@ class TableReader:
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End reading, and close the store after the last write; once."""
+        """End reading, and close the store after the last write; again where it was interrupted."""
         self._ended.set()
         self._thread.join(timeout)
-        self._pool.submit(self._reader.close)
+        with suppress(RuntimeError):  # the pool was shut down before
+            self._pool.submit(self._reader.close)
         self._pool.shutdown(wait=False)
         if self._thread.is_alive():
             text = f"the table of {self._topic} still writes its store after {timeout} s"

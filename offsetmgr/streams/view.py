@@ -109,7 +109,8 @@ class View(TableRows):
         self._last: TableReader | None = None
         """The reader of the last start, for stats."""
         self._observers: list[Callable[[ViewState], object]] = []
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._state = ViewState.IDLE
         self._error: Exception | None = None
 
@@ -138,7 +139,12 @@ class View(TableRows):
         reader, self._reader = self._reader, None
         if reader is not None:
             self._readable = False
-            reader.stop(timeout)
+            try:
+                reader.stop(timeout)
+            except BaseException as error:
+                if not isinstance(error, Exception):  # such as Ctrl-C: it is to be stopped again
+                    self._reader = reader
+                raise
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all has been read that the topic holds.
@@ -146,7 +152,7 @@ class View(TableRows):
         Raises ViewError where the view has failed, OffsetTimeoutError.
         """
         wait_s = check_timeout(timeout)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(
                 lambda: self._state is ViewState.RUNNING or self._error is not None, wait_s
             )
@@ -226,7 +232,7 @@ class View(TableRows):
     def _take_states(self) -> None:
         """Take in new states of the partitions."""
         reader = self._last
-        with self._changed:
+        with self._lock:
             if reader is None:
                 return
             self._error = reader.error

@@ -32,6 +32,7 @@ from offsetmgr.kafka.errors import known
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
+from tests.interrupted import interrupted
 from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce, wait_until
 
 if TYPE_CHECKING:
@@ -73,6 +74,28 @@ def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str
         assert sorted(read + numbers(second, 10)) == list(range(40))
     second.close()
     assert second.poll() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_poll_that_a_signal_handler_interrupts_anywhere(kafka: DevKafka, group: str) -> None:
+    """After Ctrl-C in a poll the close ends, and commits just the marks: no lock is left held."""
+    filled(kafka, group, 40)
+    places = [(group, partition) for partition in range(PARTITIONS)]
+    for at in range(9, 600, 73):
+        store = MemoryOffsetStore()
+        consumer = GroupConsumer(kafka.bootstrap_servers, group, partitions=places, store=store)
+        read: list[int] = []
+
+        def read_some(consumer: GroupConsumer = consumer, read: list[int] = read) -> None:
+            while len(read) < 5 and (message := consumer.poll(WAIT_S)) is not None:
+                consumer.mark_offset(message)
+                read.append(number_of(message))
+
+        interrupted(read_some, at)
+        consumer.close()
+        found = store.fetch(group, None).values()
+        offsets = [each.offset for each in found if each is not None]
+        assert len(read) <= sum(offsets) <= len(read) + 1
 
 
 def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group: str) -> None:

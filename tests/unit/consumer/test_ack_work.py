@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.ack_work import AckSettings, AckWork
 from offsetmgr.consumer.member import Start
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.interrupted import interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,18 @@ class Consumer:
 
 def offsets(messages: Iterable[AckMessage]) -> list[int]:
     return [each.offset() for each in messages]
+
+
+def test_an_ack_that_a_signal_handler_interrupts_anywhere() -> None:
+    """Its message is acknowledged, or its time runs out: it never waits for good."""
+    for at in count(1):
+        consumer = Consumer()
+        consumer.read([5])
+        [message] = consumer.handed_out()
+        was_interrupted = interrupted(message.ack, at)
+        assert not message.is_pending or consumer.overdue(31) == [message]
+        if not was_interrupted:
+            return
 
 
 def test_committed_offsets_are_not_committed_again() -> None:
