@@ -106,7 +106,7 @@ def test_an_offset_overtaken_by_a_stop(service: Running, monkeypatch: pytest.Mon
     def overtaken(self: Core, path: str, *more: Any) -> object:
         if path == wire.OFFSETS and next(number, None) is not None:
             with self.lock:
-                version = self.partitions.next_version()
+                version = self.partitions.stop_version()
             stop = wire.flush_body("g", [KEY.topic_partition], 60, version)
             self.session.ask(wire.STOP, Deadline(60), dict, stop)
         return ask(self, path, *more)
