@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import TOPIC, at_most, in_turn, report
 from offsetmgr.kafka.cluster import GroupDescription
+from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 SIZE: Final = 10_000
 ROUND_S: Final = 1.0
@@ -37,11 +38,16 @@ class _Cluster:
         offset = OffsetAndMetadata(100 * self.rounds)
         return {group: dict.fromkeys(self.partitions, offset) for group in groups}
 
-    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 200 * self.rounds)
+    def log_ranges(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionRange]:
+        return dict.fromkeys(partitions, PartitionRange(0, 200 * self.rounds))
 
-    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(times, 0)
+    def next_records(
+        self, offsets: Mapping[TopicPartition, Collection[int]]
+    ) -> dict[tuple[TopicPartition, int], NextRecord]:
+        places = ((where, offset) for where, asked in offsets.items() for offset in asked)
+        return {place: NextRecord(place[1], 0.0) for place in places}
 
 
 def run(_brokers: str, rounds: int) -> list[str]:
