@@ -7,19 +7,15 @@ import pickle
 import subprocess
 import sys
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr import InvalidValueError, LocalOffsets, ManagerExistsError, ManagerStoppedError
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.interrupted import interrupted
 from tests.service.support import WAIT_S, local_over
 from tests.waiting import eventually
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 WHERE = TopicPartition("orders", 3)
 
@@ -114,30 +110,6 @@ def test_it_stays_in_its_process() -> None:
         assert offsets.flush(timeout=WAIT_S).committed
 
 
-def _interrupted(call: Callable[[], object], at: int) -> bool:
-    """Make a call, and raise at the start or the end of its ``at``-th inner call.
-
-    That is where Python lets signal handlers run.  Return False if the call has fewer.
-    """
-    left = at
-
-    def enter(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal left
-        left -= event in {"call", "return", "c_return"}
-        if left == 0:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    sys.setprofile(enter)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.setprofile(None)
-    return left <= 0
-
-
 def test_a_handler_that_raises_anywhere_costs_no_later_commit() -> None:
     """Ctrl-C in a submit, of a new manager or group too: what is submitted next is committed.
 
@@ -156,7 +128,7 @@ def test_a_handler_that_raises_anywhere_costs_no_later_commit() -> None:
             group = f"{what} {at}"
             if place is not None:
                 offsets.submit(group, {place: 1})
-            was_interrupted = _interrupted(lambda: offsets.submit(group, {WHERE: 2}), at)  # noqa: B023
+            was_interrupted = interrupted(lambda: offsets.submit(group, {WHERE: 2}), at)  # noqa: B023
             offsets.submit(group, {WHERE: 9})
             groups.append(group)
             if not was_interrupted:
