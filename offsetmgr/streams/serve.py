@@ -123,7 +123,7 @@ class ViewApp:
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             raise HttpStatusError(status, "undecodable", _undecodable(error)) from None
         if value is None:
-            text = f"there is no row of key {shown_key(key)!r}"
+            text = f"the view has no row of key {shown_key(key)!r}"
             raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
         return json_response({"key": shown_key(key), "value": encoded})
 
