@@ -42,7 +42,8 @@ def process(message: AckMessage) -> None:
     order = json.loads(message.value() or b"null")
     if order["amount"] <= 0:
         raise ValueError(f"amount {order['amount']} is not possible")
-    print(f"order {order['order_id']} in try {message.tries}")
+    # Messages are handled in several threads: one write for the whole line.
+    print(f"order {order['order_id']} in try {message.tries}\n", end="")
 
 
 # Again after each of the delays, then to the dead-letter topic order-processor.dlq.
