@@ -26,7 +26,7 @@ from offsetmgr.spark.progress import read_offsets
 from offsetmgr.text import error_text, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -123,7 +123,7 @@ class Checkpoint:
                 return batch_id
         written = [batch_id for batch_id in finished if self.is_finished(batch_id)]
         if written:
-            self._lines(f"offsets/{max(written)}")  # raises what is wrong with it
+            self._lines(f"offsets/{max(written)}", 2)  # raises what is wrong with it
         return None
 
     def is_finished(self, batch_id: int) -> bool:
@@ -135,15 +135,15 @@ class Checkpoint:
 
         Raises InvalidValueError if the checkpoint does not have it.
         """
-        lines = self._lines(f"offsets/{batch_id}")
-        return FinishedBatch(batch_id, _lowest(_positions(lines))), _batch_time(lines[0:1])
+        head, *positions = self._lines(f"offsets/{batch_id}", 2)
+        return FinishedBatch(batch_id, _lowest(map(_position, positions))), _batch_time(head)
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch that has its offsets; None if there is none."""
         for batch_id in sorted(self._batches("offsets"), reverse=True):
             text = self.read(f"offsets/{batch_id}")
             if text:
-                return BegunBatch(batch_id, _batch_time([text]))
+                return BegunBatch(batch_id, _batch_time(text))
         return None
 
     def problems(self) -> list[str]:
@@ -196,7 +196,8 @@ class Checkpoint:
 
     def _positions(self, batch_id: int) -> list[dict[TopicPartition, int]]:
         """Return each source's position at the end of a batch; empty for other than Kafka's."""
-        return _positions(self._lines(f"offsets/{batch_id}"))
+        # The first line is about the batch: its watermark and settings.
+        return [_position(line) for line in self._lines(f"offsets/{batch_id}", 2)[1:]]
 
     def _positions_before(self, batch_id: int) -> list[dict[TopicPartition, int]]:
         """Return the sources' positions at the beginning of a batch; empty for the first."""
@@ -208,20 +209,24 @@ class Checkpoint:
         before = max((each for each in self._batches("offsets") if each < batch_id), default=None)
         return [] if before is None else self._positions(before)
 
-    def _lines(self, name: str) -> list[str]:
+    def _lines(self, name: str, least: int = 1) -> list[str]:
+        """Return the lines of a file behind its version, which are ``least`` if Spark wrote it.
+
+        Raises InvalidValueError for what is not there, damaged, or of another version.
+        """
         text = self.read(name)
         if text is None:
             problem = "is not there: purged, or another checkpoint"
             raise InvalidValueError("checkpoint file", name, problem, _HINT)
-        if text == "":
-            problem = "is empty, as after a crash of its file system"
-            hint = "remove it: Spark refuses it, and then runs the batch again"
-            raise InvalidValueError("checkpoint file", name, problem, hint)
         # Spark 2.1 wanted a NUL before the version in some of them.
         version, *lines = text.lstrip("\0").splitlines() or [""]
-        if version.strip() != _VERSION:
+        if text and version.strip() != _VERSION:
             problem = f"has the version {version[:20]!r}, not {_VERSION}"
             hint = "update offsetmgr, or report it"
+            raise InvalidValueError("checkpoint file", name, problem, hint)
+        if len(lines) < least or _is_cut(lines[-1]):
+            problem = f"is {'cut off' if text else 'empty'}, as after a crash of its file system"
+            hint = "remove it: Spark refuses it, and then runs the batch again"
             raise InvalidValueError("checkpoint file", name, problem, hint)
         return [line.strip() for line in lines]
 
@@ -278,12 +283,7 @@ def batch_ranges(
     return decorate
 
 
-def _positions(lines: list[str]) -> list[dict[TopicPartition, int]]:
-    # The first line is about the batch: its watermark and settings.
-    return [_position(line) for line in lines[1:]]
-
-
-def _lowest(positions: list[dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
+def _lowest(positions: Iterable[dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
     lowest: dict[TopicPartition, int] = {}
     for position in positions:
         for partition, offset in position.items():
@@ -291,9 +291,20 @@ def _lowest(positions: list[dict[TopicPartition, int]]) -> dict[TopicPartition, 
     return lowest
 
 
-def _batch_time(lines: list[str]) -> float | None:
-    found = _BATCH_TIME.search("".join(lines))
+def _batch_time(text: str) -> float | None:
+    found = _BATCH_TIME.search(text)
     return None if found is None else int(found[1]) / 1_000
+
+
+def _is_cut(line: str) -> bool:
+    """Return True for the beginning of a JSON object without its end."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return line.startswith("{")
+    except RecursionError:  # of nobody's, but whole
+        return False
+    return False
 
 
 def _position(line: str) -> dict[TopicPartition, int]:

@@ -362,8 +362,7 @@ class Committer:
             tuple(sorted(groups)[:_SHOWN_GROUPS]),
             snapshot.batch_id,
             snapshot.timestamp,
-            **snapshot.figures,
-        )
+        )._replace(**snapshot.figures)
         self._client.report_query(report)
         return True
 

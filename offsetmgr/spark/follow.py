@@ -13,6 +13,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from concurrent.futures import wait
 from datetime import datetime, timezone
 from queue import SimpleQueue
 from random import Random
@@ -149,8 +150,7 @@ class Follower:
             with self._changed:
                 if not self._changed.wait_for(lambda: not self._in_work, deadline.left_s):
                     return False
-        self.committer.do(lambda: True).result(deadline.left_s)
-        return True
+        return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
         """Return what is known of each checkpoint, and of each Follow with a problem."""
@@ -292,17 +292,24 @@ class _Search(_Task):
     def look(self) -> None:
         now_s, follow = self.follower.now(), self.follow
         self.due_s = now_s + follow.interval_s
-        locations = dict(expand(follow.checkpoint, self.follower.count))
-        self.report(None if locations else "nothing matches it")
+        unreadable: dict[str, OSError] = {}
+        locations = dict(expand(follow.checkpoint, self.follower.count, unreadable))
+        if unreadable:
+            self.failed(visible(f"failed: {listed(unreadable.values())}"))
+        else:
+            self.report(None if locations else "nothing matches it")
         for location, name in locations.items():
             known = self.found.get(location)
             if known is None:
                 known = self.found[location] = _Followed(self, location, name)
                 self.follower.schedule(known)
             known.listed_s = now_s
+        not_listed = tuple(f"{folder}/" for folder in unreadable)
         for location, known in list(self.found.items()):
             # A removed checkpoint counts in the minimum of its group as long as any other.
-            if location not in locations and now_s - known.listed_s > follow.keep_alive_s:
+            if location.startswith(not_listed):
+                known.listed_s = now_s
+            elif now_s - known.listed_s > follow.keep_alive_s:
                 del self.found[location]
                 known.forget()
 
@@ -414,7 +421,8 @@ class _Followed(_Task):
     def _commit(self, query_id: str, batch: FinishedBatch, subscription: Subscription) -> None:
         now = datetime.fromtimestamp(self.follower.wall(), timezone.utc)
         own = {each: at for each, at in batch.offsets.items() if each not in self._foreign}
-        self._run = Run(query_id, str(self.state.run))
+        # Copies of a checkpoint have one id, and may be of queries that are not equally far.
+        self._run = Run(self.location, str(self.state.run))
         snapshot = Snapshot(
             run=self._run,
             name=self.location,
@@ -422,6 +430,7 @@ class _Followed(_Task):
             batch_id=batch.batch_id,
             sources=(own,),
             problems={},
+            figures={"id": query_id},
         )
         if not self.follower.closed:
             subscription.put(snapshot)

@@ -70,12 +70,17 @@ class Follow:
         return Groups(None, by_topic)
 
 
-def expand(pattern: str, counted: Callable[[Files], Files]) -> Iterator[tuple[str, str]]:
+def expand(
+    pattern: str,
+    counted: Callable[[Files], Files],
+    unreadable: dict[str, OSError] | None = None,
+) -> Iterator[tuple[str, str]]:
     """Yield the locations that ``pattern`` matches, each with its name for ``{name}``.
 
     A location without ``*`` matches itself, even if nothing is there.  Names that begin with a dot
     or an underscore are omitted, as Spark omits them.  ``counted`` wraps the files that are listed.
-    Raises InvalidValueError, OSError.
+    With ``unreadable`` folders are omitted that cannot be listed, and it gets their errors.  Raises
+    InvalidValueError, OSError.
     """
     pattern = pattern.rstrip("/")
     if "*" not in pattern:
@@ -85,7 +90,15 @@ def expand(pattern: str, counted: Callable[[Files], Files]) -> Iterator[tuple[st
     folder, slash, start = before.rpartition("/")
     end, _, below = rest.partition("/")
     fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
-    for name in sorted(counted(open_files(folder or slash or ".", None)).names("")):
+    root = folder or slash or "."
+    try:
+        names = counted(open_files(root, None)).names("")
+    except OSError as error:
+        if unreadable is None:
+            raise
+        unreadable[root] = error
+        return
+    for name in sorted(names):
         match = fits.fullmatch(name)
         if match is None or name[0] in "._":
             continue
@@ -94,5 +107,5 @@ def expand(pattern: str, counted: Callable[[Files], Files]) -> Iterator[tuple[st
         if "*" not in below:
             yield found, "-".join(stars)
             continue
-        for location, further in expand(found, counted):
+        for location, further in expand(found, counted, unreadable):
             yield location, "-".join([*stars, further])

@@ -65,9 +65,7 @@ def read_snapshot(progress: Any) -> Snapshot:
     A source that cannot be read is a problem of the snapshot and spoils no other.  Raises
     InvalidValueError for a report that cannot be read.
     """
-    # PySpark 4 prints the positions in its own objects as Python would; the JSON has them as sent.
-    text = getattr(progress, "json", None)
-    report = progress if text is None else json.loads(text)
+    report = report_of(progress)
     sources: list[Mapping[TopicPartition, int]] = []
     problems: dict[str, str] = {}
     try:
@@ -95,6 +93,13 @@ def read_snapshot(progress: Any) -> Snapshot:
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
+
+
+def report_of(progress: Any) -> Any:
+    """Return ``query.lastProgress``, or that of an event, as plain values; a mapping as it is."""
+    # PySpark 4 prints the positions in its own objects as Python would; the JSON has them as sent.
+    text = getattr(progress, "json", None)
+    return progress if text is None else json.loads(text)
 
 
 def read_offsets(position: object) -> dict[TopicPartition, int]:

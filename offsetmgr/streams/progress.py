@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from offsetmgr.spark.progress import read_offsets
+from offsetmgr.spark.progress import read_offsets, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -76,7 +75,7 @@ def stats_of(
     progress = None if query is None else query.lastProgress
     if progress is None:
         return ProcessorStats(state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
-    report: dict[str, Any] = json.loads(progress.json)
+    report: dict[str, Any] = report_of(progress)
     read: dict[TopicPartition, int] = {}
     lag: dict[TopicPartition, int] = {}
     rows = 0

@@ -65,7 +65,7 @@ class Query(NamedTuple):
         if recovery:
             # The group's own table as it was when the checkpoint was new.
             ends = [F.lit(recovery.get(number, 0)) for number in range(max(recovery) + 1)]
-            before = F.col("offset") < F.element_at(F.array(*ends), F.col("partition") + 1)
+            before = F.col("offset") < F.get(F.array(*ends), F.col("partition"))
             tables = tables.where((F.col("source") > 0) | before)
         return tables.unionByName(streams)
 

@@ -120,13 +120,26 @@ def test_deleted_offsets_of_a_finished_batch_are_a_problem(checkpoint: WrittenCh
     assert problem.startswith("offsets/3 is missing: Spark does not go on before commits/3 is")
 
 
-def test_a_finished_batch_without_offsets_is_an_error(checkpoint: WrittenCheckpoint) -> None:
-    """Its group must not be taken for one that has read nothing."""
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "is not there"),
+        ("", "is empty"),
+        ("v1", "is cut off"),
+        ('v1\n{"batchWatermarkMs":0', "is cut off"),
+        ('v1\n{"batchWatermarkMs":0}', "is cut off"),
+        ('v1\n{}\n-\n{"orders":{"0":3', "is cut off"),
+        ('v1\n{}\n{"orders":{"0":3\0\0\0', "is cut off"),
+    ],
+)
+def test_a_finished_batch_without_offsets_is_an_error(
+    checkpoint: WrittenCheckpoint, text: str | None, problem: str
+) -> None:
+    """Its group must not be taken for one that has read nothing, also of a file cut by a crash."""
     checkpoint.write("commits/4", "v1\n{}")
-    with pytest.raises(InvalidValueError, match="offsets/4"):
-        checkpoint.files.last_finished()
-    checkpoint.write("offsets/4", "")
-    with pytest.raises(InvalidValueError, match="is empty"):
+    if text is not None:
+        checkpoint.write("offsets/4", text)
+    with pytest.raises(InvalidValueError, match=f"offsets/4.*{problem}"):
         checkpoint.files.last_finished()
 
 

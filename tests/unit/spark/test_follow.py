@@ -151,6 +151,22 @@ def test_queries_that_share_a_group_commit_their_minimum(
     assert "query_name" not in caplog.text
 
 
+def test_copies_of_a_checkpoint_are_queries_of_their_own(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """They have one id: the group of all goes no further than the one that is behind."""
+    first = WrittenCheckpoint(tmp_path / "a")
+    first.batch(5, orders(50))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with following(coordinator, follow(tmp_path / "*")) as follower:
+        until(lambda: all(each.is_running for each in follower.queries()) and follower.queries())
+        first.batch(6, orders(60))
+        eventually(lambda: [each.batch_id for each in follower.queries()], [6, 5])
+        assert committed(coordinator.broker, "etl") == 50
+        ids = {each.query_id for each in follower.queries()}
+    assert ids == {first.files.query_id()}
+
+
 def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
     """Topics without a group are not committed."""
     clicks = TopicPartition("clicks", 0)
@@ -297,6 +313,31 @@ def test_stars_in_several_levels_are_joined(tmp_path: Path) -> None:
     }
     assert found == {"eu/orders/ckpt": "eu-orders", "us/clicks/ckpt": "us-clicks"}
     assert list(expand("/a/orders/", lambda files: files)) == [("/a/orders", "orders")]
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_other(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Here a circular link, which no user can list; the Follow's own row names it."""
+    (tmp_path / "circle").symlink_to("circle")
+    WrittenCheckpoint(tmp_path / "eu" / "ckpt").batch(0, orders(5))
+    wanted = Follow(f"{tmp_path}/*/c*", "{name}", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
+        eventually(lambda: committed(coordinator.broker, "eu-kpt"), 5)
+        problems = {each.name: str(each.problem) for each in follower.queries()}
+    assert f"{tmp_path}/circle" in problems[""]
+    assert problems["eu-kpt"] == "None"
+
+
+def test_a_single_look_ends_in_time(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
+    """Also where the checkpoints are read, and Kafka does not answer for the group."""
+    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
+    coordinator.pause("etl")
+    with local_over(coordinator) as client:
+        follower = Follower({"f": follow(tmp_path / "c")}, client)
+        assert not follower.once(0.3)
+        follower.close()
+        coordinator.resume("etl")
 
 
 def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
