@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors import MonotonicClock
 from offsetmgr.admin.deletions import read_causes
-from offsetmgr.admin.history import group_at, last_deletions, steps
+from offsetmgr.admin.history import group_at, steps
 from offsetmgr.admin.reset import (
     PlannedOffset,
     Wanted,
@@ -205,7 +205,8 @@ class GroupChanges:
             case "to-history":
                 at_s = parse_time(value, option)
                 commits = list(read_commits(self._config, {group}, timeout_s=self._timeout_s))
-                causes = read_causes(self.cluster, last_deletions(steps(commits), at_s))
+                since = (step for step in steps(commits) if step.at_s > at_s)
+                causes = read_causes(self.cluster, since)
                 return to_group_at(group_at(commits, at_s), value, causes)
         return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.admin.history import Cause
+from offsetmgr.admin.history import Cause, Move
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import NextRecord
@@ -25,7 +25,7 @@ def cause_of(
     log: PartitionRange | OffsetManagerError | None,
     first: NextRecord | OffsetManagerError | None,
 ) -> Cause | None:
-    """Return the cause of a partition's last deletion; None if its log cannot be read.
+    """Return the cause of a partition's deletion; None if its log cannot be read.
 
     ``first`` is the first record of a log that begins at 0.  If it is younger than the deletion,
     the topic was recreated; so it was if the log is shorter than the deleted offset.
@@ -55,16 +55,16 @@ def first_records_of(
     return found
 
 
-def read_causes(
-    reader: ClusterReader, deleted: Mapping[TopicPartition, CommitStep]
-) -> dict[TopicPartition, Cause]:
-    """Return the causes of the last deletions of partitions, as far as they are known."""
-    if not deleted:
+def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> dict[CommitStep, Cause]:
+    """Return the causes of the deletions among ``steps``, as far as they are known."""
+    deletions = [step for step in steps if step.move is Move.DELETED]
+    if not deletions:
         return {}
-    logs = reader.log_ranges(deleted)
-    firsts = reader.next_records(first_records_of(logs, deleted))
+    partitions = {step.partition for step in deletions}
+    logs = reader.log_ranges(partitions)
+    firsts = reader.next_records(first_records_of(logs, partitions))
     causes = {
-        where: cause_of(step, logs[where], firsts.get((where, 0)))
-        for where, step in deleted.items()
+        step: cause_of(step, logs[step.partition], firsts.get((step.partition, 0)))
+        for step in deletions
     }
-    return {where: cause for where, cause in causes.items() if cause is not None}
+    return {step: cause for step, cause in causes.items() if cause is not None}

@@ -624,6 +624,8 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     turns = by_turns(facts.steps(group), facts.now_s)
     highest: dict[TopicPartition, CommitStep] = {}
     for step in facts.steps(group):
+        if step.move is Move.DELETED:  # perhaps with its topic: what came before is of another log
+            highest.pop(step.partition, None)
         if step.move is Move.BACKWARD and step.before is not None and step.partition not in turns:
             known = highest.get(step.partition)
             if known is None or (known.before or 0) < step.before:
@@ -641,7 +643,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
         f"{why}; to go back to where they were:",
-        facts.connection.command("reset", group, "--to-history", before, execute=True),
+        _reset(facts, group, [step.partition for step in fallen], "--to-history", before),
     )
 
 

@@ -10,7 +10,7 @@ from offsetmgr.admin.times import time_before, time_text
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.kafka.commit_log import CommitRecord
 
@@ -92,39 +92,31 @@ def steps(
 
 def history_report(
     group: str,
-    shown: Collection[CommitStep],
-    causes: Mapping[TopicPartition, Cause] = MappingProxyType({}),
+    shown: Sequence[CommitStep],
+    causes: Mapping[CommitStep, Cause] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return steps as JSON has them, with the ``causes`` of the last deletions of partitions.
+    """Return steps as JSON has them, with the ``causes`` of deletions.
 
     ``undo_to`` is the time just before the last step that went backwards or deleted an offset; None
-    where none did.  Offsets that were deleted with their topic cannot be restored.
+    where none did.  What a partition did before its topic was deleted cannot be undone.
     """
-    known = {step: causes.get(where) for where, step in last_deletions(shown).items()}
-    bad = [
-        step
-        for step in shown
-        if step.move in {Move.BACKWARD, Move.DELETED}
-        and not ((cause := known.get(step)) and cause.ends_log)
-    ]
-    causes_of = {step: cause.value for step, cause in known.items() if cause is not None}
+    undo: CommitStep | None = None
+    ended: set[TopicPartition] = set()
+    for step in reversed(shown):
+        if (cause := causes.get(step)) is not None and cause.ends_log:
+            ended.add(step.partition)
+        elif step.move in {Move.BACKWARD, Move.DELETED} and step.partition not in ended:
+            undo = step
+            break
+    texts = {step: cause.value for step, cause in causes.items()}
     rows = (
-        (time_text(step.at_s), *step[1], *step[2:5], step.move.value, causes_of.get(step, ""))
+        (time_text(step.at_s), *step[1], *step[2:5], step.move.value, texts.get(step, ""))
         for step in shown
     )
     return {
         "group": group,
-        "undo_to": time_before(bad[-1].at_s) if bad else None,
+        "undo_to": None if undo is None else time_before(undo.at_s),
         "steps": [dict(zip(HISTORY_FIELDS, row, strict=True)) for row in rows],
-    }
-
-
-def last_deletions(
-    steps: Iterable[CommitStep], after_s: float = 0.0
-) -> dict[TopicPartition, CommitStep]:
-    """Return the last deletion of each partition, of those after ``after_s``."""
-    return {
-        step.partition: step for step in steps if step.move is Move.DELETED and step.at_s > after_s
     }
 
 

@@ -27,7 +27,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.admin.history import Cause, GroupAt
+    from offsetmgr.admin.history import Cause, CommitStep, GroupAt
     from offsetmgr.types import PartitionRange
 
 _WITHOUT_GROUP: Final = 3
@@ -162,16 +162,16 @@ def _within(new: OffsetAndMetadata, log: PartitionRange) -> tuple[OffsetAndMetad
 
 
 def to_group_at(
-    group: GroupAt, time: str, causes: Mapping[TopicPartition, Cause] = MappingProxyType({})
+    group: GroupAt, time: str, causes: Mapping[CommitStep, Cause] = MappingProxyType({})
 ) -> Wanted:
     """Return what takes a group back to where it stood at ``time``.
 
-    ``causes`` are those of deletions since then: an offset of a former log is not restored.
+    ``causes`` are those of all deletions since then: an offset of a former log is not restored.
     """
     notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
     lost = f"its commits of before {time} are compacted away; left as it is"
     notes |= dict.fromkeys(group.unknown, lost)
-    ended = {where: cause for where, cause in causes.items() if cause.ends_log}
+    ended = {step.partition: cause for step, cause in causes.items() if cause.ends_log}
     notes |= {where: f"{cause.value} since then; left as it is" for where, cause in ended.items()}
     offsets = {where: each for where, each in group.offsets.items() if where not in ended}
     return Wanted(offsets, notes)

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from offsetmgr.admin.deletions import read_causes
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
-from offsetmgr.admin.history import HISTORY_FIELDS, history_report, last_deletions, steps
+from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
 from offsetmgr.admin.migration import OffsetMigration, starting_offsets
 from offsetmgr.admin.reset import (
     PLAN_FIELDS,
@@ -81,7 +81,7 @@ def history(
     commits = read_commits(settings, {group}, timeout_s=kafka.timeout)
     shown = list(steps(commits, since_s, topic, partition))
     with ClusterReader(settings, timeout_s=kafka.timeout) as reader:
-        causes = read_causes(reader, last_deletions(shown))
+        causes = read_causes(reader, shown)
     answer = history_report(group, shown, causes)
     rows = [list(step.values()) for step in answer["steps"]]
     output.print(answer, HISTORY_FIELDS, rows)

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
 from offsetmgr.admin.deletions import read_causes
-from offsetmgr.admin.history import history_report, last_deletions, steps
+from offsetmgr.admin.history import history_report, steps
 from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
@@ -125,7 +125,7 @@ class Changes:
                     found += 1
                     newest.append(step)
             with self._changes() as change:
-                causes = read_causes(change.cluster, last_deletions(newest))
+                causes = read_causes(change.cluster, newest)
             report = history_report(asked.group, newest, causes)
             return StepsAnswer(left_out=found - len(newest), **report)
 

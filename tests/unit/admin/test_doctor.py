@@ -126,6 +126,18 @@ WELL: dict[str, Facts] = {
         groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50), P1: OffsetAndMetadata(5)})},
         logs=BOTH,
     ),
+    "a fall before the offset was deleted and committed again": replace(
+        HEALTHY,
+        history={
+            "etl": walked(
+                [
+                    *commits(80, 20),
+                    GONE._replace(key=ManagerKey("etl", *P0), at_s=NOW_S - 30),
+                    *commits(40, 50, ago_s=9),
+                ]
+            )
+        },
+    ),
     "the same offset again and again": replace(
         HEALTHY, history={"etl": walked(commits(50, 50, 50, 50))}
     ),
@@ -273,7 +285,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
     "went backwards": (
         replace(HEALTHY, history={"etl": walked(commits(80, 20, 50))}),
         "(orders-0 from 80 to 20)",
-        "offsetmgr reset etl --to-history 2023-11-14T22:12:18.999Z --execute",
+        "offsetmgr reset etl --topic orders:0 --to-history 2023-11-14T22:12:18.999Z --execute",
     ),
     "beyond the log": (
         replace(HEALTHY, logs={P0: PartitionRange(0, 49)}),

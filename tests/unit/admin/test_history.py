@@ -65,12 +65,21 @@ def test_the_log_tells_the_cause_of_a_deletion(
 
 
 def test_a_report_undoes_no_deletion_of_a_topic() -> None:
-    """Only the last deletion of a partition has a cause: the log tells nothing of others."""
-    log = [commit(1, 50), commit(2, None), commit(3, 40), commit(4, None), commit(5, 7, P1)]
-    report = history_report("etl", list(steps(log)), {P0: Cause.TOPIC_RECREATED})
-    causes = [step["cause"] for step in report["steps"]]
-    assert causes == ["", "", "", "the topic was recreated", ""]
-    assert report["undo_to"] == "1970-01-01T00:00:01.999Z"
+    """What a partition did before its topic was deleted is of a former log, too."""
+    log = [commit(0, 9, P1), commit(0, 90), commit(1, 50), commit(2, None), commit(3, 40)]
+    log += [commit(4, None), commit(5, 7, P1)]
+    walked = list(steps(log))
+    last, first = walked[5], walked[3]
+    both = {first: Cause.TOPIC_RECREATED, last: Cause.TOPIC_RECREATED}
+    report = history_report("etl", walked, both)
+    assert [step["cause"] for step in report["steps"] if step["change"] == "deleted"] == [
+        "the topic was recreated",
+        "the topic was recreated",
+    ]
+    assert report["undo_to"] == "1970-01-01T00:00:04.999Z"  # of the other partition
+    assert history_report("etl", walked[:6], both)["undo_to"] is None
+    by_hand = history_report("etl", walked[:6], {first: Cause.TOPIC_RECREATED, last: Cause.OTHER})
+    assert by_hand["undo_to"] == "1970-01-01T00:00:03.999Z"
 
 
 def test_the_group_stands_where_the_last_commit_up_to_then_put_it() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.admin.history import Cause, GroupAt
+from offsetmgr.admin.history import Cause, CommitStep, GroupAt, Move
 from offsetmgr.admin.reset import (
     PlannedOffset,
     asked,
@@ -91,9 +91,11 @@ def test_history_restores_offsets_with_their_metadata_and_names_the_others() -> 
 
 
 def test_an_offset_of_a_former_log_is_not_restored() -> None:
-    """A recreated topic has another log; one whose offset expired has not."""
+    """Any deletion since then may have ended the log, also one before another's."""
     at = GroupAt({P0: new(12), P1: new(13)}, set(), {})
-    wanted = to_group_at(at, "T", {P0: Cause.TOPIC_RECREATED, P1: Cause.OTHER})
+    first, last = (CommitStep(at_s, P0, 12, None, "", Move.DELETED) for at_s in (5.0, 9.0))
+    causes = {first: Cause.TOPIC_RECREATED, last: Cause.OTHER}
+    wanted = to_group_at(at, "T", causes | {last._replace(partition=P1): Cause.OTHER})
     assert plan([P0, P1], wanted, COMMITTED, LOGS) == [
         PlannedOffset(P0, 15, None, "the topic was recreated since then; left as it is"),
         PlannedOffset(P1, 50, new(13), lag=7),
