@@ -254,21 +254,23 @@ def lag(
 
 def top(
     groups: SomeGroups = None,
-    interval: Annotated[float, Option(min=0.5, help="Seconds between two reads.")] = 3.0,
+    interval: Annotated[
+        float, Option(min=0.5, max=86_400.0, help="Seconds between two reads.")
+    ] = 3.0,
     *,
     source: SourceOptions,
     output: OutputOptions,
 ) -> int:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
 
-    The second line of the screen names the keys. If the output is not a terminal, or with --json
-    or --csv, it reads twice, prints the result and ends. With --service it shows the groups that
-    the service watches.
+    The second line of the screen names the keys. If the output is not a terminal, or a dumb one, or
+    with --json or --csv, it reads twice, prints the result and ends. With --service it shows the
+    groups that the service watches.
     """
     names = _checked(groups)
     with _opened(source) as opened:
         look = partial(opened.watched, names)
-        if sys.stdin.isatty() and sys.stdout.isatty() and output.as_table:
+        if live.is_possible() and output.as_table:
             live.run(look, interval)
             return 0
         look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import sys
 import termios
 import threading
@@ -24,6 +25,8 @@ HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j 
 
 COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP", "STATUS", "ERRORS"
 _HEADER_LINES: Final = 4
+_NAME_CHARS: Final = 8
+"""Kept for each name on a narrow terminal, before any number."""
 _BAD: Final = {
     "WARN": "yellow",
     **dict.fromkeys(("ERR", "STOP", "STALL", "REWIND", "OUT OF RANGE"), "red"),
@@ -151,17 +154,27 @@ def drawn(
     for each in (head, line):
         each.truncate(width, overflow="ellipsis")
     table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
-    for column in ("GROUP", "TOPIC", "PARTITION") if view.partitions else ("GROUP",):
+    names = ("GROUP", "TOPIC", "PARTITION") if view.partitions else ("GROUP",)
+    for column in names:
         table.add_column(column, ratio=None if column == "PARTITION" else 1, no_wrap=True)
     shown = rows[page * room : (page + 1) * room]
+    cells = [row.cells() for row in shown]
     columns = COLUMNS if any(row.note for row in shown) else COLUMNS[:-1]
-    for column in columns:
+    left = width - _NAME_CHARS * len(names)
+    for at, column in enumerate(columns, len(names)):
+        left -= max(map(len, (column, *(each[at] for each in cells)))) + 1
+        if left < 0:  # the names are more than the numbers
+            break
         side: Literal["left", "right"] = "left" if column in COLUMNS[-2:] else "right"
         table.add_column(column, justify=side, no_wrap=True)
-    for row in shown:
-        cells = row.cells()[: len(table.columns)]
-        table.add_row(*cells, style=_BAD.get(row.status))
+    for row, texts in zip(shown, cells, strict=True):
+        table.add_row(*texts[: len(table.columns)], style=_BAD.get(row.status))
     return Group(head, line, table)
+
+
+def is_possible() -> bool:
+    """Return True if this terminal can show it; a dumb one would show nothing."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and not Console().is_dumb_terminal
 
 
 def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
@@ -198,8 +211,9 @@ def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
 
 @contextlib.contextmanager
 def _silent_keys() -> Iterator[None]:
-    """Have the terminal pass each key on at once, and echo none."""
+    """Have the terminal pass each key on at once, and echo none, until the end or SIGTERM."""
     before = termios.tcgetattr(sys.stdin)
+    signal.signal(signal.SIGTERM, lambda caught, _: sys.exit(128 + caught))
     tty.setcbreak(sys.stdin)
     try:
         yield

@@ -15,6 +15,7 @@ import termios
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
@@ -97,8 +98,9 @@ def test_as_kafkas_own_tool(kafka: DevKafka, new_topic: TopicFactory, group: str
     assert {each["name"]: our_rows({"groups": [each]}) for each in answer["groups"]} == told
 
 
-def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """It draws the groups, hears its keys, ends with q and leaves the terminal as it was."""
+@pytest.mark.parametrize("end", ["q", "SIGTERM"])
+def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str, end: str) -> None:
+    """It draws the groups, hears its keys, and leaves the terminal as it was however it ends."""
     topic = new_topic()
     produce(kafka, topic, 0, 10)
     commit(kafka, group, {TopicPartition(topic, 0): 4})
@@ -126,12 +128,16 @@ def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str)
         os.write(ours, b"p")
         read_until("PARTITION")
         read_until(topic)
-        os.write(ours, b"q")
+        if end == "q":
+            os.write(ours, b"q")
+        else:
+            process.terminate()
         # It waits for its output to be read.
         while process.poll() is None:
             ready, _, _ = select.select([ours], [], [], 0.1)
             seen += os.read(ours, 65_536) if ready else b""
-        assert process.returncode == 0
+        assert process.returncode == (0 if end == "q" else 143)
+        assert b"\x1b[?1049l" in seen  # the screen of before is back
         assert termios.tcgetattr(theirs) == before
     finally:
         process.kill()

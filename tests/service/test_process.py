@@ -232,6 +232,14 @@ def test_config_check_refuses_values_that_librdkafka_refuses(setting: str) -> No
     assert setting in done.stderr
 
 
+def test_closed_standard_streams_end_no_command() -> None:
+    """What a command prints is lost then, and goes to no connection of the same number."""
+    command = f"{sys.executable} -m offsetmgr config check --bootstrap-servers broker:9092"
+    for closed in ("<&- >&-", "<&- >&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=ROOT, check=False)
+        assert done.returncode == 0
+
+
 def test_the_version_is_printed() -> None:
     """It is one line."""
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")

@@ -132,6 +132,16 @@ def test_fits(width: int, typed: str) -> None:
     assert "orders-etl" in "".join(lines)
 
 
+@pytest.mark.parametrize("width", [1, 20, 40])
+@pytest.mark.parametrize("typed", ["", "p"])
+def test_names_outlast_numbers_on_a_narrow_terminal(typed: str, width: int) -> None:
+    """Numbers that do not fit are left out, the last first; they took the place of the names."""
+    lines = text(keys(typed), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert width < 20 or any(line.startswith("stu") for line in lines)
+    assert width < 40 or "LAG" in lines[2]
+
+
 def test_a_long_name_is_cut() -> None:
     """The number of a partition is seen on a narrow terminal."""
     shown = text(keys("p"), 80, answer={"groups": [group("etl-of-" * 9, partition(7))]})
