@@ -13,9 +13,9 @@ from offsetmgr.extras import OURS, naming_extra, package_of
 def main() -> None:
     """Run a command; a missing extra is named in one line."""
     # A closed standard stream would be None, and its number that of the next connection.
-    sys.stdin = sys.stdin or Path(os.devnull).open()
-    sys.stdout = sys.stdout or Path(os.devnull).open("w")
-    sys.stderr = sys.stderr or Path(os.devnull).open("w")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 -- for the whole process
     for stream in (sys.stdin, sys.stdout):  # no name of others ends a command by its characters
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial

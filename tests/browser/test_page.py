@@ -12,7 +12,7 @@ from tests.browser.answers import UNKNOWN
 from tests.browser.fake import START
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from tests.browser.conftest import Tab
 
@@ -239,10 +239,14 @@ def test_without_a_token_there_is_only_the_question_for_one(tab: Tab) -> None:
 
 
 def test_a_reset_is_planned_before_it_is_executed(tab: Tab) -> None:
-    """Only the plan that is shown can be executed; a changed form needs a new one."""
+    """Only the plan that is shown can be executed; a changed form needs a new one.
+
+    Its offsets are those of the service, also where a number of JavaScript would round them.
+    """
+    now, new = 2**60 + 1, 2**60 - 9
     left = answers.planned(1, 7, None, note="nothing was committed then; left as it is")
-    tab.api.says("plan", answers.plan(answers.planned(0, 500, 490, metadata="m"), left))
-    done = answers.planned(0, 500, 490, note="")
+    tab.api.says("plan", answers.plan(answers.planned(0, now, new, metadata="m"), left))
+    done = answers.planned(0, now, new, note="")
     tab.api.says("reset", answers.plan(done, executed=True))
     page = shown(tab, "groups/orders-etl")
     page.get_by_role("button", name="Reset offsets").click()
@@ -254,6 +258,7 @@ def test_a_reset_is_planned_before_it_is_executed(tab: Tab) -> None:
     dialogue.get_by_label("Topics").fill("orders:0,1 clicks")
     dialogue.get_by_role("button", name="Show the plan").click()
     expect(dialogue.get_by_text("10 records would be read again")).to_be_visible()
+    expect(dialogue.get_by_text(f"{now:,}")).to_be_visible()
     assert tab.api.posted("plan") == [
         {
             "group": "orders-etl",
@@ -268,9 +273,35 @@ def test_a_reset_is_planned_before_it_is_executed(tab: Tab) -> None:
     dialogue.get_by_role("button", name="Show the plan").click()
     dialogue.get_by_role("button", name="Set 1 offset", exact=True).click()
     expect(dialogue.get_by_text("Done: 1 offset set.")).to_be_visible()
-    row = {"topic": "orders", "partition": 0, "current": 500, "new": 490, "metadata": "m"}
+    row = {"topic": "orders", "partition": 0, "current": now, "new": new, "metadata": "m"}
     assert tab.api.posted("reset") == [{"group": "orders-etl", "live": False, "partitions": [row]}]
     dialogue.get_by_role("button", name="Close").click()
+    expect(dialogue).to_have_count(0)
+
+
+def test_a_late_plan_is_not_for_a_form_that_was_changed(tab: Tab) -> None:
+    """A slow Kafka answers after the operator has chosen another mode: that plan is dropped."""
+    late: list[Route] = []
+
+    def hold(route: Route) -> None:
+        late.append(route)
+
+    page = shown(tab, "groups/orders-etl")
+    page.get_by_role("button", name="Reset offsets").click()
+    dialogue = page.get_by_role("dialog")
+    plan = dialogue.get_by_role("button", name="Show the plan")
+    page.route("**/v1/plan", hold)
+    with page.expect_request("**/v1/plan"):
+        plan.click()
+    dialogue.get_by_label("To", exact=True).select_option("to-latest")
+    page.unroute("**/v1/plan", hold)
+    late[0].fulfill(json=answers.plan(answers.planned(0, 500, 0)))
+    expect(plan).to_be_enabled()
+    expect(dialogue.get_by_role("button", name="Execute")).to_be_disabled()
+    tab.api.says("plan", answers.plan(answers.planned(0, 500, 900)))
+    plan.click()
+    expect(dialogue.get_by_text("400 records would be skipped")).to_be_visible()
+    dialogue.get_by_role("button", name="Cancel").click()
     expect(dialogue).to_have_count(0)
 
 
@@ -384,15 +415,22 @@ def test_trouble_with_kafka_stands_above_every_view(tab: Tab) -> None:
 
 
 def test_queries_and_streams(tab: Tab) -> None:
-    """Last batches with their rates; tables with how far they are recovered."""
+    """Last batches with their rates; tables with how far they are recovered.
+
+    A replica of a view has rows of its own.
+    """
+    streams = answers.streams()
+    replica = {**streams["views"][0], "url": "http://127.0.0.1:8744"}
+    tab.api.says("streams", {**streams, "views": [*streams["views"], replica]})
     page = shown(tab, "queries")
     assert cells(page, 2) == ["failed", "running"]
     assert cells(page, 4) == ["8", "1,204"]
     assert cells(page, 9) == [UNKNOWN, "1,251/s"]
     page = shown(tab, "streams")
     expect(page.get_by_text("revenue: table revenue-table, 26 messages")).to_be_visible()
-    assert cells(page, 5) == ["unreachable", "recovering", "running", "OK", "OK"]
-    assert cells(page, 8) == [UNKNOWN, "70 %", "100 %", UNKNOWN, UNKNOWN]
+    states = ["unreachable", *2 * ["recovering"], *2 * ["running"], "OK", "OK"]
+    assert cells(page, 5) == states
+    assert cells(page, 8) == [UNKNOWN, *2 * ["70 %"], *2 * ["100 %"], UNKNOWN, UNKNOWN]
 
 
 WCAG: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")

@@ -31,15 +31,26 @@ export async function get(path, query = {}, signal = undefined) {
     ([name, value]) => (value === null ? [] : [value].flat().map((each) => [name, each])),
   );
   const search = new URLSearchParams(given).toString();
-  const answer = await request(search ? `${path}?${search}` : path, { signal });
-  return answer.json();
+  return exactly(await request(search ? `${path}?${search}` : path, { signal }));
 }
 
 /** Return what the service answers to a POST. */
 export async function post(path, body) {
   const headers = { "Content-Type": "application/json", "Offsetmgr-Client": CLIENT };
-  const answer = await request(path, { method: "POST", headers, body: JSON.stringify(body) });
-  return answer.json();
+  const text = JSON.stringify(body, (_, value) => (
+    typeof value === "bigint" ? JSON.rawJSON(value) : value
+  ));
+  return exactly(await request(path, { method: "POST", headers, body: text }));
+}
+
+/** Return the JSON of an answer; an offset that a number cannot hold is a BigInt. */
+async function exactly(answer) {
+  const text = await answer.text();
+  const exact = (_, value, { source = "" } = {}) => (
+    Number.isInteger(value) && !Number.isSafeInteger(value) && /^\d+$/.test(source)
+      ? BigInt(source) : value
+  );
+  return /\d{16}/.test(text) ? JSON.parse(text, exact) : JSON.parse(text);
 }
 
 /**

@@ -28,7 +28,8 @@ const COLUMNS = [
 ];
 
 function change(row) {
-  return row.new === null || row.current === null ? null : row.new - row.current;
+  const isKnown = row.new !== null && row.current !== null;
+  return isKnown ? Number(BigInt(row.new) - BigInt(row.current)) : null;
 }
 
 function signed(value) {
@@ -40,6 +41,7 @@ export class ResetDialogue {
   #group;
   #onDone;
   #plan = null;
+  #form = 0; // rises with each change of the form: a plan is for one state of it
 
   constructor(group, preset, onDone) {
     this.#group = group;
@@ -115,6 +117,7 @@ export class ResetDialogue {
     this.value.required = hint !== undefined;
     this.value.placeholder = hint ?? "";
     this.#plan = null;
+    this.#form += 1;
     this.doButton.disabled = true;
     this.table.root.hidden = true;
     setText(this.doButton, "Execute");
@@ -126,15 +129,19 @@ export class ResetDialogue {
     const { value: mode } = this.mode;
     const topics = this.topics.value.split(/\s+/).filter(Boolean);
     this.#changed();
+    const form = this.#form;
     await this.#working("Making the plan …", async () => {
-      this.#plan = await post("v1/plan", {
+      const plan = await post("v1/plan", {
         group: this.#group,
         mode,
         value: MODES[mode].length > 1 ? this.value.value.trim() : null,
         topics: topics.length ? topics : null,
         live: this.live.checked,
       });
-      this.#showPlan();
+      if (form === this.#form) {
+        this.#plan = plan;
+        this.#showPlan();
+      }
     });
   }
 
@@ -172,6 +179,7 @@ export class ResetDialogue {
       const why = `${plural(failed.length, "partition")} could not be set; the notes say why.`;
       setText(this.message, failed.length ? why : "");
       this.table.set(done.partitions);
+      this.table.root.hidden = false;
       this.planButton.hidden = this.doButton.hidden = true;
       setText(this.closeButton, "Close");
       this.closeButton.focus();

@@ -7,7 +7,10 @@ import { openListing } from "./listing.js";
 const LOOK = { running: "good", recovering: "warn", preparing: "warn", connecting: "warn" };
 
 const COLUMNS = [
-  { title: "Processor or view", width: 26, narrow: 10, text: (row) => row.name },
+  {
+    title: "Processor or view", width: 26, narrow: 10, text: (row) => row.name,
+    hint: (row) => row.id || row.name,
+  },
   { title: "Kind", width: 11, text: (row) => row.kind },
   { title: "Topic", width: 20, text: (row) => row.topic },
   numberColumn("Partition", 10, (row) => row.partition, count, { narrow: 9, first: "asc" }),
@@ -26,7 +29,8 @@ function percent(share) {
 function rowsOf({ views, processors }) {
   const rows = [];
   for (const view of views) {
-    const common = { kind: "view", name: view.topic ?? view.url, topic: view.topic ?? "" };
+    const name = view.topic ?? view.url;
+    const common = { kind: "view", id: view.url, name, topic: view.topic ?? "" };
     if (view.error !== null) {
       rows.push({
         ...common, partition: null, state: "unreachable", look: "bad", lag: null, rate: null,
@@ -44,7 +48,7 @@ function rowsOf({ views, processors }) {
   for (const group of processors) {
     for (const each of group.partitions) {
       rows.push({
-        kind: "processor", name: group.name, topic: each.topic, partition: each.partition,
+        kind: "processor", id: "", name: group.name, topic: each.topic, partition: each.partition,
         state: each.error?.code ?? each.status ?? group.state ?? "",
         look: each.error ? "bad" : tone(each.status),
         lag: each.lag, rate: each.rate_out, recovery: null, error: each.error?.message ?? "",
@@ -67,8 +71,8 @@ export function open(root) {
     table: {
       label: "partitions of streams",
       columns: COLUMNS,
-      id: (row) => `${row.kind} ${row.name} ${row.topic} ${row.partition}`,
-      search: (row) => `${row.kind} ${row.name} ${row.topic} ${row.partition} ${row.state}`,
+      id: (row) => `${row.kind} ${row.id} ${row.name} ${row.topic} ${row.partition}`,
+      search: (row) => `${row.kind} ${row.id} ${row.name} ${row.topic} ${row.partition} ${row.state}`,
       sorted: [4, "desc"],
       empty: "No processor commits through this service, and its setting `streams` names no view.",
     },
