@@ -233,7 +233,7 @@ def test_config_check_refuses_values_that_librdkafka_refuses(setting: str) -> No
 
 
 def test_closed_standard_streams_end_no_command() -> None:
-    """What a command prints is lost then, and goes to no connection of the same number."""
+    """The output is lost then, and goes to no connection of the same number."""
     command = f"{sys.executable} -m offsetmgr config check --bootstrap-servers broker:9092"
     for closed in ("<&- >&-", "<&- >&- 2>&-"):
         done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=ROOT, check=False)

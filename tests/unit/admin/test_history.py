@@ -65,7 +65,7 @@ def test_the_log_tells_the_cause_of_a_deletion(
 
 
 def test_a_report_undoes_no_deletion_of_a_topic() -> None:
-    """What a partition did before its topic was deleted is of a former log, too."""
+    """Steps before the end of a partition's topic are of a former log, too."""
     log = [commit(0, 9, P1), commit(0, 90), commit(1, 50), commit(2, None), commit(3, 40)]
     log += [commit(4, None), commit(5, 7, P1)]
     walked = list(steps(log))
