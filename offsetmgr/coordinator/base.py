@@ -159,14 +159,17 @@ def commit_in_batches(
 
 def _batches(
     group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-) -> list[dict[TopicPartition, OffsetAndMetadata]]:
+) -> list[Mapping[TopicPartition, OffsetAndMetadata]]:
+    fixed = _RECORD_BYTES + len(group.encode())
+    sizes = [fixed + len(p.topic) + len(v.metadata.encode()) for p, v in offsets.items()]
+    if 0 < sum(sizes) <= _BATCH_BYTES:
+        return [offsets]
     batches: list[dict[TopicPartition, OffsetAndMetadata]] = []
-    fixed, left = _RECORD_BYTES + len(group.encode()), 0
-    for partition, value in offsets.items():
-        size = fixed + len(partition.topic) + len(value.metadata.encode())
+    left = 0
+    for (partition, value), size in zip(offsets.items(), sizes, strict=True):
         if size > left:
             batches.append({})
             left = _BATCH_BYTES
         batches[-1][partition] = value
         left -= size
-    return batches
+    return list(batches)

@@ -203,10 +203,7 @@ class GroupCommitter(PooledActor):
             return
         with group.lock:  # once for all managers
             if group.has_queued:
-                managers, since = group.collect(now)
-                for manager in managers:
-                    manager.collect()
-                plan.collect(managers, since, now)
+                plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
         for manager, own_effects in effects:
             self._apply(manager, own_effects)
@@ -321,7 +318,10 @@ class GroupCommitter(PooledActor):
         for effect in effects:
             # The most frequent first; patterns would take as long as all the rest.
             if effect is PUBLISH_COMMITTED and (committed := manager.acknowledged) is not None:
-                manager.committed_offsets.put(committed)
+                with self._group.lock:
+                    manager.published, mailbox = committed, manager.committed_offsets
+                if mailbox is not None:
+                    mailbox.put(committed)
                 self._call(self._observer.committed, manager.key, committed)
                 if manager.flushes:
                     result = new_tuple(StopResult, (committed, None, None))
@@ -367,7 +367,8 @@ class GroupCommitter(PooledActor):
         result = manager.result = manager.result_after(waited_s)
         text = f"{manager.key} was stopped before its initial offset arrived"
         manager.initial.set_exception(ManagerStoppedError(text))
-        manager.committed_offsets.close()
+        if manager.committed_offsets is not None:
+            manager.committed_offsets.close()
         manager.errors.close()
         # Reported while the name is its own: later this could be of the next manager's time.
         self._call(self._observer.stopped, manager.key, result)

@@ -80,7 +80,7 @@ class ManagerHandle(OffsetManagerHandle):
         self._manager.submit(_checked(check_offset(offset), metadata, leader_epoch), rewind=True)
 
     def committed_offsets(self) -> Mailbox[OffsetAndMetadata]:
-        return self._manager.committed_offsets
+        return self._manager.listen()
 
     def errors(self) -> Mailbox[OffsetManagerError]:
         return self._manager.errors

@@ -98,9 +98,9 @@ class OffsetManager(PooledActor):
         "absent_number", "acknowledged", "acknowledged_at", "closed", "commit_at",
         "commit_failures", "committed", "committed_offsets", "doubted_since", "dropped",
         "error_number", "errors", "external", "floor", "flushes", "force", "former",
-        "former_commits", "group", "in_doubt", "initial", "key", "last_error", "log_end",
-        "look_at", "looked_number", "missing", "named_topic_id", "number", "outside_log", "owner",
-        "phase", "queued", "read_at", "read_failures", "recommit", "recommit_at", "regressions",
+        "former_commits", "group", "in_doubt", "initial", "key", "last_error", "log_end", "look_at",
+        "looked_number", "missing", "named_topic_id", "number", "outside_log", "owner", "phase",
+        "published", "queued", "read_at", "read_failures", "recommit", "recommit_at", "regressions",
         "result", "rewind_number", "settled", "stops", "stray", "suspect", "topic_id",
         "topic_partition", "value", "verify_at",
     )  # fmt: skip
@@ -146,7 +146,10 @@ class OffsetManager(PooledActor):
 
         # Callers.
         self.initial: Future[OffsetAndMetadata | None] = Future()
-        self.committed_offsets: Mailbox[OffsetAndMetadata] = Mailbox(self.key, 1)
+        self.published: OffsetAndMetadata | None = None
+        """The last committed offset of its own; guarded by the group's lock."""
+        self.committed_offsets: Mailbox[OffsetAndMetadata] | None = None
+        """Made for its first reader, as most managers have none; guarded by the group's lock."""
         self.errors: Mailbox[OffsetManagerError] = Mailbox(self.key, error_limit)
         self.stops: tuple[Waiter[OffsetManager], ...] = ()
         self.flushes: tuple[tuple[int, Waiter[OffsetManager]], ...] = ()
@@ -280,6 +283,17 @@ class OffsetManager(PooledActor):
             self.closed, self.floor = True, _CLOSED
             self.stops = (*self.stops, waiter)
 
+    def listen(self) -> Mailbox[OffsetAndMetadata]:
+        """Return the mailbox of committed offsets."""
+        with self.group.lock:
+            if self.committed_offsets is None:
+                self.committed_offsets = Mailbox(self.key, 1)
+                if self.published is not None:
+                    self.committed_offsets.put(self.published)
+                if self.result is not None:
+                    self.committed_offsets.close()
+            return self.committed_offsets
+
     @property
     def dirty(self) -> bool:
         """True if the newest version is not known to be committed."""
@@ -353,12 +367,6 @@ class OffsetManager(PooledActor):
     def awaited(self) -> bool:
         """True if a caller waits for the newest version."""
         return self.closed or bool(self.flushes)
-
-    def collect(self) -> None:
-        """Leave the queue, with the lock held; it counts as queued as long as it is dirty."""
-        self.queued = self.number > self.settled
-        if not self.queued:
-            self.rewind_number = 0  # a rewind to what is committed permits nothing later
 
     def establish(self, committed: OffsetAndMetadata | None) -> None:
         """Enter the initial offset, and drop a submit that is lower and not a rewind."""

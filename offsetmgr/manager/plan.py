@@ -109,9 +109,16 @@ class CommitPlan:
     # Managers.
 
     def collect(self, managers: Iterable[OffsetManager], since: float, now: float) -> None:
-        """Take in new and restarted managers, and those that were submitted to at ``since``."""
+        """Take in new and restarted managers, and those that were submitted to at ``since``.
+
+        They leave the group's queue, whose lock must be held.
+        """
         due_at, fetching = since + self._timing.commit_interval_s, Phase.FETCHING
         for manager in managers:
+            # It counts as queued as long as it is dirty.
+            dirty = manager.queued = manager.number > manager.settled
+            if not dirty:
+                manager.rewind_number = 0  # a rewind to what is committed permits nothing later
             if manager.phase is _STOPPED:
                 continue
             if manager.phase is fetching:
@@ -124,7 +131,7 @@ class CommitPlan:
             if manager.suspect:
                 manager.suspect, manager.read_at = False, min(manager.read_at, now)
                 self.index(manager)
-            if manager.number > manager.settled:
+            if dirty:
                 manager.recommit = False
                 if due_at < manager.commit_at:
                     manager.commit_at = due_at
@@ -284,14 +291,16 @@ class CommitPlan:
 
     def _verify(self, now: float) -> ReadRequest | None:
         """Read whether all that was committed stands, where it is time."""
-        if all(manager.phase is Phase.STOPPED for manager in self.managers.values()):
+        every_s = self._timing.verify_interval_s
+        begins = self._verify_at == inf
+        if not every_s or (not begins and now < self._verification_at()):
+            return None
+        if all(manager.phase is _STOPPED for manager in self.managers.values()):
             self._verify_at = inf
             return None
-        every_s = self._timing.verify_interval_s
-        if self._verify_at == inf and every_s:
+        if begins:
             # Groups that begin together do not verify together.
             self._verify_at = now + every_s * (0.5 + self._timing.rng.random() / 2)
-        if now < self._verification_at():
             return None
         self._verify_at = now + every_s
         known = tuple(
