@@ -22,6 +22,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.committer import CommitCounts, Committer, Hints, Subscription
+from offsetmgr.spark.files import check_session
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import foreign, read_logs, recreated
 from offsetmgr.spark.progress import Run
@@ -94,6 +95,7 @@ def commit_offsets(
     wanted = _checked_groups(group, groups)
     if not hasattr(spark, "streams"):
         raise InvalidValueError("spark", spark, "is not a SparkSession", "give the session")
+    check_session(spark)
     check_client(client)
     if on_error is not None:
         check_callable(on_error, "on_error")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 from offsetmgr.config import masked_url
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,14 +109,14 @@ class UrlFiles:
         self._root = str(root).rstrip("/")
 
     def read(self, name: str) -> str | None:
-        with self._failing(name):
+        with _failing(self.location, name):
             try:
                 return bytes(self._system.cat_file(f"{self._root}/{name}")).decode()
             except _NO_FILE:
                 return None
 
     def names(self, folder: str) -> list[str]:
-        with self._failing(folder):
+        with _failing(self.location, folder):
             self._system.invalidate_cache()
             try:
                 paths = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)
@@ -124,25 +125,19 @@ class UrlFiles:
             return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
     def write(self, name: str, text: str) -> None:
-        with self._failing(name):
+        with _failing(self.location, name):
             self._system.pipe_file(f"{self._root}/{name}", text.encode())
 
     def remove(self, name: str) -> None:
-        with self._failing(name), suppress(FileNotFoundError):
+        with _failing(self.location, name), suppress(FileNotFoundError):
             self._system.rm_file(f"{self._root}/{name}")
-
-    @contextmanager
-    def _failing(self, name: str) -> Iterator[None]:
-        """Raise OSError for whatever the file system's library raises."""
-        try:
-            yield
-        except Exception as error:
-            text = f"{self.location}/{name} failed: {type(error).__name__}: {error}"
-            raise OSError(text) from error
 
 
 class SessionFiles:
-    """Files as the session reaches them: on HDFS, in an object store, on a disk."""
+    """Files as the session reaches them: on HDFS, in an object store, on a disk.
+
+    Any method but the constructor raises OSError.
+    """
 
     def __init__(self, spark: SparkSession, jvm: Any, location: str) -> None:
         self.location = location
@@ -150,50 +145,47 @@ class SessionFiles:
         self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
-        path, system = self._open(name)
-        if not system.exists(path):
-            return None
-        stream = system.open(path)
-        try:
-            text = self._jvm.java.util.Scanner(stream, "UTF-8").useDelimiter("\\A")
-            return str(text.next()) if text.hasNext() else ""
-        finally:
-            stream.close()
+        with self._opened(name) as (path, system):
+            if not system.exists(path):
+                return None
+            with closing(system.open(path)) as stream:
+                text = self._jvm.java.util.Scanner(stream, "UTF-8").useDelimiter("\\A")
+                return str(text.next()) if text.hasNext() else ""
 
     def names(self, folder: str) -> list[str]:
-        path, system = self._open(folder)
-        if not system.exists(path):
-            return []
-        return [str(status.getPath().getName()) for status in system.listStatus(path)]
+        with self._opened(folder) as (path, system):
+            if not system.exists(path):
+                return []
+            return [str(status.getPath().getName()) for status in system.listStatus(path)]
 
     def write(self, name: str, text: str) -> None:
-        path, system = self._open(name)
-        new = self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.new")
-        stream = system.create(new, True)  # noqa: FBT003 -- Hadoop's
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        self.remove(name)  # HDFS and object stores do not rename to a name that exists
-        if not system.rename(new, path):
-            raise OSError(f"{new} cannot be renamed to {path}")
+        with self._opened(name) as (path, system):
+            new = self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.new")
+            with closing(system.create(new, True)) as stream:  # noqa: FBT003 -- Hadoop's
+                stream.write(bytearray(text.encode()))
+            self.remove(name)  # HDFS and object stores do not rename to a name that exists
+            if not system.rename(new, path):
+                raise OSError(f"{new} cannot be renamed")
 
     def remove(self, name: str) -> None:
-        path, system = self._open(name)
-        system.delete(path, False)  # noqa: FBT003 -- the same
+        with self._opened(name) as (path, system):
+            system.delete(path, False)  # noqa: FBT003 -- the same
 
-    def _open(self, name: str) -> tuple[Any, Any]:
-        path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
-        return path, path.getFileSystem(self._settings)
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[tuple[Any, Any]]:
+        with _failing(self.location, name):
+            path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+            yield path, path.getFileSystem(self._settings)
 
 
 def open_files(location: object, spark: SparkSession | None) -> Files:
     """Return the files of a checkpoint, read by the session if there is one.
 
     Sessions of Spark Connect read no files.  Raises InvalidValueError for a location that is not
-    text, and as ``UrlFiles``.
+    text, for a session that was stopped, and as ``UrlFiles``.
     """
     path = check_location(location)
+    check_session(spark)
     jvm = getattr(spark, "_jvm", None)
     if spark is None or jvm is None:
         return LocalFiles(path) if _scheme(path) in {"", "file"} else UrlFiles(path)
@@ -206,6 +198,37 @@ def check_location(location: object) -> str:
         hint = "give the query's checkpointLocation as text"
         raise InvalidValueError("checkpoint", location, "is not a path", hint)
     return location
+
+
+def is_stopped(spark: Any) -> bool:
+    """Return True for a session that was stopped."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return bool(getattr(spark, "is_stopped", False))  # of Spark Connect
+    return context._jsc is None  # noqa: SLF001 -- PySpark does not say it otherwise
+
+
+def check_session(spark: object) -> None:
+    """Raise InvalidValueError for a session that was stopped."""
+    if is_stopped(spark):
+        raise InvalidValueError("spark", spark, "is stopped", "give a session that runs")
+
+
+def java_text(error: Exception) -> str:
+    """Return the sentence in an error of py4j or PySpark, without its page of Java."""
+    first, _, more = str(error).partition("\n")
+    text = more.removeprefix(": ") if first.startswith("An error occurred") else first
+    return visible(text.partition("\n")[0])
+
+
+@contextmanager
+def _failing(location: str, name: str) -> Iterator[None]:
+    """Raise OSError for whatever a file system raises that is not ours."""
+    try:
+        yield
+    except Exception as error:
+        text = f"{location}/{name} failed: {type(error).__name__}: {java_text(error)}"
+        raise OSError(text) from error
 
 
 def _scheme(location: str) -> str:

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, Snapshot, read_snapshot
 
 if TYPE_CHECKING:
@@ -152,10 +153,7 @@ class CommitListener(StreamingQueryListener):
 
     def is_over(self) -> bool:
         """Return True once the session was stopped: Spark posts no event of its queries then."""
-        context = getattr(self._spark, "_sc", None)
-        if context is None:
-            return bool(getattr(self._spark, "is_stopped", False))  # of Spark Connect
-        return context._jsc is None  # noqa: SLF001 -- PySpark does not say it otherwise
+        return is_stopped(self._spark)
 
     def look_around(self) -> None:
         """Warn of queries of other sessions that would be committed, were they of this one."""

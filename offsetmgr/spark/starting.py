@@ -30,8 +30,8 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
+from offsetmgr.spark.files import java_text
 from offsetmgr.spark.logs import recreated
-from offsetmgr.text import visible
 from offsetmgr.types import (
     TopicPartition,
     check_count,
@@ -504,9 +504,7 @@ def _matching_in_java(jvm: Any, pattern: str, topics: list[str], *, is_whole: bo
         matchers = ((name, expression.matcher(name)) for name in topics)
         return [name for name, each in matchers if (each.matches() if is_whole else each.find())]
     except Exception as error:  # noqa: BLE001 -- of py4j, or PySpark's for some of Java's
-        first, _, more = str(error).partition("\n")
-        text = more if first.startswith("An error occurred") else first
-        raise TypeError(visible(text.partition("\n")[0])) from None
+        raise TypeError(java_text(error)) from None
 
 
 def _active_session() -> SparkSession | None:

@@ -18,6 +18,7 @@ from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.files import check_session, is_stopped
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
@@ -110,6 +111,7 @@ class Processor:
         if not hasattr(spark, "_jvm"):
             fix = "give a session of the driver's own Spark"
             raise InvalidValueError("spark", spark, "is a session of Spark Connect", fix)
+        check_session(spark)
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
         self._options = spark_options(self._kafka, self.settings.kafka_options)
         self._checkpoint = checkpoint
@@ -204,10 +206,10 @@ class Processor:
         if query is not None:
             query.stop()
         if commits is not None:
-            self._commits = None
             if query is not None:
                 commits.flush(query, timeout)
             commits.detach(timeout)
+            self._commits = None  # not before: a stop that Ctrl-C has ended is done again
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Wait until the table is recovered and new messages are processed as they come.
@@ -262,7 +264,7 @@ class Processor:
     @property
     def state(self) -> State:
         """The processor's state now."""
-        return state_of(self._query, self._files(), STALLED_S, recovering=self._reads_tables)
+        return state_of(self._query, self._files, STALLED_S, recovering=self._reads_tables)
 
     def stats(self) -> ProcessorStats:
         """Return rates, lag and sizes after the last batch.
@@ -298,6 +300,8 @@ class Processor:
 
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""
+        if is_stopped(self._spark):
+            return ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
         found = _OURS.findall(str(error))
         if found:
             return ProcessorError(found[-1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from offsetmgr.spark.progress import read_offsets, report_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql.streaming import StreamingQuery
 
@@ -41,7 +41,11 @@ class ProcessorStats(NamedTuple):
 
 
 def state_of(
-    query: StreamingQuery | None, files: Checkpoint, stalled_s: float, *, recovering: bool
+    query: StreamingQuery | None,
+    opened: Callable[[], Checkpoint],
+    stalled_s: float,
+    *,
+    recovering: bool,
 ) -> State:
     """Return the state; ``recovering`` says that the first batch has tables to read.
 
@@ -51,6 +55,7 @@ def state_of(
         return "stopped"
     if not query.isActive:
         return "stopped" if query.exception() is None else "failed"
+    files = opened()
     begun = files.last_begun()
     # Until Spark has noted where its sources begin, new messages may be before that.
     if query.status["message"].startswith("Initializing") or not (begun or _has_starts(files)):

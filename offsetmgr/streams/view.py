@@ -142,7 +142,8 @@ class View(TableRows):
             try:
                 reader.stop(timeout)
             except BaseException as error:
-                if not isinstance(error, Exception):  # such as Ctrl-C: it is to be stopped again
+                # After Ctrl-C, or in vain: it is to be stopped again.
+                if not isinstance(error, Exception) or isinstance(error, OffsetTimeoutError):
                     self._reader = reader
                 raise
 

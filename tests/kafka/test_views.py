@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
 from offsetmgr.streams.hashing import partition_of
@@ -138,6 +138,27 @@ class TestRows:
         create_topic(kafka, unique_name, 1)
         with view:
             view.wait_until_running(WAIT_S)
+
+    def test_a_view_that_was_too_slow_to_stop_is_stopped_again(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Its store is closed then, and free for another view."""
+        topic, begun, go_on = new_topic(1), threading.Event(), threading.Event()
+        emit(kafka, topic, {"a": 1})
+
+        def wait(*_arguments: object) -> None:
+            begun.set()
+            assert go_on.wait(WAIT_S)
+
+        servers = kafka.bootstrap_servers
+        view = View(servers, topic, codecs.Int64(), tmp_path, update=wait).start()
+        assert begun.wait(WAIT_S)
+        with pytest.raises(OffsetTimeoutError, match="still writes its store"):
+            view.stop(0.1)
+        go_on.set()
+        view.stop()
+        with view_of(kafka, topic, tmp_path) as again:
+            again.wait_until_running(WAIT_S)
 
     @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close", "update"])
     def test_an_error_of_the_storage_is_raised(

@@ -62,7 +62,10 @@ def test_a_pattern_and_a_time_start_a_query(
 def test_a_job_with_a_checkpoint_starts_while_the_service_is_down(
     spark: SparkSession, topic: Topic, group: str, checkpoint: str, tmp_path: Path
 ) -> None:
-    """It reads on from there, and its group follows when the service is back."""
+    """It reads on from there, and its group follows when the service is back.
+
+    A file system that Spark does not have, or a path that Java refuses, is told in one line.
+    """
     address = f"unix://{tmp_path}/service.sock"
     serving = ("--listen", address, "--bootstrap-servers", topic.kafka.bootstrap_servers)
     sink = Collected()
@@ -80,6 +83,10 @@ def test_a_job_with_a_checkpoint_starts_while_the_service_is_down(
             read_on(None)
             query = read_on(spark)
             assert sorted(sink.numbers) == list(range(90))
+            for location in ("nosuch://bucket/path", "a:b"):
+                with pytest.raises(OSError, match=f"{location}/offsets failed: .*$") as caught:
+                    starting_offsets(client, group, [topic.name], checkpoint=location, spark=spark)
+                assert "\n" not in str(caught.value)
             with serve_process(*serving):
                 assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
                 assert offsets_of(client.committed(group)) == ends(query)

@@ -205,6 +205,8 @@ def test_a_query_of_a_stopped_session_runs_again_in_the_next(
     session.report(10, query="before", name="copy")
     eventually(lambda: at(client), 10)
     session.is_stopped = True
+    with pytest.raises(InvalidValueError, match="is stopped"):
+        attach(session, client)
     again = Session()
     attach(again, client)
     again.report(15, query="after", name="copy")
