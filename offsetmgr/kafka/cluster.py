@@ -81,6 +81,9 @@ _SOME_SHARE: Final = 0.8
 """Share of the time-out after which librdkafka ends a question to many brokers: until then it gives
 no answer at all, so that one broker that hangs would hide those of the others."""
 _LEAST_S: Final = 0.1
+_TRY_SHARE: Final = 0.4
+"""Share of the time-out for the broker that describes topics: the controller, which may hang.  A new
+client learns of another one, and does not wait for a connection to the first."""
 
 _LONGEST_S: Final = 3_600.0 - LIBRDKAFKA_S
 """librdkafka takes an hour as the longest time-out of a request."""
@@ -359,14 +362,17 @@ class ClusterReader:
     def _topics(
         self, topics: Iterable[str], read: Callable[[str, Any], _T]
     ) -> dict[str, _T | OffsetManagerError]:
+        clients: list[AdminClient] = []
+
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
-            return self.admin.describe_topics(
+            clients.append(open_admin(self._settings, self._reports) if clients else self.admin)
+            return clients[-1].describe_topics(
                 TopicCollection(asked),
                 include_authorized_operations=True,
-                request_timeout=self._limit_s,
+                request_timeout=max(self.timeout_s * _TRY_SHARE, _LEAST_S),
             )
 
-        return self._ask(topics, send, "description of topic", read, check_topic)
+        return self._ask(topics, send, "description of topic", read, check_topic, {TIMED_OUT})
 
     def result(
         self,
@@ -466,8 +472,11 @@ class ClusterReader:
         what: str,
         read: Callable[[_K, Any], _T],
         check: Callable[[_K], object],
+        again: Collection[int] = (),
     ) -> dict[_K, _T | OffsetManagerError]:
         """Ask about names; again where leader or coordinator is moving, while there is time.
+
+        After an error of the codes ``again`` it asks at once.
 
         A name that no request can hold, such as of a topic in the assignment of a strange member,
         is an error of its own: Kafka, or librdkafka, would refuse the others with it.
@@ -487,11 +496,13 @@ class ClusterReader:
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
-            names = [name for name in names if code_of(found[name]) in _MOVING]
-            if deadline.left_s <= MOVED_WAIT_S:
+            codes = {name: code_of(found[name]) for name in names}
+            names = [name for name, code in codes.items() if code in _MOVING or code in again]
+            pause_s = MOVED_WAIT_S if _MOVING.intersection(codes.values()) else 0.0
+            if deadline.left_s <= pause_s:
                 break
             if names:
-                time.sleep(MOVED_WAIT_S)
+                time.sleep(pause_s)
         return found
 
     def _error(

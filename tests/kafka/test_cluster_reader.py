@@ -197,10 +197,12 @@ def test_a_frozen_broker_hides_only_its_own(
                 listed = pool.submit(reader.groups)
                 again = pool.submit(reader.describe, [names[0], other])
                 logs = pool.submit(reader.log_ranges, partitions)
+                numbers = pool.submit(reader.partitions_of, [topic])
         finally:
             frozen.resume()
     assert other in {each.name for each in listed.result().groups}
     assert again.result()[other] == described[other]
+    assert numbers.result() == {topic: list(range(6))}
     assert healthy
     assert {where: logs.result()[where] for where in healthy} == dict.fromkeys(healthy, (0, 0))
     give_back_to_preferred(kafka3)
