@@ -82,8 +82,8 @@ _SOME_SHARE: Final = 0.8
 no answer at all, so that one broker that hangs would hide those of the others."""
 _LEAST_S: Final = 0.1
 _TRY_SHARE: Final = 0.4
-"""Share of the time-out for the broker that describes topics: the controller, which may hang.  A new
-client learns of another one, and does not wait for a connection to the first."""
+"""Share of the time-out for the broker that describes topics: the controller, which may hang.  Then
+a new client learns of another one, and does not wait for a connection to the first."""
 
 _LONGEST_S: Final = 3_600.0 - LIBRDKAFKA_S
 """librdkafka takes an hour as the longest time-out of a request."""
