@@ -141,7 +141,8 @@ class FollowedCheckpoint:
         return is_news
 
     def failed(self, now_s: float) -> None:
-        """Take in a look that failed."""
+        """Take in a look that failed; files that come back may be those of a backup."""
+        self._list_s = now_s
         self._looked_s, self.due_s = now_s, now_s + self._backoff.failed()
 
     def ends(self, now_s: float) -> bool:

@@ -196,6 +196,20 @@ def test_failures_back_off(watched: Watched) -> None:
         pauses.append(watched.state.due_s - watched.now_s)
     assert pauses[0] <= INTERVAL_S
     assert max(pauses) <= 60
-    watched.written.batch(0, orders(1))
-    assert watched.look() == 0
+    watched.written.batch(9, orders(9))
+    assert watched.look() == 9
     assert watched.state.due_s - watched.now_s <= INTERVAL_S
+
+
+def test_a_checkpoint_that_is_restored_from_a_backup_begins_a_run(watched: Watched) -> None:
+    """It has its former id and lower batches; a list after the failures finds them at once."""
+    watched.written.batch(0, orders(1))
+    watched.written.batch(9, orders(9))
+    watched.look()
+    assert watched.look() is None  # the list that begins the long pauses
+    run = watched.state.run
+    watched.state.failed(watched.state.due_s)
+    for folder in ("offsets", "commits"):
+        watched.checkpoint.remove(f"{folder}/9")
+    assert watched.look() == 0
+    assert watched.state.run == run + 1
