@@ -49,6 +49,8 @@ class Exit(IntEnum):
     USAGE = 2
     INCOMPLETE = 3
     INTERRUPTED = 130
+    UNREAD = 141
+    """The reader of the output has gone."""
 
 
 _STATUSES = (
@@ -278,6 +280,9 @@ def failing_in_one_line(*, detailed: bool = False) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:  # such as head has read enough; nothing is written at the end either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.UNREAD)
     except (OffsetManagerError, OSError) as error:
         say(f"offsetmgr: {error}", error=True)
         sys.exit(_status(error) if detailed else Exit.TROUBLE)
@@ -323,7 +328,9 @@ def add_command(
         for each, group in groups.items():
             values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         with failing_in_one_line(detailed=detailed):
-            sys.exit(function(**values))
+            status = function(**values)
+            sys.stdout.flush()
+            sys.exit(status)
 
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     app.command(

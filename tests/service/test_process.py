@@ -240,6 +240,18 @@ def test_closed_standard_streams_end_no_command() -> None:
         assert done.returncode == 0
 
 
+def test_a_reader_that_leaves_is_no_trouble() -> None:
+    """A command ends without a word, as others do whose output goes to ``head``."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "offsetmgr", "config", "check", "--bootstrap-servers", "h:1"]
+    done = subprocess.run(
+        command, cwd=ROOT, check=False, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_the_version_is_printed() -> None:
     """It is one line."""
     assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")
