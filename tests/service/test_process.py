@@ -240,7 +240,7 @@ def test_closed_standard_streams_end_no_command() -> None:
         assert done.returncode == 0
 
 
-def test_a_reader_that_leaves_is_no_trouble() -> None:
+def test_a_command_ends_silently_when_its_reader_leaves() -> None:
     """A command ends without a word, as others do whose output goes to ``head``."""
     read, write = os.pipe()
     os.close(read)
