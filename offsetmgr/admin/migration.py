@@ -59,15 +59,15 @@ def parse_sync(key: bytes, value: bytes) -> tuple[TopicPartition, OffsetSync] | 
 def best_sync(syncs: Iterable[OffsetSync], offset: int) -> OffsetSync | None:
     """Return the sync that most closely precedes ``offset``, as MirrorMaker does.
 
-    ``syncs`` are of one partition, in the order of the topic.  A sync with a lower source offset
-    than the one before says that the source was recreated; those before it count no more.
+    ``syncs`` are of one partition, in the order of the topic.  A sync with a lower offset than the
+    one before says that the source or the mirror was recreated; those before it count no more.
     """
     best: OffsetSync | None = None
-    last = -1
+    last = OffsetSync(-1, -1)
     for sync in syncs:
-        if sync.source < last:
+        if sync.source < last.source or sync.target < last.target:
             best = None
-        last = sync.source
+        last = sync
         if sync.source <= offset:
             best = sync
     return best

@@ -21,7 +21,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
 )
-from offsetmgr.kafka.producer import POLL_S, MessageProducer
+from offsetmgr.kafka.producer import POLL_S, UNBOUNDED, MessageProducer
 from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
 
@@ -37,9 +37,6 @@ _LEAST_FAIL_OVER_S: Final = 3.0
 _LONGEST_S: Final = 86_400.0
 
 _SCAN_S: Final = 1.0  # librdkafka looks for messages that have timed out once a second
-_MOST_KBYTES: Final = 2**31 - 1
-"""No limit to librdkafka's queue: a writer waits, so that its own list is the limit."""
-
 _OVERDUE_S: Final = 5.0  # time after which a report that librdkafka owes is no longer waited for
 _OF_A_BATCH: Final = frozenset(
     {
@@ -390,8 +387,7 @@ class _Target:
             "message.timeout.ms": timeout_ms,
             # Else a topic that does not exist would look like a cluster that does not answer.
             "topic.metadata.propagation.max.ms": timeout_ms // 4,
-            "queue.buffering.max.messages": 0,  # no limit
-            "queue.buffering.max.kbytes": _MOST_KBYTES,
+            **UNBOUNDED,  # a writer waits, so that its own list is the limit
         }
         self._producer = self._open(f"write-{link.name}", {})
         self._single: MessageProducer | None = None

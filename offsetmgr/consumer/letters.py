@@ -18,7 +18,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.kafka.messages import headers_of
-from offsetmgr.kafka.producer import open_producer
+from offsetmgr.kafka.producer import UNBOUNDED, open_producer
 from offsetmgr.retry_headers import (
     CUT,
     ERROR,
@@ -152,7 +152,7 @@ class Replayer:
         self._kafka = kafka
         self._topic = topic
         self._timeout_s = timeout_s
-        ours = {"transactional.id": f"offsetmgr-dlq-{topic}"}
+        ours = {"transactional.id": f"offsetmgr-dlq-{topic}", **UNBOUNDED}
         self._producer = open_producer({**COPIES, **kafka}, ours, max_message_bytes=_BATCH_BYTES)
         try:
             self._producer.init_transactions(timeout_s)
@@ -170,8 +170,9 @@ class Replayer:
         """
         # Read after the producer has fenced all others: nobody can replay any more.
         now = read_letters(self._kafka, self._topic, self._timeout_s)
-        waiting = {each.place for each in now if not each.replayed}
-        wanted = [each for each in letters if each.place in waiting]
+        waiting = {each.place: each for each in now if not each.replayed}
+        # Another letter in the same place is of a recreated topic, and was not chosen.
+        wanted = [each for each in letters if waiting.get(each.place) == each]
         good, refused = divide_letters(self._kafka, wanted, to, self._timeout_s)
         sent: list[Letter] = []
         for together in _transactions(good):

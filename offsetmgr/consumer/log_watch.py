@@ -15,7 +15,7 @@ from offsetmgr.types import MAX_OFFSET
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.kafka.cluster import ClusterReader
@@ -38,6 +38,8 @@ class LogWatch:
     ) -> None:
         self.missing: frozenset[str] = frozenset()
         """Topics that did not exist at the last look."""
+        self.positions: dict[TopicPartition, int] = {}
+        """Offsets at which partitions were claimed, or up to which they were committed since."""
         self._reader = reader
         self._report = report
         self._ids: dict[TopicPartition, str] = {}
@@ -49,10 +51,15 @@ class LogWatch:
         self._seen_at_s = -inf
         self._question = None
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take the next logs of ``partitions`` as they are."""
-        for each in partitions:
-            self._ids.pop(each, None)
+    def begin(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Take in that a partition is claimed, and read from ``offset`` on.
+
+        Where that is our own position in a former claim, the log has to be the same.  Else another
+        member has committed it, and the log is taken as it is at the next look.
+        """
+        if self.positions.get(topic_partition) != offset:
+            self._ids.pop(topic_partition, None)
+            self.positions[topic_partition] = offset
 
     def look(
         self, partitions: Collection[TopicPartition], wait_s: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Protocol
 
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
@@ -29,9 +30,11 @@ _NONE: Final = (-1, "")
 
 
 class MarkFunction(Protocol):
-    """Takes the next offset to read of a partition, and metadata."""
+    """Takes the next offset to read of a partition, metadata, and the message if it is at hand."""
 
-    def __call__(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None: ...
+    def __call__(
+        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
+    ) -> None: ...
 
 
 class Markable:
@@ -46,7 +49,7 @@ class Markable:
     def mark_offset(self, message: Message, metadata: str = "") -> None:
         """Mark ``message`` and all before it in its partition as processed."""
         place, offset = _place(message)
-        self._mark(place, offset + 1, _check_metadata(metadata), reset=False)
+        self._mark(place, offset + 1, _check_metadata(metadata), message, reset=False)
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
         """Mark the highest of ``messages`` in each partition, and so all before it."""
@@ -71,55 +74,56 @@ class Markable:
     ) -> None:
         """Mark the message at ``offset`` and all before it as processed."""
         place = check_topic(topic), check_partition(partition)
-        self._mark(place, _offset_after(offset), _check_metadata(metadata), reset=False)
+        self._mark(place, _offset_after(offset), _check_metadata(metadata), None, reset=False)
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
-        for place, offset, metadata, reset in stash.take():
-            self._mark(place, offset, metadata, reset=reset)
+        for place, mark, reset in stash.take():
+            self._mark(place, *mark, reset=reset)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
         """Let the group go back to after ``message``; reading goes on where it is."""
         place, offset = _place(message)
-        self._mark(place, offset + 1, _check_metadata(metadata), reset=True)
+        self._mark(place, offset + 1, _check_metadata(metadata), message, reset=True)
 
     def reset_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
         """Let the group go back to after the message at ``offset``."""
         place = check_topic(topic), check_partition(partition)
-        self._mark(place, _offset_after(offset), _check_metadata(metadata), reset=True)
+        self._mark(place, _offset_after(offset), _check_metadata(metadata), None, reset=True)
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds, and empty it."""
-        for place, offset, metadata, _ in stash.take():
-            self._mark(place, offset, metadata, reset=True)
+        for place, mark, _ in stash.take():
+            self._mark(place, *mark, reset=True)
 
 
 class OffsetStash(Markable):
     """Processed offsets of several partitions, to be marked at once; for one thread."""
 
     def __init__(self) -> None:
-        self._positions: dict[Place, tuple[int, str]] = {}  # the next offset to read, metadata
+        self._positions: dict[Place, tuple[int, str, Message | None]] = {}  # as MarkFunction
         self._resets: set[Place] = set()
         self._mark = self._stash
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the last processed offset of each partition."""
-        return {TopicPartition(*each): at - 1 for each, (at, _) in self._positions.items()}
+        return {TopicPartition(*each): mark[0] - 1 for each, mark in self._positions.items()}
 
-    def take(self) -> list[tuple[Place, int, str, bool]]:
-        """Return partitions, next offsets, metadata, and what may go back; the stash is empty."""
-        found = [(each, *mark, each in self._resets) for each, mark in self._positions.items()]
+    def take(self) -> list[tuple[Place, tuple[int, str, Message | None], bool]]:
+        """Return partitions, their marks, and what may go back; the stash is empty."""
+        found = [(each, mark, each in self._resets) for each, mark in self._positions.items()]
         self._positions.clear()
         self._resets.clear()
         return found
 
-    def _stash(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None:
-        known, text = self._positions.get(place, _NONE)
-        further = offset < known if reset else offset > known
-        if known < 0 or further or (offset == known and metadata != text):
-            self._positions[place] = (offset, metadata)
+    def _stash(
+        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
+    ) -> None:
+        known, text, *_ = self._positions.get(place, _NONE)
+        if _counts(offset, metadata, known, text, reset=reset):
+            self._positions[place] = (offset, metadata, message)
             if reset:
                 self._resets.add(place)
 
@@ -127,7 +131,8 @@ class OffsetStash(Markable):
 class Marks:
     """The marked offsets of claimed partitions; any thread may mark.
 
-    Marks of other partitions are dropped.
+    Marks of other partitions are dropped, and those of messages from before the claim: the topic
+    may have been recreated since.  A message is known by its offset and timestamp.
     """
 
     def __init__(self) -> None:
@@ -136,20 +141,38 @@ class Marks:
         self._uncommitted: set[Place] = set()
         self._received: dict[Place, int] = {}  # the offset after the last message since the claim
         self._ends: dict[Place, int] = {}  # ends of logs that have no messages behind those
-        self._restarted: set[Place] = set()
+        self._former: dict[Place, int] = {}  # highest `_received` of former claims and logs
+        self._again: dict[Place, list[tuple[int, object]]] = {}
+        """Next offsets up to those, and timestamps, of messages since the claim."""
 
-    def mark(self, place: Place, offset: int, metadata: str, *, reset: bool) -> None:
+    def mark(
+        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
+    ) -> None:
         """Take in the next offset to read of a partition, as ``MarkFunction``."""
         with self._lock:
             known = self._marked.get(place)
-            if known is None or not (
-                reset or offset > known[0] or (offset == known[0] and metadata != known[1])
+            if (
+                known is not None
+                and _counts(offset, metadata, *known, reset=reset)
+                and (offset <= known[0] or self._is_of_claim(place, offset, message))
             ):
-                return
-            if place in self._restarted and offset > self._received.get(place, 0):
-                return  # a message of the former log
-            self._marked[place] = (offset, metadata)
-            self._uncommitted.add(place)
+                self._marked[place] = (offset, metadata)
+                self._uncommitted.add(place)
+
+    def _is_of_claim(self, place: Place, offset: int, message: Message | None) -> bool:
+        """Return True unless ``message`` was read before the claim, or from a former log."""
+        if offset > self._former.get(place, -1):
+            self._former.pop(place, None)  # lower marks change nothing any more
+            self._again.pop(place, None)
+            return True
+        if message is None:
+            return offset <= self._received.get(place, 0)
+        again = self._again.get(place, [])
+        at = bisect_left(again, (offset,))
+        found = again[at : at + 1] == [(offset, message.timestamp())]
+        if found:
+            del again[:at]
+        return found
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
         with self._lock:
@@ -166,7 +189,6 @@ class Marks:
             self._forget(topic_partition)
             self._marked[topic_partition] = (offset, "")
             self._uncommitted.add(topic_partition)
-            self._restarted.add(topic_partition)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the marks of partitions: another member may be further."""
@@ -177,8 +199,9 @@ class Marks:
 
     def _forget(self, place: Place) -> None:
         self._uncommitted.discard(place)
-        self._restarted.discard(place)
-        self._received.pop(place, None)
+        if received := self._received.pop(place, 0):
+            self._former[place] = max(received, self._former.get(place, 0))
+        self._again.pop(place, None)
         self._ends.pop(place, None)
 
     def receive(self, messages: Sequence[Message]) -> None:
@@ -191,6 +214,12 @@ class Marks:
                 partition, topic = message.partition(), message.topic()
             last = message
         self._receive(last)
+        if self._former:
+            with self._lock:
+                for place, offset, message in ((*_place(each), each) for each in messages):
+                    if offset < self._former.get(place, 0):
+                        again = self._again.setdefault(place, [])
+                        again.append((offset + 1, message.timestamp()))
 
     def _receive(self, last: Message) -> None:
         place, offset = _place(last)
@@ -223,6 +252,12 @@ class Marks:
             for each, position in offsets.items():
                 if self._marked.get(each) == position[:2]:
                     self._uncommitted.discard(each)
+
+
+def _counts(offset: int, metadata: str, known: int, text: str, *, reset: bool) -> bool:
+    """Return True if a mark changes the one that is known, -1 if there is none."""
+    further = offset < known if reset else offset > known
+    return known < 0 or further or (offset == known and metadata != text)
 
 
 def _place(message: Message) -> tuple[Place, int]:

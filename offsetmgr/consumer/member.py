@@ -44,7 +44,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
     log,
 )
-from offsetmgr.consumer.topics import Discovery, ends_of
+from offsetmgr.consumer.topics import Discovery, ends_of, missing_partitions
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
@@ -200,7 +200,7 @@ class Member:
         self._consumer = open_consumer(config, ours)
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
-        self._commits = Commits(self._store, group, work.committed)
+        self._commits = Commits(self._store, group, self._take_commit)
         self._offer = TopicIdOffer(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
@@ -448,16 +448,8 @@ class Member:
         """Report partitions that do not exist: librdkafka waits for them in silence."""
         self._existing = None
         with suppress(OffsetManagerError):  # Kafka is away, which is reported
-            existing = answer.result()
-            for topic_partition in self._partitions:
-                numbers = existing[topic_partition.topic]
-                if isinstance(numbers, OffsetManagerError):
-                    self.report(numbers, "a partition cannot be read yet")
-                elif topic_partition.partition not in numbers:
-                    what, info = f"reading of {topic_partition}", error_info(UNKNOWN_TOPIC)
-                    topic, partition = topic_partition
-                    missing = KafkaRequestError(what, info, topic=topic, partition=partition)
-                    self.report(missing, "a partition cannot be read yet")
+            for error in missing_partitions(answer.result(), self._partitions):
+                self.report(error, "a partition cannot be read yet")
 
     def _look_at_ends(self) -> None:
         found = {}
@@ -515,7 +507,7 @@ class Member:
 
     def _read_from(self, each: TopicPartition, offset: int) -> None:
         self._starts[each] = offset
-        self._paused -= {each}
+        # What is paused stays so: paused once more, it would never be read.
         if self._cooperative:
             self._consumer.incremental_unassign([KafkaPartition(*each)])
             self._consumer.incremental_assign([KafkaPartition(*each, offset)])
@@ -527,9 +519,12 @@ class Member:
                 begun = self._starts.get(TopicPartition(other.topic, other.partition))
                 other.offset = OFFSET_BEGINNING if begun is None else begun
         self._consumer.assign([*others, KafkaPartition(*each, offset)])
-        self._paused = frozenset()
 
     # Commits
+
+    def _take_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self._logs.positions.update((each, at.offset) for each, at in offsets.items())
+        self.work.committed(offsets)
 
     def _commit(self, timeout_s: float = _REQUEST_S) -> None:
         """Commit without a poll; wait up to ``timeout_s`` for a former commit that goes on."""
@@ -737,6 +732,7 @@ class Member:
         for each, position in committed.items():
             first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
             offset, _, epoch = position or OffsetAndMetadata(first)
+            self._logs.begin(each, offset)
             self._starts[each] = offset
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
@@ -777,7 +773,6 @@ class Member:
         for each in gone:
             self._doubts.pop(each, None)
             self._starts.pop(each, None)
-        self._logs.forget(gone)
         if gone:
             self.work.release(gone)
             self._notify(kind, released=gone)

@@ -16,7 +16,7 @@ from offsetmgr.types import TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
@@ -184,6 +184,19 @@ def first_positions(
     failures |= {e.topic: log for e, log in logs.items() if isinstance(log, OffsetManagerError)}
     firsts = {e: known(log).high_watermark for e, log in logs.items() if e.topic not in failures}
     return firsts, failures
+
+
+def missing_partitions(
+    existing: Mapping[str, list[int] | OffsetManagerError], partitions: Iterable[TopicPartition]
+) -> Iterator[OffsetManagerError]:
+    """Iterate over the reasons why ``partitions`` cannot be read yet; ``existing`` is by topic."""
+    for topic, partition in partitions:
+        numbers = existing[topic]
+        if isinstance(numbers, OffsetManagerError):
+            yield numbers
+        elif partition not in numbers:
+            what, info = f"reading of {topic}-{partition}", error_info(UNKNOWN_TOPIC)
+            yield KafkaRequestError(what, info, topic=topic, partition=partition)
 
 
 def ends_of(

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from actors import MonotonicClock
 from offsetmgr.answers import Written
-from offsetmgr.deadlines import Deadline
+from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 """Longest single wait for reports, and the pause before a full queue is tried again."""
+
+UNBOUNDED: Final = {
+    "queue.buffering.max.messages": 0,  # no limit
+    "queue.buffering.max.kbytes": 2**31 - 1,
+}
+"""Settings of a producer whose user limits by itself what waits in librdkafka's queue."""
 
 _LARGEST_BYTES: Final = 1_000_000_000
 """librdkafka takes no larger limit."""
@@ -90,9 +96,9 @@ class MessageProducer:
         self._reports = ConnectionReports(MonotonicClock())
         self._ours = {"logger": self._reports, **(ours or {}), "error_cb": self._failed}
         self._max_message_bytes = max_message_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._producer = self._open()
-        self._ended = threading.Event()
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 

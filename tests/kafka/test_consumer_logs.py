@@ -173,6 +173,54 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
 
 
 @KINDS
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
+    kafka: DevKafka, group: str, kind: Kind, strategy: str
+) -> None:
+    """Its partitions are paused then, and stay so over the new assignment."""
+    filled(kafka, group, 40, partitions=2)
+    settings = {"away_s": 0.1, "strategy": strategy}
+    with Reader(kafka, group, kind, settings=settings) as reader:
+        assert sorted(reader.read(40)) == list(range(40))
+        recreate(kafka, group, 2)
+        wait_until(lambda: reader.consumer.stats().errors >= 2)
+        produce(kafka, group, range(100, 160), partitions=2)
+        assert sorted(reader.read(60)) == list(range(100, 160))
+
+
+@KINDS
+@pytest.mark.parametrize("new", [20, 60])
+def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
+    kafka: DevKafka, group: str, kind: Kind, new: int
+) -> None:
+    """A store of the user's does not delete offsets with a topic; what it has is of the former log.
+
+    Nor do late marks and acks of that log count for the new one.
+    """
+    filled(kafka, group, 40, partitions=1)
+    config = {"topic.metadata.refresh.interval.ms": 500}
+    store = MemoryOffsetStore()
+    with Reader(kafka, group, kind, store=store, config=config) as reader:
+        assert reader.read(30) == list(range(30))
+        late = [reader.consumer.poll(WAIT_S) for _ in range(10)]
+        reader.consumer.commit_offsets()
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_topics([group])[group].result(WAIT_S)
+        while reader.consumer.subscriptions():
+            reader.consumer.poll(0.1)
+        create_topic(kafka, group, 1)
+        produce(kafka, group, range(100, 100 + new), partitions=1)
+        seen: set[int] = set()
+        while seen < set(range(100, 100 + new)):
+            seen.update(reader.read(1, done=False))
+            for message in late:
+                reader.process(message)
+        wait_until(lambda: "TOPIC_RECREATED" in [e.code for e in reader.consumer.errors()])
+        reader.consumer.commit_offsets()
+        assert [each[0] for each in store.fetch(group, None).values() if each] == [0]
+
+
+@KINDS
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
     kafka: DevKafka, group: str, kind: Kind, start: str

@@ -14,11 +14,12 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
-from offsetmgr.consumer.letters import Replayer, read_letters
+from offsetmgr.consumer.letters import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.kafka.test_acks import all_of
+from tests.kafka.test_consumer_logs import recreate
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
@@ -131,6 +132,30 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
     assert len(letters) == 1
     assert Replayer(settings, topic, WAIT_S).replay(letters) == ([], [])
     assert len(read(kafka, f"{group}-reader", group, 2)) == 2
+
+
+def test_letters_of_a_recreated_topic_are_not_taken_for_those_that_were_chosen(
+    kafka: DevKafka, group: str
+) -> None:
+    """They are in the same places; a producer with a small queue sends the letters all the same."""
+    settings: dict[str, object] = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "queue.buffering.max.messages": 5,
+    }
+    letters: list[list[Letter]] = []
+    for value in ("old", "new"):
+        create_topic(kafka, f"{group}-{value}", 1)
+        recreate(kafka, group) if letters else create_topic(kafka, group, 1)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for number in range(10):
+            place = {"topic": f"{group}-{value}", "partition": "0", "offset": str(number)}
+            headers = [(f"offsetmgr-origin-{name}", text) for name, text in place.items()]
+            producer.produce(group, value, headers=[*headers])
+        assert producer.flush(WAIT_S) == 0
+        letters.append(read_letters(settings, group, WAIT_S))
+    old, new = letters
+    assert Replayer(settings, group, WAIT_S).replay([*old, *new]) == (new, [])
+    assert all(each.replayed for each in read_letters(settings, group, WAIT_S))
 
 
 def test_the_order_processor(kafka: DevKafka, group: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from queue import Queue
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from offsetmgr.kafka.topics import create_topics
 from tests.kafka.mock_cluster import MockCluster
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from confluent_kafka import KafkaError
 
     from offsetmgr.devkafka import DevKafka
@@ -101,6 +104,28 @@ def test_a_callback_that_raises_leaves_other_reports_alone(
         producer.send(topic, "1", None, fail)
         producer.send(topic, "2", None, answers.put)
         assert isinstance(answers.get(timeout=WAIT_S), Written)
+
+
+def test_a_signal_handler_may_send_wherever_it_interrupts_a_send(answers: Answers) -> None:
+    """It runs in the thread that holds the producer's locks."""
+    away = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    producer = MessageProducer(away)
+    left = at = 0
+
+    def interrupt(_frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            sys.setprofile(None)
+            producer.send("orders", "inner", None, answers.put)
+
+    while left <= 0:
+        left = at = at + 1
+        sys.setprofile(interrupt)
+        producer.send("orders", "outer", None, answers.put)
+        sys.setprofile(None)
+    assert at > 5
+    producer.close(0)
 
 
 def test_a_full_queue_refuses_or_waits(answers: Answers) -> None:

@@ -52,6 +52,13 @@ def test_syncs_of_a_former_source_are_ignored() -> None:
     assert best_sync(made_anew, 20) is None
 
 
+def test_syncs_of_a_former_mirror_are_ignored() -> None:
+    """The mirror was recreated and begins with record 600: those from 550 on would be skipped."""
+    recreated = [OffsetSync(500, 500), OffsetSync(600, 0), OffsetSync(700, 100)]
+    assert best_sync(recreated, 550) is None
+    assert best_sync(recreated, 650) == (600, 0)
+
+
 def test_behind_a_sync_one_step_is_safe_and_no_more() -> None:
     """MirrorMaker's rule: how many of the records after it were mirrored is not known."""
     sync = OffsetSync(100, 90)

@@ -32,8 +32,9 @@ class Marked(Markable):
         return {each.partition: (at.offset, at.metadata) for each, at in found.items()}
 
 
-def messages(*places: tuple[int, int], topic: str = "orders") -> list[Message]:
-    return [Message(topic=topic, partition=each, offset=at) for each, at in places]
+def messages(*places: tuple[int, int], topic: str = "orders", at_ms: int = 0) -> list[Message]:
+    time = (1, at_ms)
+    return [Message(topic=topic, partition=each, offset=at, timestamp=time) for each, at in places]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -139,10 +140,41 @@ def test_a_new_log_is_committed_from_its_start_and_takes_no_old_marks() -> None:
     assert marked.commit() == {0: (2, "")}
 
 
+@pytest.mark.parametrize("new", ["restart", "claim"])
+def test_a_late_mark_of_a_former_log_does_not_count_for_the_new_one(new: str) -> None:
+    """Though the new log has that offset too; it may have been noticed, or begin with a claim."""
+    marked = Marked(100)
+    old = messages((0, 100), (0, 139))
+    marked.marks.receive(old)
+    if new == "restart":
+        marked.marks.restart(ZERO, 0)
+    else:
+        marked.marks.release([ZERO])
+        marked.marks.claim({ZERO: Start(None)})
+    young = [messages((0, at), at_ms=1)[0] for at in range(200)]
+    marked.marks.receive(young)
+    stash = OffsetStash()
+    stash.mark_messages(old)
+    marked.mark_messages(old)
+    marked.mark_offsets(stash)
+    assert marked.commit() == ({0: (0, "")} if new == "restart" else {})
+    for at in (30, 20, 138, 139, 199):
+        marked.mark_offset(young[at])
+        marked.mark_messages(old)
+    assert marked.commit() == {0: (200, "")}
+
+
+def test_a_reset_that_is_higher_changes_nothing() -> None:
+    marked = Marked(100)
+    for offset in (120, 99, 50, 70):
+        marked.reset_partition_offset("orders", 0, offset)
+    assert marked.commit() == {0: (51, "")}
+
+
 def test_a_first_position_is_committed_at_once() -> None:
     marks = Marks()
     marks.claim({ZERO: Start(None, 7), ONE: Start(OffsetAndMetadata(3), 9)})
     assert marks.to_commit() == {ZERO: OffsetAndMetadata(7)}
     marks.release([ZERO, ONE])
-    marks.mark(ZERO, 8, "", reset=False)
+    marks.mark(ZERO, 8, "", None, reset=False)
     assert marks.to_commit() == {}
