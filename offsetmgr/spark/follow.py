@@ -14,7 +14,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from concurrent.futures import wait
-from datetime import datetime, timezone
 from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,7 +28,7 @@ from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint, look
 from offsetmgr.spark.logs import foreign, read_logs
-from offsetmgr.spark.progress import Run, Snapshot
+from offsetmgr.spark.progress import Run, finished_batch
 from offsetmgr.text import error_text, visible
 from offsetmgr.workers import Worker
 
@@ -419,21 +418,14 @@ class _Followed(_Task):
         }
 
     def _commit(self, query_id: str, batch: FinishedBatch, subscription: Subscription) -> None:
-        now = datetime.fromtimestamp(self.follower.wall(), timezone.utc)
         own = {each: at for each, at in batch.offsets.items() if each not in self._foreign}
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))
-        snapshot = Snapshot(
-            run=self._run,
-            name=self.location,
-            timestamp=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            batch_id=batch.batch_id,
-            sources=(own,),
-            problems={},
-            figures={"id": query_id},
-        )
+        place, at_s = self.location, self.follower.wall()
         if not self.follower.closed:
-            subscription.put(snapshot)
+            subscription.put(
+                finished_batch(self._run, place, batch.batch_id, own, at_s, id=query_id)
+            )
 
     def _show(self, seen: Seen, before: Seen | None, groups: Groups, *, is_again: bool) -> None:
         batch = seen.batch

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -22,7 +21,7 @@ from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.spark.files import is_stopped
-from offsetmgr.spark.progress import Run, Snapshot, read_snapshot
+from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     )
 
     from offsetmgr.spark.committer import Subscription
+    from offsetmgr.spark.progress import Snapshot
 
 _log = SafeLogger("offsetmgr.spark")
 
@@ -240,15 +240,7 @@ class _ContinuousQuery:
         finished = self._checkpoint.last_finished()
         if finished is None:
             return None
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        return Snapshot(
-            run=self._run,
-            name=self._name,
-            timestamp=now.replace("+00:00", "Z"),
-            batch_id=finished.batch_id,
-            sources=(finished.offsets,),
-            problems={},
-        )
+        return finished_batch(self._run, self._name, *finished, time.time())
 
     def news(self) -> Snapshot | None:
         """Return ``position`` if another epoch has finished since the last call."""

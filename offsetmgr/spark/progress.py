@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError, shown
@@ -57,6 +58,19 @@ class Snapshot(NamedTuple):
     @property
     def label(self) -> str:
         return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
+
+
+def finished_batch(
+    run: Run,
+    name: str | None,
+    batch_id: int,
+    offsets: Mapping[TopicPartition, int],
+    at_s: float,
+    **figures: object,
+) -> Snapshot:
+    """Return the position of a query that reports none; its checkpoint was read at ``at_s``."""
+    at = datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds")
+    return Snapshot(run, name, at.replace("+00:00", "Z"), batch_id, (offsets,), {}, figures)
 
 
 def read_snapshot(progress: Any) -> Snapshot:
