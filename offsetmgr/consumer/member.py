@@ -741,7 +741,7 @@ class Member:
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
-        self.assigned |= committed.keys()
+        self.assigned = self.assigned.union(committed)  # `|=` would make a set that can change
         if self._cooperative:
             self._consumer.incremental_assign(partitions)
         else:
