@@ -276,11 +276,11 @@ class Member:
         with self._next, self._turn:
             if not self._closed:
                 before()
-                self._pause_and_resume(away=False)  # none while librdkafka starts again
                 self._doubts.clear()
                 self._starts.update(offsets)
                 self._moved.update(offsets)
                 self._consumer.assign([KafkaPartition(*each, at) for each, at in offsets.items()])
+                self._await_start()
 
     def report(self, error: OffsetManagerError, what: str) -> None:
         """Log an error and keep it for the application; each cause once in 30 s."""
@@ -507,18 +507,26 @@ class Member:
 
     def _read_from(self, each: TopicPartition, offset: int) -> None:
         self._starts[each] = offset
-        # What is paused stays so: paused once more, it would never be read.
         if self._cooperative:
             self._consumer.incremental_unassign([KafkaPartition(*each)])
             self._consumer.incremental_assign([KafkaPartition(*each, offset)])
-            return
-        # Only the whole assignment can be changed: all others go on where they are.
-        others = self._consumer.position([KafkaPartition(*e) for e in self.assigned - {each}])
-        for other in others:
-            if other.offset < 0:
-                begun = self._starts.get(TopicPartition(other.topic, other.partition))
-                other.offset = OFFSET_BEGINNING if begun is None else begun
-        self._consumer.assign([*others, KafkaPartition(*each, offset)])
+        else:
+            # Only the whole assignment can be changed: all others go on where they are.
+            others = self._consumer.position([KafkaPartition(*e) for e in self.assigned - {each}])
+            for other in others:
+                if other.offset < 0:
+                    begun = self._starts.get(TopicPartition(other.topic, other.partition))
+                    other.offset = OFFSET_BEGINNING if begun is None else begun
+            self._consumer.assign([*others, KafkaPartition(*each, offset)])
+        self._await_start()
+
+    def _await_start(self) -> None:
+        """Wait until librdkafka fetches what was assigned: a pause or resume would undo the start.
+
+        Its main thread does in turn what it is asked for.
+        """
+        for _ in range(3):  # it stops former fetches, learns of their end, and starts new ones
+            self._consumer.assignment()
 
     # Commits
 
@@ -723,10 +731,7 @@ class Member:
         self.report(KafkaRequestError(what, info, text), _NO_COMMIT)
 
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Begin to read at once: librdkafka does not have to look up where.
-
-        A pause or resume that meets a later start can undo it, and the partition would stand still.
-        """
+        """Begin to read at once: librdkafka does not have to look up where."""
         firsts = self._discovery.firsts
         partitions = []
         for each, position in committed.items():
@@ -746,6 +751,7 @@ class Member:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
+        self._await_start()
         # What this poll returns of a partition that it has released before is of the former claim.
         again = committed.keys() & self._released_in_poll
         self._consumer.pause([KafkaPartition(*each) for each in again])

@@ -403,22 +403,6 @@ def test_an_ack_of_a_message_of_the_former_log_is_ignored(kafka: DevKafka, group
 
 
 @KINDS
-def test_a_topic_that_is_recreated_while_the_application_is_away_is_read(
-    kafka: DevKafka, group: str, kind: Kind
-) -> None:
-    """The thread that polls in place of the application begins again with the new log."""
-    filled(kafka, group, 40, partitions=1)
-    with Reader(kafka, group, kind) as reader:
-        assert reader.read(40) == list(range(40))
-        recreate(kafka, group)
-        errors: list[str] = []
-        wait_until(lambda: errors.extend(e.code for e in reader.consumer.errors()) or errors)
-        assert errors == ["TOPIC_RECREATED"]
-        produce(kafka, group, range(100, 110), partitions=1)
-        assert reader.read(10) == list(range(100, 110))
-
-
-@KINDS
 def test_a_start_that_could_not_be_looked_up_is_looked_up_again(kind: Kind) -> None:
     """One failed answer of a broker about a log never ends the reading of its partition."""
     with MockCluster() as kafka:
