@@ -274,7 +274,7 @@ class Factory:
                 self._observer.failed(ManagerKey(group, *partition), error)
         return refused
 
-    def topic_ids(self, keys: Iterable[ManagerKey]) -> dict[str, str]:
+    def topic_ids(self, keys: Iterable[tuple[str, str, int]]) -> dict[str, str]:
         """Return the ids of the topics of managers, where they are known.
 
         If managers of different groups know a topic by different ids, it was just recreated and is
@@ -286,7 +286,7 @@ class Factory:
             manager = self._find_one(key)
             if manager is None or not manager.topic_id:
                 continue
-            known = "" if manager.dirty and manager.rewind_number else manager.topic_id
+            known = "" if manager.rewind_number and manager.dirty else manager.topic_id
             if found.setdefault(key[1], known) != known:
                 found[key[1]] = ""
         return {topic: topic_id for topic, topic_id in found.items() if topic_id}

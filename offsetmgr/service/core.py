@@ -319,7 +319,7 @@ class OffsetService:
             settled.uncommitted,
             accepted=len(offsets) - len(refused),
             refused=[PartitionOutcome(*key, error_body(error)) for key, error in refused.items()],
-            topic_ids=self._factory.topic_ids(ManagerKey(asked.group, *each) for each in offsets),
+            topic_ids=self._factory.topic_ids((asked.group, *each) for each in offsets),
         )
 
     def _dropped(
