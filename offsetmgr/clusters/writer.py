@@ -15,6 +15,7 @@ from offsetmgr.clusters.link import TIMEOUTS, ClusterClient, Link, check_cluster
 from offsetmgr.codes import NO_SUCH_PARTITION, TIMED_OUT
 from offsetmgr.config import is_number
 from offsetmgr.consumer.settings import drain
+from offsetmgr.deadlines import Latch
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -392,7 +393,7 @@ class _Target:
         self._producer = self._open(f"write-{link.name}", {})
         self._single: MessageProducer | None = None
         """Sends refused records once more, each by itself."""
-        self._ended = threading.Event()
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
         self._thread.start()
 

@@ -265,7 +265,7 @@ class AckWork:
         bare = self.settings.metadata == "kafka-pixy"
         with self._lock:
             self._release(starts)
-            for each, (committed, start) in starts.items():
+            for each, (committed, start, _) in starts.items():
                 try:
                     claim = Claim(self, each, committed, start=start, bare=bare)
                 except ValueError as problem:

@@ -51,15 +51,17 @@ class LogWatch:
         self._seen_at_s = -inf
         self._question = None
 
-    def begin(self, topic_partition: TopicPartition, offset: int) -> None:
+    def begin(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Take in that a partition is claimed, and read from ``offset`` on.
 
-        Where that is our own position in a former claim, the log has to be the same.  Else another
-        member has committed it, and the log is taken as it is at the next look.
+        Returns True if that is our own position in a former claim, of which the log has to be the
+        same.  Else its log is taken as it is at the next look.
         """
-        if self.positions.get(topic_partition) != offset:
+        resumed = self.positions.get(topic_partition) == offset
+        if not resumed:
             self._ids.pop(topic_partition, None)
             self.positions[topic_partition] = offset
+        return resumed
 
     def look(
         self, partitions: Collection[TopicPartition], wait_s: float = 0.0

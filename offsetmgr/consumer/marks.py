@@ -131,8 +131,8 @@ class OffsetStash(Markable):
 class Marks:
     """The marked offsets of claimed partitions; any thread may mark.
 
-    Marks of other partitions are dropped, and those of messages from before the claim: the topic
-    may have been recreated since.  A message is known by its offset and timestamp.
+    Marks of other partitions are dropped.  So are those of messages of a former log, or of a former
+    claim whose log may have been another one; a message is known by its offset and timestamp.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Marks:
         self._ends: dict[Place, int] = {}  # ends of logs that have no messages behind those
         self._former: dict[Place, int] = {}  # highest `_received` of former claims and logs
         self._again: dict[Place, list[tuple[int, object]]] = {}
-        """Next offsets up to those, and timestamps, of messages since the claim."""
+        """Next offsets up to those, and timestamps, of messages of logs that may be new ones."""
 
     def mark(
         self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
@@ -160,14 +160,15 @@ class Marks:
                 self._uncommitted.add(place)
 
     def _is_of_claim(self, place: Place, offset: int, message: Message | None) -> bool:
-        """Return True unless ``message`` was read before the claim, or from a former log."""
+        """Return True unless ``message`` may be of a former log."""
+        again = self._again.get(place)
+        if again is None:
+            return True
         if offset > self._former.get(place, -1):
-            self._former.pop(place, None)  # lower marks change nothing any more
-            self._again.pop(place, None)
+            del self._again[place]  # lower marks change nothing any more
             return True
         if message is None:
             return offset <= self._received.get(place, 0)
-        again = self._again.get(place, [])
         at = bisect_left(again, (offset,))
         found = again[at : at + 1] == [(offset, message.timestamp())]
         if found:
@@ -176,8 +177,10 @@ class Marks:
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
         with self._lock:
-            for each, (committed, offset) in starts.items():
+            for each, (committed, offset, resumed) in starts.items():
                 self._forget(each)
+                if not resumed and each in self._former:
+                    self._again[each] = []
                 self._marked[each] = committed[:2] if committed is not None else _NONE
                 if committed is None and offset is not None:
                     self._marked[each] = (offset, "")
@@ -187,6 +190,7 @@ class Marks:
         """Begin again with a new log, to be committed from ``offset`` on."""
         with self._lock:
             self._forget(topic_partition)
+            self._again[topic_partition] = []
             self._marked[topic_partition] = (offset, "")
             self._uncommitted.add(topic_partition)
 
@@ -214,12 +218,11 @@ class Marks:
                 partition, topic = message.partition(), message.topic()
             last = message
         self._receive(last)
-        if self._former:
+        if self._again:
             with self._lock:
                 for place, offset, message in ((*_place(each), each) for each in messages):
-                    if offset < self._former.get(place, 0):
-                        again = self._again.setdefault(place, [])
-                        again.append((offset + 1, message.timestamp()))
+                    if place in self._again and offset < self._former.get(place, 0):
+                        self._again[place].append((offset + 1, message.timestamp()))
 
     def _receive(self, last: Message) -> None:
         place, offset = _place(last)

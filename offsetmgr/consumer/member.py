@@ -78,7 +78,6 @@ _MOVING_S: Final = 1.0  # for the group's next generation, while a rebalance wai
 _SERVE_S: Final = 0.01  # longest poll while a commit waits for its answer
 
 _NO_COMMIT: Final = "could not commit"
-
 _REBALANCE_IN_PROGRESS: Final = 27
 _END: Final = -191  # librdkafka's _PARTITION_EOF
 _FATAL: Final = -150  # of a client that can do no more
@@ -87,7 +86,6 @@ _REFUSING: Final = frozenset({-169, -181, -187, -193})
 """librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
 are reported.  Others are followed by one of these, or by none."""
 
-_error_of = Message.error
 _Offsets: TypeAlias = "dict[TopicPartition, OffsetAndMetadata]"
 
 
@@ -97,6 +95,8 @@ class Start(NamedTuple):
     committed: OffsetAndMetadata | None
     offset: int | None = None
     """Set where nothing is committed, and this is to be committed at once."""
+    resumed: bool = False
+    """True if reading goes on at this member's own position in a former claim."""
 
 
 class Work(Protocol):
@@ -353,7 +353,7 @@ class Member:
             found = [each for each in found if (each.topic(), each.partition()) not in gone]
         if self.ended.is_set():
             return False
-        events = [each for each in found if each.error()] if any(map(_error_of, found)) else []
+        events = [each for each in found if each.error()] if any(map(Message.error, found)) else []
         messages = [each for each in found if not each.error()] if events else found
         if messages:
             self._is_cut_off = False
@@ -733,16 +733,16 @@ class Member:
     def _take_over(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Begin to read at once: librdkafka does not have to look up where."""
         firsts = self._discovery.firsts
-        partitions = []
+        partitions, starts = [], {}
         for each, position in committed.items():
             first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
             offset, _, epoch = position or OffsetAndMetadata(first)
-            self._logs.begin(each, offset)
+            starts[each] = Start(position, firsts.get(each), self._logs.begin(each, offset))
             self._starts[each] = offset
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
         if committed:
-            self.work.claim({e: Start(at, firsts.get(e)) for e, at in committed.items()})
+            self.work.claim(starts)
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
