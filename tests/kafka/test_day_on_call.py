@@ -177,8 +177,9 @@ def somebody_reset_the_wrong_group(on_call: OnCall) -> None:
     last = [(step["from"], step["to"], step["change"]) for step in steps if step["partition"] == 1]
     assert last == [(None, 81, "first"), (81, 91, "forward"), (91, 0, "backward")]
     undo = on_call.asks_the_doctor("orders-etl")["regressions"]["mend"]
-    assert "--to-history" in undo
-    assert undo.removesuffix(" --execute") in on_call.types("history orders-etl").output
+    assert "--topic orders:0,1 --to-history" in undo  # the partitions that went back
+    time_before = undo.partition("--to-history ")[2].split()[0]
+    assert f"--to-history {time_before}" in on_call.types("history orders-etl").output
     assert on_call.types(undo).status == 0
     assert on_call.stands("orders-etl") == {0: 90, 1: 91}
     assert "regressions" not in on_call.asks_the_doctor("orders-etl")
