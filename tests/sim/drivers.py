@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client import OffsetClient, offsets
+from offsetmgr.codes import OFFSET_CHANGED, error_info
 from offsetmgr.errors import (
     ClientFencedError,
     ManagerExistsError,
@@ -225,5 +226,7 @@ class Driver:
         )
         for key, left in result.uncommitted.items() if calm and self.calm else ():
             # A stop that came meanwhile says what became of it.
-            if not isinstance(left.error, _EXCUSES):
+            overtaken = left.error.code == error_info(OFFSET_CHANGED).name
+            excused = overtaken and self._judge.fates[key].tampered
+            if not excused and not isinstance(left.error, _EXCUSES):
                 self._judge.blame(f"{key}: nothing went wrong, yet this was left: {left}")
