@@ -158,7 +158,9 @@ class _Trail:
     def of(self, tag: Tag, logs: Sequence[Log]) -> Submitted:
         """Return a submit for the judge of its commit."""
         before = [
-            other for other in self.submitted if other[:2] == tag[:2] and other.log == tag.log
+            other
+            for other in self.submitted.keys() - self.refused.keys()
+            if other[:2] == tag[:2] and other.log == tag.log
         ]
         last = max((other for other in before if other < tag), default=None)
         is_named = last is not None and self.topic_ids.get(last) == logs[tag.log - 1].topic_id
