@@ -324,7 +324,7 @@ class OffsetMigration:
 
 
 def _cannot_exist(answer: object) -> bool:
-    """Return True if there is no such topic, or can be none of such a name."""
+    """Return True if the topic does not exist, or has a name that Kafka does not take."""
     return isinstance(answer, InvalidValueError) or does_not_exist(answer)
 
 

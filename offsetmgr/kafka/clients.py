@@ -33,7 +33,7 @@ def check_thread_room() -> None:
     librdkafka ends the whole process with a segmentation fault where a client gets the first of
     its threads but not the second (seen with 2.16), so it is not asked before there is room.
 
-    Raises NoThreadsError if there is no room.
+    Raises NoThreadsError if the process cannot start so many threads.
     """
     over = threading.Event()
     started: list[threading.Thread] = []
