@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from offsetmgr.backoff import pause_s
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import FIRST_PAUSE_S
-from offsetmgr.client.partitions import BATCH_LIMIT, Batch, Partitions, take_group
+from offsetmgr.client.partitions import (
+    BATCH_LIMIT,
+    Batch,
+    ClientPartition,
+    Partitions,
+    take_group,
+)
 from offsetmgr.client.transport import Session, Unreachable
 from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.client.offsets import QueryReport
-    from offsetmgr.client.partitions import ClientPartition
     from offsetmgr.client.transport import ServiceAddress
     from offsetmgr.types import FlushResult
 
@@ -218,12 +223,9 @@ class Core:
             for key in keys:
                 if key in self.partitions:
                     raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            try:
-                for key in keys:
-                    self.partitions.add(key)
-            finally:  # after Ctrl-C too
-                found = {key: self.partitions.get(key) for key in keys}
-                claimed.update({key: held for key, held in found.items() if held is not None})
+            for key in keys:  # each is claimed before it is held, for whoever ends it after Ctrl-C
+                claimed[key] = ClientPartition(self.partitions.next_version())
+                self.partitions.hold(key, claimed[key])
             self._poke()
 
     def submit(

@@ -229,9 +229,14 @@ class Partitions:
         """Hold `key`; its manager will be asked for."""
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = ClientPartition(self.next_version())
-            self._queue(key, held)
+            held = ClientPartition(self.next_version())
+            self.hold(key, held)
         return held
+
+    def hold(self, key: ManagerKey, held: ClientPartition) -> None:
+        """Hold `key`, which is not held yet, as `held`; its manager will be asked for."""
+        self._held[key] = held
+        self._queue(key, held)
 
     def remove(self, key: ManagerKey, *, answered: bool) -> None:
         """Forget `key`; unless the service has `answered` its stop, it is asked to stop it."""

@@ -72,4 +72,4 @@ def test_a_claim_that_is_interrupted_is_given_back(client: OffsetClient) -> None
             reached += 1
         if not was_interrupted:
             break
-    assert reached <= 3
+    assert reached <= 2  # the last place of all, and one of the few before it
