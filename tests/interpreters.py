@@ -13,11 +13,13 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 RELEASES: Final = ("3.10", "3.11", "3.12", "3.13")
+THIS: Final = "{}.{}".format(*sys.version_info)
+"""The release of the tests."""
 
 
 def interpreters() -> dict[str, str]:
     """Return an interpreter of each release that is installed, on PATH or by pyenv."""
-    found = {"{}.{}".format(*sys.version_info): sys.executable}
+    found = {THIS: sys.executable}
     for release in RELEASES:
         folders = Path("~/.pyenv/versions").expanduser().glob(f"{release}.*")
         for path in (shutil.which(f"python{release}"), *(str(f / "bin/python") for f in folders)):

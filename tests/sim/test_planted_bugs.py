@@ -145,7 +145,7 @@ def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> N
 
     for phase in (Phase.FETCHING, Phase.READY, Phase.IN_DOUBT):
         monkeypatch.setitem(step.TRANSITIONS[phase], events.StopAsked, drop)
-    assert "nothing went wrong, yet this was left" in found(50)
+    assert "nothing went wrong, yet this was left" in found(92)
 
 
 def test_a_stop_that_waits_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def answered_early(
             "_forgotten",
             lambda *_: None,
             "; at last|still waits for",
-            134,
+            439,
             id="nothing resent",
         ),
         pytest.param(Factory, "flush", answered_early, "is committed, and", 9, id="flush"),

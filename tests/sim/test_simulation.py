@@ -13,7 +13,7 @@ import pytest
 from tests.sim.run import Report, main, run_seeds
 
 ROOT: Final = Path(__file__).parents[2]
-SEEDS: Final = 120
+SEEDS: Final = 80
 GUARD_S: Final = 600
 """A guard against a run that hangs, on a machine that has much else to do."""
 

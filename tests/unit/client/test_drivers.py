@@ -1,4 +1,4 @@
-"""Programs of users that interrupt the client, break its logging, or end, on each release."""
+"""Programs of users that interrupt the client by signals on each release, or break its logging."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.interpreters import INTERPRETERS, run
+from tests.interpreters import INTERPRETERS, THIS, run
 from tests.unit.client.scripted import CUT, DROP
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ RAISES = """
 """
 
 
-@EACH
-def test_raising_log_handlers_and_watchers_stop_nothing(
-    service: ScriptedService, release: str
-) -> None:
+def test_raising_log_handlers_and_watchers_stop_nothing(service: ScriptedService) -> None:
     """Offsets are sent, retried and flushed though every log call of the run raises."""
     service.script("/v1/offsets", DROP, CUT)
     service.script("/v1/heartbeat", DROP)
@@ -55,7 +52,7 @@ def test_raising_log_handlers_and_watchers_stop_nothing(
         assert "lower than 5" in str(error), error
     assert client.close(timeout=30).ok
     """
-    done = run(release, program, service.url)
+    done = run(THIS, program, service.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
@@ -179,9 +176,8 @@ WITHOUT_THREADS = """
 """
 
 
-@EACH
-def test_threads_are_started_once_there_is_room(service: ScriptedService, release: str) -> None:
+def test_threads_are_started_once_there_is_room(service: ScriptedService) -> None:
     """A flush tries to start the sender again, and the reader of events."""
-    done = run(release, WITHOUT_THREADS, service.url)
+    done = run(THIS, WITHOUT_THREADS, service.url)
     assert done.returncode == 0, done.stderr
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
