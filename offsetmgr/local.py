@@ -418,9 +418,9 @@ class Reporter:
         self.results: dict[ManagerKey, StopResult] = {}
         """Of managers that have stopped since ``keeps_results`` was set."""
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        del offset
-        self.log.committed(key)
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        for key in offsets:
+            self.log.committed(key)
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self.log.failed(key, error, time.monotonic())

@@ -8,6 +8,7 @@ are one message for each group.
 from __future__ import annotations
 
 from itertools import groupby
+from operator import attrgetter
 from random import Random
 from threading import RLock
 from types import MappingProxyType
@@ -66,6 +67,8 @@ INBOX_LIMIT: Final = 1_000_000
 
 STOP_GRACE_S: Final = 1.0
 """Time for the actors' own end after all managers have answered."""
+
+_GROUP: Final = attrgetter("group")
 
 log = SafeLogger("offsetmgr.manager")
 
@@ -303,7 +306,7 @@ class Factory:
         check_timeout(timeout)
         managers = self._find(keys)
         waiter = self._waiter(managers, timeout, stopping=False)
-        for group, members in groupby(managers, lambda manager: manager.group):
+        for group, members in groupby(managers, _GROUP):
             message = Flush(list(members), waiter)
             if not group.committer.try_tell(message):
                 waiter.answer((each, each.result_after(None)) for each in message.managers)
@@ -391,7 +394,7 @@ class Factory:
         waiter = self._waiter(managers, timeout, stopping=True)
         for manager in managers:
             manager.close(waiter)
-        for group, members in groupby(managers, lambda manager: manager.group):
+        for group, members in groupby(managers, _GROUP):
             message = Stop(list(members))
             if not group.committer.try_tell(message):
                 waiter.answer((each, each.result_after(None)) for each in message.managers)
@@ -404,7 +407,7 @@ class Factory:
 
         def expire() -> None:
             late = waiter.expire()
-            for group, members in groupby(late if stopping else (), lambda each: each.group):
+            for group, members in groupby(late if stopping else (), _GROUP):
                 group.committer.try_tell(Expire(list(members)))
 
         timer = self._system.timers.call_after(timeout, expire)

@@ -36,7 +36,7 @@ from offsetmgr.manager.step import step
 from offsetmgr.types import StopResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.coordinator.logs import LogGuard
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.plan import GroupRequest
     from offsetmgr.manager.waiter import Waiter
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 log = SafeLogger("offsetmgr.manager")
 
@@ -167,11 +168,9 @@ class GroupCommitter(PooledActor):
                 self._flush(managers, waiter, now)
             case Stop(managers):
                 self._plan.expedite(managers)
-                for manager in managers:
-                    self._step(manager, StopAsked(), now)
+                self._take_steps([(manager, StopAsked()) for manager in managers], now)
             case Expire(managers):
-                for manager in managers:
-                    self._step(manager, Expired(), now)
+                self._take_steps([(manager, Expired()) for manager in managers], now)
             case _LogsRead(numbers, logs):
                 self._logs_read(numbers, logs, now)
         self._pump(now)
@@ -182,7 +181,6 @@ class GroupCommitter(PooledActor):
     ) -> None:
         topics = {manager.key.topic for manager in managers if manager.number > manager.settled}
         self._logs.look_ahead(topics, self._timeout_s)
-        asked = FlushAsked()
         for manager in managers:
             flush = manager.number, waiter
             if manager.flushes:
@@ -191,7 +189,8 @@ class GroupCommitter(PooledActor):
                 manager.flushes = (*waiting, flush)
             else:
                 manager.flushes = (flush,)
-            self._step(manager, asked, now)
+        asked = FlushAsked()
+        self._take_steps([(manager, asked) for manager in managers], now)
         self._plan.expedite(managers)
 
     # Requests.
@@ -205,8 +204,7 @@ class GroupCommitter(PooledActor):
             if group.has_queued:
                 plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
-        for manager, own_effects in effects:
-            self._apply(manager, own_effects)
+        self._apply(effects)
         self._end_managers()
         if look := plan.next_look(now, self._timeout_s):
             self._look(look)
@@ -258,14 +256,7 @@ class GroupCommitter(PooledActor):
             kind, events = "commit", plan.committed(request, result, now)
         else:
             kind, events = "fetch", plan.read(request, result, now)
-        stopped = Phase.STOPPED
-        for manager, event in events:
-            heir = plan.heir(manager) if manager.phase is stopped else None
-            if heir is None:
-                self._step(manager, event, now)
-            elif isinstance(event, Unknown):
-                doubt(heir, event.version, now, self._timing)
-                plan.index(heir)
+        self._take_steps(events, now)
         self._lost = None
         size, took_s = len(request.managers), now - flight.started_at
         self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
@@ -287,26 +278,42 @@ class GroupCommitter(PooledActor):
     def _logs_read(
         self, numbers: Mapping[OffsetManager, int], logs: Mapping[str, TopicLog], now: float
     ) -> None:
-        for manager, number in numbers.items():
-            topic_log = logs.get(manager.key.topic)
-            if topic_log is not None:
-                self._step(manager, LogRead(topic_log, number), now)
+        events = [
+            (manager, LogRead(logs[manager.key.topic], number))
+            for manager, number in numbers.items()
+            if manager.key.topic in logs
+        ]
+        self._take_steps(events, now)
 
     # Steps and their effects.
 
-    def _step(self, manager: OffsetManager, event: Event, now: float) -> None:
-        """Take a step; a manager that fails over it begins again, and the others go on."""
+    def _take_steps(self, events: Iterable[tuple[OffsetManager, Event]], now: float) -> None:
+        """Take the steps of many managers, with the group's lock held once for all.
+
+        A manager that fails over its step begins again, and the others go on.
+        """
+        effects: list[tuple[OffsetManager, Effects]] = []
+        failed: list[tuple[OffsetManager, Event, Exception]] = []
         try:
-            if effects := step(manager, event, now, self._timing):
-                self._apply(manager, effects)
-        except Exception:
-            log.exception("%s failed at %s and begins again", manager.key, type(event).__name__)
+            with self._group.lock:
+                for manager, event in events:
+                    try:
+                        if own_effects := step(manager, event, now, self._timing):
+                            effects.append((manager, own_effects))
+                    except Exception as error:  # noqa: BLE001 -- it concerns this one alone
+                        failed.append((manager, event, error))
+                    self._plan.index(manager)
+        finally:
+            self._apply(effects)
+        for manager, event, error in failed:
+            text = "%s failed at %s and begins again"
+            log.error(text, manager.key, type(event).__name__, exc_info=error)
             if isinstance(event, (Committed, Refused, Unknown)):
                 # It may not know of its own commit.
                 doubt(manager, event.version, now, self._timing)
             manager.read_failures += 1
             self._begin_again(manager)
-        self._plan.index(manager)
+            self._plan.index(manager)
 
     def _begin_again(self, manager: OffsetManager) -> None:
         if manager.phase is not Phase.STOPPED:
@@ -314,27 +321,42 @@ class GroupCommitter(PooledActor):
         elif manager.result is None:
             self._finish(manager)
 
-    def _apply(self, manager: OffsetManager, effects: Effects) -> None:
-        for effect in effects:
-            # The most frequent first; patterns would take as long as all the rest.
-            if effect is PUBLISH_COMMITTED and (committed := manager.acknowledged) is not None:
-                with self._group.lock:
-                    manager.published, mailbox = committed, manager.committed_offsets
-                if mailbox is not None:
-                    mailbox.put(committed)
-                self._call(self._observer.committed, manager.key, committed)
-                if manager.flushes:
-                    result = new_tuple(StopResult, (committed, None, None))
-                    self._answer(manager, manager.settled, result)
-            elif isinstance(effect, AnswerFlushes):
-                self._answer(manager, effect.number, effect.result)
-            elif isinstance(effect, PublishError):
-                manager.errors.put(effect.error)
-                self._call(self._observer.failed, manager.key, effect.error)
-            elif isinstance(effect, PublishInitial):
-                manager.initial.set(manager.acknowledged)
-            else:
-                self._finish(manager)
+    def _apply(self, effects: Sequence[tuple[OffsetManager, Effects]]) -> None:
+        """Do what steps have asked for; what is committed is published once for all managers."""
+        committed: list[OffsetManager] = []
+        ended: list[OffsetManager] = []
+        for manager, own_effects in effects:
+            for effect in own_effects:
+                if effect is PUBLISH_COMMITTED:
+                    committed.append(manager)
+                elif isinstance(effect, AnswerFlushes):
+                    self._answer(manager, effect.number, effect.result)
+                elif isinstance(effect, PublishError):
+                    manager.errors.put(effect.error)
+                    self._call(self._observer.failed, manager.key, effect.error)
+                elif isinstance(effect, PublishInitial):
+                    manager.initial.set(manager.acknowledged)
+                else:
+                    ended.append(manager)
+        if committed:
+            self._publish(committed)
+        for manager in ended:
+            self._finish(manager)
+
+    def _publish(self, managers: Sequence[OffsetManager]) -> None:
+        """Tell users and the observer what managers have committed, and answer their flushes."""
+        offsets: dict[ManagerKey, OffsetAndMetadata] = {}
+        with self._group.lock:
+            for manager in managers:
+                if (committed := manager.acknowledged) is not None:
+                    manager.published = offsets[manager.key] = committed
+                    if manager.committed_offsets is not None:
+                        manager.committed_offsets.put(committed)
+        self._call(self._observer.committed, offsets)
+        for manager in managers:
+            if manager.flushes:
+                result = new_tuple(StopResult, (manager.acknowledged, None, None))
+                self._answer(manager, manager.settled, result)
 
     def _call(self, observe: Callable[..., object], *args: object) -> None:
         """Tell the observer; what it raises is its own."""

@@ -133,6 +133,18 @@ def is_of_former_log(manager: OffsetManager, version: Version) -> bool | None:
     return version.value.offset > manager.log_end
 
 
+def check_log(manager: OffsetManager, version: Version, now: float) -> Effects | None:
+    """Return the effects of a version that may not be of the log as it is; None where it is."""
+    is_former = is_of_former_log(manager, version)
+    if is_former is None:
+        manager.look_at = now
+        return []
+    if is_former:
+        return drop_former(manager, version)
+    manager.former, manager.stray = None, False
+    return None
+
+
 def drop_former(manager: OffsetManager, version: Version | None) -> Effects:
     """Refuse an offset of the former log for good."""
     error = former_error(manager, manager.named_topic_id or "another one")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
@@ -12,8 +14,8 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Called on actor threads, by several at once: must be quick and must not raise."""
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        """The coordinator acknowledged ``offset``."""
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        """The coordinator acknowledged ``offsets``, of one group."""
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """A commit or fetch failed, or a submitted offset was dropped as a regression."""

@@ -361,7 +361,7 @@ class OffsetManager(PooledActor):
         """Return the result where nothing waits but what was dropped."""
         return StopResult(self.acknowledged, *(self.dropped or ()))
 
-    # For the group's strand, which changes the newest submit too.
+    # For the steps: with the group's lock held, as they change the newest submit too.
 
     @property
     def awaited(self) -> bool:
@@ -372,26 +372,24 @@ class OffsetManager(PooledActor):
         """Enter the initial offset, and drop a submit that is lower and not a rewind."""
         if committed is None:
             return
-        with self.group.lock:
-            newest = self.version()
-            if newest is None:
-                self._set_floor(committed)
-            elif newest.value == committed:
-                self.settle(newest.number)
-            elif newest.value.offset < committed.offset and not self.rewind_number:
-                self.regressions += 1
-                name = str(self.key)
-                error = OffsetRegressionError(name, newest.value.offset, committed.offset)
-                self._drop(newest, error)
-                self._set_floor(committed)
-                self.value = shortest(*committed)
+        newest = self.version()
+        if newest is None:
+            self._set_floor(committed)
+        elif newest.value == committed:
+            self.settle(newest.number)
+        elif newest.value.offset < committed.offset and not self.rewind_number:
+            self.regressions += 1
+            name = str(self.key)
+            error = OffsetRegressionError(name, newest.value.offset, committed.offset)
+            self._drop(newest, error)
+            self._set_floor(committed)
+            self.value = shortest(*committed)
 
     def drop_newest(self, error: OffsetManagerError) -> None:
         """Enter that the newest version is of a former log: it will never be committed."""
-        with self.group.lock:
-            newest = self.version()
-            if newest is not None:
-                self._drop(newest, error)
+        newest = self.version()
+        if newest is not None:
+            self._drop(newest, error)
 
     def _drop(self, newest: Version, error: OffsetManagerError) -> None:
         self.settle(newest.number)
@@ -399,58 +397,53 @@ class OffsetManager(PooledActor):
 
     def begin_log(self) -> None:
         """Take any offset next, also the one that was submitted last."""
-        with self.group.lock:
-            self.force = True
-            if not self.closed:
-                self.floor = 0
+        self.force = True
+        if not self.closed:
+            self.floor = 0
 
     def settle(self, number: int) -> bool:
         """Enter that version ``number`` is committed; return True if nothing newer waits."""
-        with self.group.lock:
-            if number > self.settled:  # noqa: PLR1730 -- faster than max
-                self.settled = number
-            if self.rewind_number <= number:
-                self.rewind_number = 0
-            if self.number > number:
-                return False
-            self.queued = False
-            return True
+        if number > self.settled:  # noqa: PLR1730 -- faster than max
+            self.settled = number
+        if self.rewind_number <= number:
+            self.rewind_number = 0
+        if self.number > number:
+            return False
+        self.queued = False
+        return True
 
     def suspend(self, number: int) -> bool:
         """Enter that version ``number`` was refused for good; return True if nothing newer waits.
 
         It stays dirty and visible; the next submit or flush has it tried again.
         """
-        with self.group.lock:
-            if self.number > number:
-                return False
-            self.queued = False
-            return True
+        if self.number > number:
+            return False
+        self.queued = False
+        return True
 
     def resubmit(self, number: int) -> bool:
         """Make version ``number`` dirty again, which is not committed any more.
 
         Return False where it is not the newest.
         """
-        with self.group.lock:
-            if self.number != number or number > self.settled:
-                return False
-            self.settled, self.queued = number - 1, True
-            return True
+        if self.number != number or number > self.settled:
+            return False
+        self.settled, self.queued = number - 1, True
+        return True
 
     def follow(self, external: OffsetAndMetadata | None) -> None:
         """Enter an external change (None: deleted): the floor from now on, unless more waits."""
-        with self.group.lock:
-            if external is None:
-                self.force = True
-            elif self.number <= self.settled:
+        if external is None:
+            self.force = True
+        elif self.number <= self.settled:
+            self._set_floor(external)
+            if self.number:
+                self.value = shortest(*external)
+        else:
+            offset = self.value if isinstance(self.value, int) else self.value.offset
+            if offset < external.offset and not self.rewind_number:
                 self._set_floor(external)
-                if self.number:
-                    self.value = shortest(*external)
-            else:
-                offset = self.value if isinstance(self.value, int) else self.value.offset
-                if offset < external.offset and not self.rewind_number:
-                    self._set_floor(external)
 
     def _set_floor(self, committed: OffsetAndMetadata) -> None:
         if not self.closed:

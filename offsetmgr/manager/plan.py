@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import Scope, Verdict
+from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
     Committed,
     Read,
@@ -24,7 +25,7 @@ from offsetmgr.manager.events import (
     Refused,
     Unknown,
 )
-from offsetmgr.manager.offset_manager import Phase, new_tuple
+from offsetmgr.manager.offset_manager import Phase, Version, new_tuple
 from offsetmgr.manager.step import next_version
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import CommitResult, FetchResult
     from offsetmgr.manager.events import Effects, Event, Timing
-    from offsetmgr.manager.offset_manager import OffsetManager, Version
+    from offsetmgr.manager.offset_manager import OffsetManager
     from offsetmgr.types import TopicPartition
 
 
@@ -244,12 +245,12 @@ class CommitPlan:
                 manager.read_at = now  # another manager has seen the topic recreated
                 self.index(manager)
                 continue
-            version, own_effects = next_version(manager, now, self._timing)
-            if version is not None:
+            found = next_version(manager, now, self._timing)
+            if isinstance(found, Version):
                 manager.commit_at = now
-                versions[manager] = version
+                versions[manager] = found
                 continue
-            effects.append((manager, own_effects))
+            effects.append((manager, found))
             self.index(manager)
         self._commit_at = inf
         if len(versions) < len(self._dirty):
@@ -324,18 +325,25 @@ class CommitPlan:
     def committed(
         self, request: CommitRequest, result: CommitResult, now: float
     ) -> Iterator[tuple[OffsetManager, Event]]:
-        """Enter whether the group has to back off; return what happened to each manager."""
+        """Enter whether the group has to back off; return what happened to each manager.
+
+        The heir of a stopped one gets its doubt.
+        """
         self.in_flight = None
         self._commits.enter(now, failed=_failed(result))
         failures = result.failures
         for manager, version in request.versions.items():
             failure = failures.get(manager.topic_partition) if failures else None
-            if failure is None:
+            unknown = failure is not None and failure.info.verdict is Verdict.UNKNOWN
+            heir = self.heir(manager) if manager.phase is _STOPPED else None
+            if heir is not None:
+                if unknown:
+                    doubt(heir, version, now, self._timing)
+                    self.index(heir)
+            elif failure is None:
                 yield manager, new_tuple(Committed, (version,))
-            elif failure.info.verdict is not Verdict.UNKNOWN:
-                yield manager, Refused(version, failure)
             else:
-                yield manager, Unknown(version, failure)
+                yield manager, (Unknown if unknown else Refused)(version, failure)
 
     def read(
         self, request: ReadRequest, result: FetchResult, now: float
@@ -349,6 +357,8 @@ class CommitPlan:
         for topic, topic_id in result.topic_ids.items():
             self._topic_ids[topic] = topic_id or self._topic_ids.get(topic, "")
         for manager in request.managers:
+            if manager.phase is _STOPPED and self.heir(manager) is not None:
+                continue
             partition, topic = manager.topic_partition, manager.key.topic
             failure, found = result.failures.get(partition), result.offsets.get(partition)
             known = self._topic_ids.get(topic)

@@ -69,8 +69,8 @@ from offsetmgr.manager.events import (
     Unknown,
 )
 from offsetmgr.manager.log_steps import (
+    check_log,
     drop_former,
-    is_of_former_log,
     learn_topic,
     log_read,
     names_another_topic,
@@ -90,55 +90,38 @@ _SHOWN_CHARS: Final = 40
 
 
 def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
-    """Change the record by ``event`` and return what to do, in order."""
+    """Change the record by ``event`` and return what to do; the group's lock must be held."""
     effects = TRANSITIONS[manager.phase][type(event)](manager, event, now, timing)
     if manager.closed and manager.phase is not Phase.STOPPED:
         effects += _end(manager, now, timing)
     return effects
 
 
-def next_version(
-    manager: OffsetManager, now: float, timing: Timing
-) -> tuple[Version | None, Effects]:
-    """Return what to commit, or None if that needs no request, with the effects of finding out.
+def next_version(manager: OffsetManager, now: float, timing: Timing) -> Version | Effects:
+    """Return what to commit; where that needs no request, the effects of finding out.
 
     The group's lock must be held.
     """
-    if manager.recommit:
-        return manager.committed, []
-    version = manager.version() if manager.number > manager.settled else None
-    rewinds = manager.rewind_number > 0
-    if version is None:
-        manager.commit_at = inf
-        return None, []
-    effects = _without_request(manager, version, now, timing, rewinds=rewinds)
-    if effects is None:
-        return version, []
-    return None, [*effects, *_end(manager, now, timing)]
-
-
-def _without_request(
-    manager: OffsetManager, version: Version, now: float, timing: Timing, *, rewinds: bool
-) -> Effects | None:
-    """Return the effects of a version that is not committed now; None if it is to be."""
-    if manager.former is not None or manager.named_topic_id:
-        is_former = is_of_former_log(manager, version)
-        if is_former is None:
-            manager.look_at = now
-            return []
-        if is_former:
-            return drop_former(manager, version)
-        manager.former, manager.stray = None, False
     last = manager.committed
+    if manager.recommit and last is not None:
+        return last
+    version = manager.version()
+    if version is None or version.number <= manager.settled:
+        manager.commit_at = inf
+        return []
+    rewinds = manager.rewind_number > 0
+    if manager.former is not None or manager.named_topic_id:
+        effects = check_log(manager, version, now)
+        if effects is not None:
+            return effects + _end(manager, now, timing)
     if last is not None and last.value == version.value and not manager.in_doubt:
         manager.external = manager.external and not rewinds
-        return _mark_committed(manager, version, now, timing)
+        return _mark_committed(manager, version, now, timing) + _end(manager, now, timing)
     if manager.external and not rewinds:
         refusal = _external_refusal(manager, version.value.offset)
-        return (
-            None if refusal is None else _refused(manager, Refused(version, refusal), now, timing)
-        )
-    return None
+        if refusal is not None:
+            return _refused(manager, Refused(version, refusal), now, timing)
+    return version
 
 
 def _end(manager: OffsetManager, now: float, timing: Timing) -> Effects:

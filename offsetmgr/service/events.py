@@ -31,7 +31,7 @@ from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import partitions_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     import msgspec
     from starlette.types import Receive, Scope, Send
@@ -146,9 +146,9 @@ class Reports:
     def add(self, observer: Observer) -> None:
         self._observers = (*self._observers, observer)
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
         for observer in self._observers:
-            observer.committed(key, offset)
+            observer.committed(offsets)
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         for observer in self._observers:
@@ -202,8 +202,10 @@ class EventHub:
 
     # On the managers' threads
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self._publish("committed", key, CommittedEntry(*key, *offset))
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        if self._readers:
+            for key, offset in offsets.items():
+                self._publish("committed", key, CommittedEntry(*key, *offset))
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
         del result

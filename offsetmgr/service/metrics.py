@@ -25,7 +25,7 @@ from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client import Metric
 
@@ -132,7 +132,7 @@ class Metrics(Collector):
         elif isinstance(error, OffsetNoticeError):
             self._notices.labels(self._cluster_name, error.code).inc()
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
         """Do nothing: ``requested`` counts commits."""
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:

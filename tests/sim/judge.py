@@ -247,13 +247,14 @@ class Judge(Referee):
 
     # What the managers tell.
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        truth = self.truth(key)
-        if order_of(offset) not in truth.applied:
-            self.blame(f"{key}: {offset} was acknowledged, and never was committed")
-        if order_of(offset) not in truth.foreign:
-            truth.acked = max(truth.acked, order_of(offset))
-        truth.waiting = {order for order in truth.waiting if order > order_of(offset)}
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        for key, offset in offsets.items():
+            truth = self.truth(key)
+            if order_of(offset) not in truth.applied:
+                self.blame(f"{key}: {offset} was acknowledged, and never was committed")
+            if order_of(offset) not in truth.foreign:
+                truth.acked = max(truth.acked, order_of(offset))
+            truth.waiting = {order for order in truth.waiting if order > order_of(offset)}
         self._crash()
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:

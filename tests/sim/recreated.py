@@ -76,9 +76,13 @@ class LogJudge(Judge):
             promise.tampered.update(promise.newest)
         return promise
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        if self.logs.get(order_of(offset), self.log) == self.log:
-            super().committed(key, offset)
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        of_this_log = {
+            key: offset
+            for key, offset in offsets.items()
+            if self.logs.get(order_of(offset), self.log) == self.log
+        }
+        super().committed(of_this_log)
 
     def recreated(self, *, exists: bool) -> None:
         """The topic was deleted, and with it what groups had committed; or it was created."""

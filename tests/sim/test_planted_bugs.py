@@ -174,7 +174,7 @@ def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: GroupCommitter, managers: list[OffsetManager], waiter: Any, now: float) -> None:
         for manager in managers:
             manager.flushes = (*manager.flushes, (manager.number, waiter))
-            self._step(manager, events.FlushAsked(), now)
+        self._take_steps([(manager, events.FlushAsked()) for manager in managers], now)
         self._plan.expedite(managers)
 
     monkeypatch.setattr(GroupCommitter, "_flush", keep)
@@ -192,7 +192,9 @@ def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(logs, "_refusal", lambda *_: None, 1, id="no look before a commit"),
         pytest.param(logs, "LOOK_AGE_S", 1e9, 1, id="an old look"),
-        pytest.param(step, "is_of_former_log", lambda *_: False, 956, id="no comparison of ids"),
+        pytest.param(
+            log_steps, "is_of_former_log", lambda *_: False, 956, id="no comparison of ids"
+        ),
     ],
 )
 def test_offsets_of_a_former_log(

@@ -14,7 +14,7 @@ from offsetmgr.manager import Factory
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from actors import ActorRef, Future
     from offsetmgr.coordinator.memory import SentRequest
@@ -45,8 +45,8 @@ class Listener:
         self.ended: list[tuple[ManagerKey, StopResult]] = []
         self.asked: list[tuple[str, str, int, int]] = []
 
-    def committed(self, key: ManagerKey, offset: OffsetAndMetadata) -> None:
-        self.acknowledged.append((key, offset))
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        self.acknowledged += offsets.items()
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         self.failures.append((key, error))
