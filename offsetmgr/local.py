@@ -326,7 +326,7 @@ class LocalOffsets(Offsets):
         return logs
 
     def _topic_id_of(self, key: ManagerKey) -> str:
-        return self._factory.topic_ids([key]).get(key.topic, "")
+        return self._factory.topic_ids({key.group: [key.topic_partition]}).get(key.topic, "")
 
     # The end
 

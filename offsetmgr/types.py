@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+new_tuple: Final = tuple.__new__
+"""Makes a named tuple of all its fields in half the time: for those of each offset."""
+
 MAX_OFFSET: Final = 2**63 - 1
 """Largest offset Kafka can hold (a signed 64-bit integer)."""
 

@@ -277,21 +277,23 @@ class Factory:
                 self._observer.failed(ManagerKey(group, *partition), error)
         return refused
 
-    def topic_ids(self, keys: Iterable[tuple[str, str, int]]) -> dict[str, str]:
-        """Return the ids of the topics of managers, where they are known.
+    def topic_ids(self, partitions: Mapping[str, Iterable[tuple[str, int]]]) -> dict[str, str]:
+        """Return the ids of the topics of ``partitions`` by group, where managers know them.
 
         If managers of different groups know a topic by different ids, it was just recreated and is
         left out.  So is one with an uncommitted rewind: the topic may have been recreated, and is
         looked at before the commit.
         """
         found: dict[str, str] = {}
-        for key in keys:
-            manager = self._find_one(key)
-            if manager is None or not manager.topic_id:
-                continue
-            known = "" if manager.rewind_number and manager.dirty else manager.topic_id
-            if found.setdefault(key[1], known) != known:
-                found[key[1]] = ""
+        for name, wanted in partitions.items():
+            group = self._groups.get(name)
+            for where in () if group is None else wanted:
+                manager = group.managers.get(where)
+                if manager is None or not manager.topic_id:
+                    continue
+                known = "" if manager.rewind_number and manager.dirty else manager.topic_id
+                if found.setdefault(where[0], known) != known:
+                    found[where[0]] = ""
         return {topic: topic_id for topic, topic_id in found.items() if topic_id}
 
     # Flush and stop.

@@ -30,10 +30,10 @@ from offsetmgr.manager.events import (
     Unknown,
 )
 from offsetmgr.manager.group import Collect
-from offsetmgr.manager.offset_manager import OffsetManager, Phase, new_tuple
+from offsetmgr.manager.offset_manager import OffsetManager, Phase
 from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
 from offsetmgr.manager.step import step
-from offsetmgr.types import StopResult
+from offsetmgr.types import StopResult, new_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

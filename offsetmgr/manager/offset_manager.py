@@ -21,7 +21,14 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.types import MAX_OFFSET, ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
+from offsetmgr.types import (
+    MAX_OFFSET,
+    ManagerKey,
+    OffsetAndMetadata,
+    StopResult,
+    TopicPartition,
+    new_tuple,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,10 +41,6 @@ _CLOSED: Final = MAX_OFFSET + 1
 
 _next_number: Final = count(1).__next__
 """Numbers rise through the whole process, so that versions of successive managers compare."""
-
-
-new_tuple: Final = tuple.__new__
-"""Makes a named tuple of all its fields in half the time: for those of each commit."""
 
 
 class Version(NamedTuple):
@@ -465,10 +468,13 @@ def submit_many(
     number = _next_number()
     with group.lock:
         for manager, value in entries:
+            named = topic_ids.get(manager.key.topic, "") if topic_ids else ""
             try:
-                if topic_ids:
-                    _submit_named(manager, value, topic_ids, number, rewind=rewind)
-                elif not isinstance(value, int):
+                if named and manager.topic_id and named != manager.topic_id:
+                    failure = recreated(named, manager.topic_id)
+                    offset = value if isinstance(value, int) else value.offset
+                    raise OffsetCommitError(*manager.key, offset, failure.info, failure.detail)
+                if not isinstance(value, int):
                     manager.put(shortest(*value[:3]), value.rewind, number)
                 elif rewind or value <= manager.floor:
                     manager.put(value, rewind, number)
@@ -483,28 +489,10 @@ def submit_many(
                         manager.queued = True
             except OffsetManagerError as error:
                 refused[manager.topic_partition] = error
+            else:
+                if named:
+                    manager.named_topic_id = named
     return refused
-
-
-def _submit_named(
-    manager: OffsetManager,
-    value: int | Submission,
-    topic_ids: Mapping[str, str],
-    number: int,
-    *,
-    rewind: bool,
-) -> None:
-    """Submit an offset whose topic has an id by its submitter; with the lock held.
-
-    Raises OffsetCommitError (TOPIC_RECREATED) if the manager knows the topic by another one.
-    """
-    named, known = topic_ids.get(manager.key.topic, ""), manager.topic_id
-    given = Submission(value, rewind=rewind) if isinstance(value, int) else value
-    if named and known and named != known:
-        failure = recreated(named, known)
-        raise OffsetCommitError(*manager.key, given.offset, failure.info, failure.detail)
-    manager.put(shortest(*given[:3]), given.rewind, number)
-    manager.named_topic_id = named
 
 
 def shortest(

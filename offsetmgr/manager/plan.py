@@ -25,8 +25,9 @@ from offsetmgr.manager.events import (
     Refused,
     Unknown,
 )
-from offsetmgr.manager.offset_manager import Phase, Version, new_tuple
+from offsetmgr.manager.offset_manager import Phase, Version
 from offsetmgr.manager.step import next_version
+from offsetmgr.types import new_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -116,7 +116,7 @@ class OffsetService:
     async def heartbeat(self, by: Requester, _: object) -> HeartbeatAnswer:
         """Renew the client's lease."""
         with self.under_way(by) as client:
-            topic_ids = self._factory.topic_ids(client.keys())
+            topic_ids = self._factory.topic_ids(client.held)
             return HeartbeatAnswer(self._registry.lease_s, self._hub.newest, topic_ids)
 
     @operation(
@@ -144,12 +144,11 @@ class OffsetService:
         rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
         with self.under_way(by, asked.timeout_s if asked.wait else 0.0):
             client, taken, refused = await self._acquire(by, asked.group, given)
-            refused |= self._factory.submit(
-                asked.group, {each: offsets[each] for each in taken}, topic_ids=asked.topic_ids
-            )
-            # What was not taken now may be when it is repeated.
-            seen = {where: each for where, each in taken.items() if where not in refused}
-            self._registry.own(client, asked.group, seen)
+            chosen = {where: offsets[where] for where in taken}
+            refused |= self._factory.submit(asked.group, chosen, topic_ids=asked.topic_ids)
+            for where in refused:  # it may be taken when it is repeated
+                taken.pop(where, None)
+            self._registry.own(client, asked.group, taken)
             lower = [each for each in rewound if each["from"] is None or each["to"] < each["from"]]
             if lower:
                 facts = {"group": asked.group, "partitions": lower}
@@ -288,14 +287,13 @@ class OffsetService:
         """Return the client, the versions of what it has or is given now, and other's errors."""
         await self._wait_for_stops(group, given)
         client = self._enter(by)  # again, as a newer incarnation may have come
-        versions = client.versions(given)
-        sorting = self._registry.sort(client, group, versions)
-        refused = self._spawn(by, client, group, sorting.new)
+        sorting = self._registry.sort(client, group, given)
+        refused = self._spawn(by, client, group, list(sorting.new))
         for where in sorting.stopped:
             name = str(ManagerKey(group, *where))
             refused[where] = ManagerStoppedError(f"{name} was stopped by a newer request")
-        taken = [where for where in (*sorting.mine, *sorting.new) if where not in refused]
-        return client, {where: versions[where] for where in taken}, refused
+        started = {where: each for where, each in sorting.new.items() if where not in refused}
+        return client, {**sorting.mine, **started}, refused
 
     async def _answer(
         self,
@@ -319,7 +317,7 @@ class OffsetService:
             settled.uncommitted,
             accepted=len(offsets) - len(refused),
             refused=[PartitionOutcome(*key, error_body(error)) for key, error in refused.items()],
-            topic_ids=self._factory.topic_ids((asked.group, *each) for each in offsets),
+            topic_ids=self._factory.topic_ids({asked.group: offsets}),
         )
 
     def _dropped(

@@ -24,6 +24,7 @@ from offsetmgr.types import (
     check_group,
     check_metadata,
     check_topic,
+    new_tuple,
 )
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class PartitionRef(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
     @property
     def where(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
+        return new_tuple(TopicPartition, (self.topic, self.partition))
 
 
 class OpenEntry(PartitionRef, frozen=True, gc=False):
@@ -204,10 +205,6 @@ class SubmitEntry(PartitionRef, frozen=True, gc=False):
     leader_epoch: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
     rewind: Annotated[bool, Meta(description="Take it also if it is lower than before.")] = False
     version: Version | None = None
-
-    def __post_init__(self) -> None:
-        if self.metadata:
-            check_metadata(self.metadata)
 
 
 class OpenRequest(ApiRequest, frozen=True):
@@ -229,18 +226,23 @@ class SubmitRequest(ApiRequest, frozen=True):
     wait: Annotated[bool, Meta(description="Answer after Kafka, or after timeout_s.")] = False
     timeout_s: Timeout = 10.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for index, each in enumerate(self.offsets):  # here, as a method of each takes time
+            if each.metadata:
+                check_metadata(each.metadata, f"offsets[{index}].metadata")
+
     def submissions(self, *, rewind: bool = False) -> dict[TopicPartition, int | Submission]:
-        """Return plain offsets where no entry says more than that: the core takes them faster.
+        """Return plain offsets where an entry says no more than that: the core takes them faster.
 
         With ``rewind`` all are rewinds.
         """
-        plain = not any(e.metadata or e.rewind or e.leader_epoch is not None for e in self.offsets)
-        if rewind or not plain:
-            return {
-                e.where: Submission(e.offset, e.metadata, e.leader_epoch, rewind or e.rewind)
-                for e in self.offsets
-            }
-        return {e.where: e.offset for e in self.offsets}
+        return {
+            e.where: Submission(e.offset, e.metadata, e.leader_epoch, rewind or e.rewind)
+            if rewind or e.rewind or e.metadata or e.leader_epoch is not None
+            else e.offset
+            for e in self.offsets
+        }
 
 
 class FlushRequest(ApiRequest, frozen=True):
