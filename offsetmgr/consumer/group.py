@@ -79,7 +79,8 @@ class MarkedStream(_MarkedWork):
 
     def next_batch(self, most: int) -> list[Message]:
         with self._order:
-            batch = [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+            waiting = list(self.waiting)
+            batch, self.waiting = waiting[:most], deque(waiting[most:])
             self._in_work = batch.copy()
         return batch
 

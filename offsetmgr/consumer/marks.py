@@ -54,15 +54,13 @@ class Markable:
     def mark_messages(self, messages: Iterable[Message]) -> None:
         """Mark the highest of ``messages`` in each partition, and so all before it."""
         # Messages come in runs of one partition: only the highest of a run is looked at further.
-        place: tuple[str | None, int | None] | None = None
-        highest: Message | None = None
+        topic = partition = highest = None
         high = -1
         for message in messages:
-            before, place = place, (message.topic(), message.partition())
-            if place != before:
+            if message.partition() != partition or message.topic() != topic:
                 if highest is not None:
                     self.mark_offset(highest)
-                high = -1
+                topic, partition, high = message.topic(), message.partition(), -1
             offset = message.offset()
             if offset is not None and offset > high:
                 highest, high = message, offset

@@ -277,7 +277,7 @@ class Factory:
                 self._observer.failed(ManagerKey(group, *partition), error)
         return refused
 
-    def topic_ids(self, partitions: Mapping[str, Iterable[tuple[str, int]]]) -> dict[str, str]:
+    def topic_ids(self, partitions: Mapping[str, Iterable[TopicPartition]]) -> dict[str, str]:
         """Return the ids of the topics of ``partitions`` by group, where managers know them.
 
         If managers of different groups know a topic by different ids, it was just recreated and is
@@ -285,15 +285,16 @@ class Factory:
         looked at before the commit.
         """
         found: dict[str, str] = {}
-        for name, wanted in partitions.items():
-            group = self._groups.get(name)
-            for where in () if group is None else wanted:
-                manager = group.managers.get(where)
+        for group, wanted in partitions.items():
+            held = self._groups.get(group)
+            managers = {} if held is None else held.managers
+            for where in wanted:
+                manager = managers.get(where)
                 if manager is None or not manager.topic_id:
                     continue
                 known = "" if manager.rewind_number and manager.dirty else manager.topic_id
-                if found.setdefault(where[0], known) != known:
-                    found[where[0]] = ""
+                if found.setdefault(where.topic, known) != known:
+                    found[where.topic] = ""
         return {topic: topic_id for topic, topic_id in found.items() if topic_id}
 
     # Flush and stop.

@@ -298,16 +298,18 @@ class GroupCommitter(PooledActor):
             with self._group.lock:
                 for manager, event in events:
                     try:
-                        if own_effects := step(manager, event, now, self._timing):
-                            effects.append((manager, own_effects))
+                        own_effects = step(manager, event, now, self._timing)
                     except Exception as error:  # noqa: BLE001 -- it concerns this one alone
                         failed.append((manager, event, error))
+                        continue
+                    if own_effects:
+                        effects.append((manager, own_effects))
                     self._plan.index(manager)
         finally:
             self._apply(effects)
-        for manager, event, error in failed:
+        for manager, event, why in failed:
             text = "%s failed at %s and begins again"
-            log.error(text, manager.key, type(event).__name__, exc_info=error)
+            log.error(text, manager.key, type(event).__name__, exc_info=why)
             if isinstance(event, (Committed, Refused, Unknown)):
                 # It may not know of its own commit.
                 doubt(manager, event.version, now, self._timing)

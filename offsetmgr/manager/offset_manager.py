@@ -1,7 +1,7 @@
 """The OffsetManager actor, which is the one record of its partition in a group.
 
 User threads touch the newest submit alone, under the group's lock.  All else belongs to the group's
-strand: ``step.py`` decides, and the committer applies.
+strand: ``step.py`` decides, with that lock held, and the committer applies.
 """
 
 from __future__ import annotations

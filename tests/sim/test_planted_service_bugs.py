@@ -12,7 +12,7 @@ from offsetmgr.client.core import Core
 from offsetmgr.client.partitions import Partitions
 from offsetmgr.manager import Factory
 from offsetmgr.manager.waiter import Waiter
-from offsetmgr.service.sessions import Client, Registry
+from offsetmgr.service.sessions import Client, Registry, Sorting
 from offsetmgr.types import StopResult
 from tests.sim.run import SERVICE_SEEDS
 from tests.sim.test_planted_bugs import found
@@ -81,12 +81,12 @@ def test_a_method_that_does_not_do_its_work(
 
 def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that does not look at the version of an offset is found."""
-    versions = Client.versions
+    sort = Registry.sort
 
-    def newest(self: Client, given: Mapping[Any, int | None]) -> dict[Any, int]:
-        return versions(self, dict.fromkeys(given))
+    def newest(self: Registry, client: Client, group: str, given: Mapping[Any, Any]) -> Sorting:
+        return sort(self, client, group, dict.fromkeys(given))
 
-    monkeypatch.setattr(Client, "versions", newest)
+    monkeypatch.setattr(Registry, "sort", newest)
     fallen = "committed offset fell from|committed after a newer submit|was flushed; called"
     assert re.search(f"{fallen}|nothing went wrong, yet this was left", reported(204))
 

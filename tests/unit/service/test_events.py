@@ -75,7 +75,7 @@ def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
     async def test() -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery())
         for offset in range(10_000):
-            hub.committed(A, OffsetAndMetadata(offset))
+            hub.committed({A: OffsetAndMetadata(offset)})
         await deliver()
         (event,) = hub.take(reader)
         assert b'"offset":9999' in event
@@ -154,7 +154,7 @@ def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None
 
     async def test() -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
-        hub.committed(A, OffsetAndMetadata(5))
+        hub.committed({A: OffsetAndMetadata(5)})
         hub.stopped(A, STOPPED)
         hub.failed(B, error(B))
         await deliver()
@@ -170,13 +170,13 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
 
     async def test() -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery())
-        hub.committed(A, OffsetAndMetadata(5))
+        hub.committed({A: OffsetAndMetadata(5)})
         await deliver()
         hub.stopped(A, STOPPED)
         await deliver()
         assert names(hub.take(reader)) == ["committed", "stopped"]
         hub.stopped(A, STOPPED)
-        hub.committed(A, OffsetAndMetadata(6))
+        hub.committed({A: OffsetAndMetadata(6)})
         await deliver()
         assert names(hub.take(reader)) == ["committed"]
 
