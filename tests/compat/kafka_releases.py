@@ -28,7 +28,7 @@ ROOMS: Final = {
         "tests/kafka/test_fence.py::test_others_can_neither_commit_nor_reset",
     ),
     "in process": (
-        "tests/kafka/test_in_process.py::test_the_with_statements_end_commits",
+        "tests/kafka/test_in_process.py::test_the_example_runs_as_it_stands",
         "tests/kafka/test_oauth.py::test_every_room_logs_in_by_tokens",
     ),
     "tools": (

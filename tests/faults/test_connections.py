@@ -1,8 +1,9 @@
-"""Connections that break in the middle, and connections that only look alive."""
+"""Brokers that move or are away, and connections that break or only look alive."""
 
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NOT_COORDINATOR = 16
 
 
 @contextmanager
@@ -132,3 +135,55 @@ def test_brokers_that_have_all_moved_away_are_found_by_the_first_address(group: 
             assert managers.flush(handle) is None
             assert new.count(OFFSET_COMMIT) == 1
             until(lambda: managers.kafka.check(1.0).get(timeout=WAIT_S) is None)
+
+
+@pytest.mark.fault(9)
+def test_a_coordinator_that_moves_is_found_again_and_order_is_kept(group: str) -> None:
+    """Submits go on while it moves: what Kafka has never falls, and ends with the newest."""
+    with MockCluster(2) as mock, committing_to_mock(mock.bootstrap_servers) as managers:
+        mock.create_topic(TOPIC)
+        mock.set_coordinator(group, 1)
+        handle = managers.spawn(group)
+        handle.submit(1, leader_epoch=0)
+        assert managers.flush(handle) is None
+        mock.push_errors(OFFSET_COMMIT, NOT_COORDINATOR)
+        mock.set_coordinator(group, 2)
+        seen: list[int] = []
+        for offset in range(2, 100):
+            handle.submit(offset, leader_epoch=0)
+            seen.append(managers.in_kafka(group) or 0)
+        assert managers.flush(handle) is None
+        assert managers.flush(handle) is None
+        mock.set_down(1)
+        handle.submit(100, leader_epoch=0)
+        assert managers.flush(handle) is None
+        seen.append(managers.in_kafka(group) or 0)
+        assert seen == sorted(seen)
+        assert seen[-1] == 100
+        assert "NOT_COORDINATOR" in managers.codes()
+
+
+@pytest.mark.fault(13)
+def test_an_outage_keeps_the_newest_offset_alone(group: str) -> None:
+    """However much is submitted meanwhile, memory is flat and one commit ends it."""
+    with MockCluster() as mock, committing_to_mock(mock.bootstrap_servers, HASTY) as managers:
+        mock.create_topic(TOPIC, partitions=4)
+        handles = [managers.spawn(group, partition) for partition in range(4)]
+        mock.set_down(1)
+        for handle in handles:
+            handle.submit(1, leader_epoch=0)
+        managers.commit_error(handles[0], 1)
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for offset in range(2, 10_002):
+            for handle in handles:
+                handle.submit(offset, leader_epoch=0)
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # 40,000 offsets of some 100 bytes each would be 4 MB; retries meanwhile take a little.
+        assert after - before < 500_000
+        commits = mock.count(OFFSET_COMMIT)
+        mock.set_up(1)
+        assert [managers.flush(handle) for handle in handles] == [None] * 4
+        assert [managers.in_kafka(group, n) for n in range(4)] == [10_001] * 4
+        assert mock.count(OFFSET_COMMIT) - commits < 20  # one, but for what a slow machine repeats

@@ -174,6 +174,7 @@ def test_an_unreachable_broker_is_reported() -> None:
         assert error.code == "_TIMED_OUT"
 
 
+@pytest.mark.chaos  # no other test of every run needs three brokers
 def test_a_frozen_broker_hides_only_its_own(
     kafka3: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:

@@ -169,25 +169,22 @@ def test_offsets_at_a_time(kafka: DevKafka, new_topic: TopicFactory) -> None:
 class TestMock:
     """Faults only librdkafka's mock cluster offers."""
 
-    @pytest.mark.parametrize(
-        ("code", "name", "verdict"),
-        [
-            (14, "COORDINATOR_LOAD_IN_PROGRESS", Verdict.REFUSED),
-            (15, "COORDINATOR_NOT_AVAILABLE", Verdict.UNKNOWN),
-            (30, "GROUP_AUTHORIZATION_FAILED", Verdict.REFUSED),
-            (87, "INVALID_RECORD", Verdict.UNKNOWN),  # not in the table
-        ],
-    )
     @pytest.mark.fault(10, 22)
-    def test_codes(self, group: str, code: int, name: str, verdict: Verdict) -> None:
+    def test_codes(self, group: str) -> None:
         """A code of the broker reaches the partition as the table has it; the next try is clean."""
         with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=2) as kafka:
             mock.create_topic("t")
-            mock.push_errors(OFFSET_COMMIT, code)
-            failure = only(kafka.commit(group, one("t", 1), WAIT_S))
-            assert failure is not None
-            assert (failure.info.name, failure.info.verdict) == (name, verdict)
-            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
+            for code, name, verdict in (
+                (14, "COORDINATOR_LOAD_IN_PROGRESS", Verdict.REFUSED),
+                (15, "COORDINATOR_NOT_AVAILABLE", Verdict.UNKNOWN),
+                (30, "GROUP_AUTHORIZATION_FAILED", Verdict.REFUSED),
+                (87, "INVALID_RECORD", Verdict.UNKNOWN),  # not in the table
+            ):
+                mock.push_errors(OFFSET_COMMIT, code)
+                failure = only(kafka.commit(group, one("t", 1), WAIT_S))
+                assert failure is not None
+                assert (failure.info.name, failure.info.verdict) == (name, verdict)
+                assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
 
     def test_a_group_always_commits_over_the_same_client(self, group: str) -> None:
         """Writes of one connection stay in order; clients are made when they are used."""

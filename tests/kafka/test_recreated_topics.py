@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.manager import ManagerHandle
     from tests.conftest import TopicFactory
-    from tests.faults.support import Committing
 
 QUICK: Final = CommitSettings(commit_interval_s=0.05, verify_interval_s=0)
 FORMER: Final = 100
@@ -53,42 +51,35 @@ def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) 
     produce(kafka, topic, range(records), partitions=partitions)
 
 
-def assert_refused(here: Committing, handle: ManagerHandle, group: str, topic: str) -> None:
-    """Nothing is committed in the new log, and the flush says why."""
-    result = here.factory.flush([handle.key], WAIT_S).get(timeout=WAIT_S)[handle.key]
-    assert result.error is not None
-    assert result.error.code == "TOPIC_RECREATED"
-    assert here.in_kafka(group, topic=topic) is None
-
-
 @pytest.mark.fault(36)
-@pytest.mark.parametrize("records", [30, 100, 150])
-def test_offsets_of_a_topic_recreated_at_once_are_refused(
-    kafka: DevKafka, group: str, topic: str, records: int
-) -> None:
-    """A shorter, equal or longer log; the manager knows it by the topic's id."""
-    with committing(kafka.bootstrap_servers, QUICK) as here:
-        produce(kafka, topic, range(FORMER), partitions=1)
-        handle = here.spawn(group, topic=topic)
-        handle.submit(FORMER - 1)
-        assert here.flush(handle) is None
+def test_offsets_of_a_topic_recreated_at_once_are_refused(kafka: DevKafka, group: str) -> None:
+    """Its log is longer, so its id alone tells; a partition that it lacks does not delay others."""
+    topic = f"topic-{group}"
+    create_topic(kafka, topic, 2)
+    produce(kafka, topic, range(2 * FORMER), partitions=2)
+    kept, lacking = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with LocalOffsets(kafka.bootstrap_servers, settings=QUICK) as offsets:
+        former = FORMER - 1
+        offsets.submit(group, {kept: former, lacking: former}, sync=True, timeout=WAIT_S)
         delete(kafka, topic)
-        recreate(kafka, topic, records)
-        handle.submit(FORMER)
-        assert_refused(here, handle, group, topic)
-        handle.submit(FORMER)
-        assert_refused(here, handle, group, topic)
-        handle.rewind(20)
-        assert here.flush(handle) is None
-        handle.submit(25)
-        assert here.flush(handle) is None
-        assert here.in_kafka(group, topic=topic) == 25
+        recreate(kafka, topic, 150)
+        for _ in range(2):
+            offsets.submit(group, {kept: FORMER})
+            flushed = offsets.flush(timeout=WAIT_S, group=group, partitions=[kept])
+            (left,) = flushed.uncommitted.values()
+            assert (left.offset.offset, left.error.code) == (FORMER, "TOPIC_RECREATED")
+        assert offsets.committed(group, timeout=WAIT_S) == {}
+        offsets.submit(group, {kept: 20, lacking: 20}, rewind=True)
+        assert offsets.flush(timeout=WAIT_S, group=group, partitions=[kept]).ok
+        assert not offsets.flush(timeout=WAIT_S, group=group, partitions=[lacking]).ok
+        offsets.submit(group, {kept: 25}, sync=True, timeout=WAIT_S)
+        found = offsets.committed(group, timeout=WAIT_S)
+        assert {where: each.offset for where, each in found.items()} == {kept: 25}
 
 
 @pytest.mark.fault(36)
-@pytest.mark.parametrize("records", [30, 150])
 def test_offsets_submitted_while_a_topic_is_away_are_refused(
-    kafka: DevKafka, group: str, topic: str, records: int
+    kafka: DevKafka, group: str, topic: str
 ) -> None:
     """They are tried again until the topic is back."""
     with committing(kafka.bootstrap_servers, QUICK) as here:
@@ -99,50 +90,10 @@ def test_offsets_submitted_while_a_topic_is_away_are_refused(
         delete(kafka, topic)
         handle.submit(FORMER)
         here.error(handle, "UNKNOWN_TOPIC_OR_PARTITION")
-        recreate(kafka, topic, records)
-        here.error(handle, "TOPIC_RECREATED")
-        assert_refused(here, handle, group, topic)
-
-
-@pytest.mark.fault(36)
-def test_partitions_that_a_recreated_topic_lacks_do_not_hold_back_the_others(
-    kafka: DevKafka, group: str
-) -> None:
-    """A partition that only the new topic has begins as any other."""
-    topic = f"topic-{group}"
-    create_topic(kafka, topic, 2)
-    with committing(kafka.bootstrap_servers, QUICK) as here:
-        produce(kafka, topic, range(FORMER), partitions=2)
-        first, second = here.spawn(group, 0, topic=topic), here.spawn(group, 1, topic=topic)
-        for handle in (first, second):
-            handle.submit(FORMER // 2)
-            assert here.flush(handle) is None
-        delete(kafka, topic)
-        recreate(kafka, topic, 30)
-        for handle in (first, second):
-            handle.rewind(10)
-        assert here.flush(first) is None
-        assert here.flush(second) is not None
-        assert here.in_kafka(group, topic=topic) == 10
-
-
-@pytest.mark.fault(36)
-def test_offsets_in_process_are_refused_in_a_recreated_topic(
-    kafka: DevKafka, group: str, topic: str
-) -> None:
-    """``LocalOffsets`` reports them as uncommitted, with the reason."""
-    produce(kafka, topic, range(FORMER), partitions=1)
-    where = TopicPartition(topic, 0)
-    with LocalOffsets(kafka.bootstrap_servers, settings=QUICK) as offsets:
-        offsets.submit(group, {where: FORMER - 1}, sync=True, timeout=WAIT_S)
-        delete(kafka, topic)
         recreate(kafka, topic, 150)
-        offsets.submit(group, {where: FORMER})
-        result = offsets.flush(timeout=WAIT_S)
-        (left,) = result.uncommitted.values()
-        assert left.offset.offset == FORMER
-        assert left.error.code == "TOPIC_RECREATED"
-        assert offsets.committed(group, timeout=WAIT_S) == {}
+        here.error(handle, "TOPIC_RECREATED")
+        assert here.flush(handle) == FORMER
+        assert here.in_kafka(group, topic=topic) is None
 
 
 @pytest.mark.fault(36)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from offsetmgr.devkafka.cluster import free_ports
 from tests.conftest import create_topic
 from tests.kafka.conftest import WIDE
 from tests.kafka.messages import committed
-from tests.service.scripts import LONG_S, fail
 from tests.service.support import serve_process
 
 if TYPE_CHECKING:
@@ -153,32 +151,3 @@ def test_thousands_of_managers_live_on_few_threads(
             range(WIDE), (7, None)
         )
         assert sidecar.stop() == 0
-
-
-def test_a_frozen_kafka_is_blamed_and_not_the_service(
-    breakable_kafka: DevKafka, new_topic: TopicFactory, group: str
-) -> None:
-    """The service answers before its client gives up, and says who did not answer."""
-    topic = new_topic(on=breakable_kafka)
-    with sidecar_of(breakable_kafka) as sidecar:
-        with OffsetClient(sidecar.address, name=group) as client:
-            client.submit(group, {(topic, 0): 7}, sync=True, timeout=WAIT_S)
-            breakable_kafka.broker(1).pause()
-            try:
-                (failed,) = fail(sidecar.address, f"client.committed({group!r}, timeout={LONG_S})")
-            finally:
-                breakable_kafka.broker(1).resume()
-        assert re.search("Kafka (did not answer the service|has not ans)", failed.last)
-        assert sidecar.address not in failed.last
-
-
-def test_kafkas_own_port_and_a_topic_that_is_not_there(
-    kafka: DevKafka, sidecar: ServeProcess, unique_name: str
-) -> None:
-    """Two first mistakes, told in a line each."""
-    (failed,) = fail(f"http://{kafka.bootstrap_servers}", "client.committed('g', timeout=2)")
-    assert "is this not its port? Kafka's does not speak HTTP" in failed.last
-    line = f"client.topics([{unique_name!r}], timeout={WAIT_S})"
-    assert fail(sidecar.address, line)[0].last.endswith(
-        f"topic {unique_name} does not exist in the cluster; create it, or correct its name"
-    )

@@ -30,20 +30,6 @@ except ImportError as error:
     print(error)
 """
 
-_EXITS = """
-import sys
-from offsetmgr.coordinator.memory import MemoryCoordinator
-from tests.service.support import local_over
-
-class Told(MemoryCoordinator):
-    def close(self, timeout=10.0):
-        print(self.broker.committed("g"))
-
-kafka = Told()
-offsets = local_over(kafka, commit_interval_s=3_600)
-offsets.submit("g", {("orders", 3): 42})
-"""
-
 
 @pytest.mark.parametrize("package", ["confluent_kafka", "pykka"])
 def test_a_missing_package_is_named_by_the_constructor(package: str) -> None:
@@ -53,14 +39,6 @@ def test_a_missing_package_is_named_by_the_constructor(package: str) -> None:
     assert done.stdout.strip() == (
         f"LocalOffsets needs the package {package}: pip install 'offsetmgr[kafka]'"
     )
-
-
-def test_the_interpreter_exits() -> None:
-    """The last submitted offset is committed even if nobody closes it."""
-    command = [sys.executable, "-c", _EXITS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
-    assert done.stdout.strip() == repr({WHERE: OffsetAndMetadata(42)})
-    assert done.stderr == ""
 
 
 def test_it_shows_where_it_commits_and_no_secret() -> None:
