@@ -12,23 +12,26 @@ SPARK_CLASSES := $(VENV)/.spark-classes
 PACKAGES := $(VENV)/.packages
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# `make test` runs ten parts at once, so that what one waits for is the others' time.  All folders
+# `make test` runs eleven parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run as the part "others".
 UNIT := tests/unit tests/model tests/sim examples/streams
 SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
   group_members migration views)
 MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
+# Those of managers, in this process or in the service, and of whoever is on call for them.
+MANAGERS := tests/faults $(patsubst %,tests/kafka/test_%.py,commit_log coordinator coordinator_contract \
+  day_on_call fence fence_services in_process librdkafka recreated_topics semantics sidecar)
 # Those of an operator run after the pages, which take the least time.
-OPERATOR := $(patsubst %,tests/kafka/test_%.py,day_on_call day_on_call_page one_bad_item)
-KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES) $(OPERATOR))
+OPERATOR := $(patsubst %,tests/kafka/test_%.py,day_on_call_page one_bad_item)
+KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES) $(MANAGERS) $(OPERATOR))
 BROWSER := tests/browser $(OPERATOR)
 # Those that start programs with a Spark of their own.
 PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents examples)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
-OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) tests/browser tests/kafka tests/spark)
-PARTS := test-lint test-unit test-service test-browser test-kafka test-consumers test-messages test-programs \
-  test-spark test-others
+OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) tests/browser tests/faults tests/kafka tests/spark)
+PARTS := test-lint test-unit test-service test-browser test-kafka test-managers test-consumers test-messages \
+  test-programs test-spark test-others
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/plain.py && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -50,7 +53,7 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: $(if $(strip $(T)),setup) ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j12 setup $(PARTS)
+	@$(MAKE) --no-print-directory -j13 setup $(PARTS)
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -75,6 +78,9 @@ test-browser: $(CLASSES) $(PACKAGES)
 
 test-kafka: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(KAFKA))
+
+test-managers: $(CLASSES) $(PACKAGES)
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(MANAGERS))
 
 test-consumers: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(CONSUMERS))
