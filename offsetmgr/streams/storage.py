@@ -11,6 +11,9 @@ import fcntl
 import os
 import time
 from abc import ABC, abstractmethod
+from hashlib import blake2b
+from heapq import merge
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
@@ -20,13 +23,12 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
-from offsetmgr.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_KEY_BYTES: Final = 511
-"""Longest key that lmdb takes."""
+"""Longest key that lmdb takes; it does not take the empty one either."""
 
 MAP_BYTES: Final = 256 * 1024**3
 """Address space that an lmdb store reserves; its file is as large as the rows need."""
@@ -41,8 +43,9 @@ _TOPIC: Final = b"topic"
 _TOPIC_ID: Final = b"topic-id"
 _SEEN: Final = b"seen"
 _COMPLETE: Final = b"complete"
-_EMPTY_KEY: Final = b"empty-key"
-"""The row of the empty key, which lmdb does not take, is kept under this name in ``meta``."""
+_ODD: Final = b"row/"
+"""Before the hash of a key that lmdb does not take: the name of its row in ``meta``."""
+_REBUILD: Final = "delete the folder and start the view, which reads the table again"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = SafeLogger("offsetmgr.streams")
@@ -116,7 +119,7 @@ class LmdbReader(_Notes):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / "data.mdb").exists():
+        if not self._data.exists():
             raise ViewError(f"there is no view's store at {self.path}: start a view with this path")
         self._file = self._file_now()
         self._open(readonly=True)
@@ -152,22 +155,22 @@ class LmdbReader(_Notes):
         self._env.close()
 
     def get(self, key: bytes) -> bytes | None:
-        try:
+        if 0 < len(key) <= MAX_KEY_BYTES:
             # Without a name and a ``with``, which would cost a quarter of the time.
             return self._env.begin(self._rows).get(key)
-        except lmdb.BadValsizeError:
-            return None if key else self._meta_value(_EMPTY_KEY)
+        packed = self._meta_value(_odd_name(key))
+        return None if packed is None else _unpacked(packed)[1]
 
     def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._env.begin(self._rows) as txn:
-            unnamed = None if start else txn.get(_EMPTY_KEY, db=self._meta)
-            if unnamed is not None and end != b"":
-                yield b"", unnamed
+        with _failing(self.path, "read"), self._env.begin(self._rows) as txn:
             cursor = txn.cursor()
             # The first key behind a longer one than lmdb takes is behind its beginning, too.
-            if not (cursor.set_range(start[:MAX_KEY_BYTES]) if start else cursor.first()):
-                return
-            for key, value in cursor:
+            found = cursor if not start or cursor.set_range(start[:MAX_KEY_BYTES]) else ()
+            names = txn.cursor(self._meta)
+            names.set_range(_ODD)
+            packed = takewhile(lambda row: row[0].startswith(_ODD), names)
+            odd = sorted(_unpacked(value) for _, value in packed)
+            for key, value in merge(found, odd) if odd else found:
                 if end is not None and key >= end:
                     return
                 if key >= start:
@@ -177,15 +180,24 @@ class LmdbReader(_Notes):
         with self._env.begin(self._meta) as txn:
             return txn.get(name)
 
+    @property
+    def _data(self) -> Path:
+        return self.path / "data.mdb"
+
+    def _missing_bytes(self) -> int:
+        """Return the bytes that the file lacks for its pages: above 0 reads may end the process."""
+        pages = self._env.info()["last_pgno"] + 1
+        return int(pages * self._env.stat()["psize"] - self._data.stat().st_size)
+
     def _file_now(self) -> tuple[int, int] | None:
         try:
-            found = (self.path / "data.mdb").stat()
+            found = self._data.stat()
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
 
     def _open(self, *, readonly: bool, sync: bool = True, map_bytes: int = MAP_BYTES) -> None:
-        with _failing(self.path, "opened"):
+        with _failing(self.path, "opened"), contextlib.ExitStack() as opened:
             self._env = lmdb.open(
                 str(self.path),
                 map_size=map_bytes,
@@ -195,9 +207,13 @@ class LmdbReader(_Notes):
                 max_readers=_READERS,
                 max_spare_txns=_READERS,
             )
+            opened.callback(self._env.close)
+            if self._missing_bytes() > 0:
+                raise ValueError(f"{self._data.name} is cut off; {_REBUILD}")
             self._env.reader_check()  # forget readers that were killed
             self._rows = self._env.open_db(_ROWS, create=not readonly)
             self._meta = self._env.open_db(_META, create=not readonly)
+            opened.pop_all()
 
 
 class LmdbStorage(LmdbReader):
@@ -224,9 +240,10 @@ class LmdbStorage(LmdbReader):
             opened.callback(self._env.close)
             if _is_former(self.path, self._meta_value, topic, topic_id):
                 self.clear(topic_id)
-            with self._env.begin(self._meta, write=True) as txn:
-                txn.put(_TOPIC, topic.encode())
-                txn.put(_TOPIC_ID, topic_id.encode() or txn.get(_TOPIC_ID, b""))
+            held_id = self._meta_value(_TOPIC_ID) or b""
+            with self._writing() as txn:
+                txn.put(_TOPIC, topic.encode(), db=self._meta)
+                txn.put(_TOPIC_ID, topic_id.encode() or held_id, db=self._meta)
                 self._empty = txn.stat(self._rows)["entries"] == 0
             if self._fsync:
                 self._env.sync(True)  # noqa: FBT003 -- the library's parameter
@@ -241,36 +258,45 @@ class LmdbStorage(LmdbReader):
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         # In their order, neighbours fall on one page.
         keys = sorted(rows)
+        odd: list[bytes] = []
+        if keys and (not keys[0] or max(map(len, keys)) > MAX_KEY_BYTES):
+            odd = [key for key in keys if not 0 < len(key) <= MAX_KEY_BYTES]
+            keys = [key for key in keys if 0 < len(key) <= MAX_KEY_BYTES]
         values: list[Any] = list(map(rows.__getitem__, keys))
         puts: Iterable[tuple[bytes, Any]] = zip(keys, values, strict=True)
         deleted = [key for key in keys if rows[key] is None] if None in values else []
-        if deleted or b"" in rows:
-            puts = ((key, value) for key, value in puts if key and value is not None)
+        if deleted:
+            puts = ((key, value) for key, value in puts if value is not None)
+        with _failing(self.path, "written"), self._writing() as txn:
+            txn.cursor().putmulti(puts, append=self._empty)
+            for key in deleted:
+                txn.delete(key)
+            for key in odd:
+                value = rows[key]
+                if value is None:
+                    txn.delete(_odd_name(key), db=self._meta)
+                else:
+                    packed = len(key).to_bytes(4, "big") + key + value
+                    txn.put(_odd_name(key), packed, db=self._meta)
+            for partition, offset in offsets.items():
+                txn.put(_offset_name(partition), b"%d" % offset, db=self._meta)
+        self._empty = False
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[lmdb.Transaction]:
         try:
             with self._env.begin(self._rows, write=True) as txn:
-                txn.cursor().putmulti(puts, append=self._empty)
-                self._empty = False
-                for key in deleted:
-                    if key and len(key) <= MAX_KEY_BYTES:
-                        txn.delete(key)
-                if b"" in rows:
-                    self._put_unnamed(txn, rows[b""])
-                for partition, offset in offsets.items():
-                    txn.put(_offset_name(partition), b"%d" % offset, db=self._meta)
-        except lmdb.BadValsizeError:
-            longest = max(rows, key=len)
-            raise ViewError(
-                f"{self.topic} has a key of {len(longest)} bytes, {shown(longest)}, and lmdb takes "
-                f"at most {MAX_KEY_BYTES}: use RocksStorage (the extra rocksdb), or a shorter key"
-            ) from None
+                yield txn
         except lmdb.MapFullError:
             text = f"the store at {self.path} has reached map_bytes={self._map_bytes}"
             raise ViewError(f"{text}: give LmdbStorage a higher one") from None
-        except lmdb.Error as error:
-            raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
+        with contextlib.suppress(FileNotFoundError):  # of a folder that was deleted meanwhile
+            missing = self._missing_bytes()
+            if missing > 0:  # lmdb writes no pages that it has freed again
+                os.truncate(self._data, self._data.stat().st_size + missing)
 
     def clear(self, topic_id: str) -> None:
-        with self._env.begin(write=True) as txn:
+        with self._writing() as txn:
             for database in (self._rows, self._meta):
                 txn.drop(database, delete=False)
             txn.put(_TOPIC_ID, topic_id.encode(), db=self._meta)
@@ -278,10 +304,10 @@ class LmdbStorage(LmdbReader):
         self._empty = True
 
     def note_seen(self, at_s: float, *, complete: bool) -> None:
-        with self._env.begin(self._meta, write=True) as txn:
-            txn.put(_SEEN, repr(at_s).encode())
+        with self._writing() as txn:
+            txn.put(_SEEN, repr(at_s).encode(), db=self._meta)
             if complete:
-                txn.put(_COMPLETE, b"1")
+                txn.put(_COMPLETE, b"1", db=self._meta)
 
     def flush(self) -> None:
         self._env.sync(self._fsync)
@@ -318,15 +344,9 @@ class LmdbStorage(LmdbReader):
             os.fsync(descriptor)
             os.close(descriptor)
 
-    def _put_unnamed(self, txn: lmdb.Transaction, value: bytes | None) -> None:
-        if value is None:
-            txn.delete(_EMPTY_KEY, db=self._meta)
-        else:
-            txn.put(_EMPTY_KEY, value, db=self._meta)
-
 
 class RocksStorage(_Notes):
-    """Rows in RocksDB, for tables larger than memory and keys of any length; the extra ``rocksdb``.
+    """Rows in RocksDB, for tables larger than memory or many long keys; the extra ``rocksdb``.
 
     Only its own process reads it.  ``fsync`` waits for the disk at each write.
     """
@@ -410,6 +430,8 @@ def _failing(path: Path, done: str) -> Iterator[None]:
     """Raise ViewError for whatever the library or the disk raises."""
     try:
         yield
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+        raise ViewError(f"the store at {path} is damaged ({error}): {_REBUILD}") from error
     except (lmdb.Error, OSError, ValueError) as error:
         raise ViewError(f"the store at {path} cannot be {done}: {error}") from error
 
@@ -432,3 +454,13 @@ def _is_former(
 
 def _offset_name(partition: int) -> bytes:
     return b"offset/%d" % partition
+
+
+def _odd_name(key: bytes) -> bytes:
+    return _ODD + blake2b(key, digest_size=32).digest()
+
+
+def _unpacked(row: bytes) -> tuple[bytes, bytes]:
+    """Return the key and the value of a row under its ``_odd_name``."""
+    end = 4 + int.from_bytes(row[:4], "big")
+    return row[4:end], row[end:]

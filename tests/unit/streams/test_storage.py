@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -42,17 +43,22 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
 
 
 def test_rows_are_read_in_the_order_of_their_keys(store: Storage) -> None:
-    """From start up to before end, without the stored offsets, the empty key first."""
-    rows = {key: key.upper() for key in (b"b", b"a", b"", b"ab", b"c", b"offset/0", b"\xff")}
+    """From start up to before end, without the stored offsets; keys are of any length."""
+    long = b"b" * 600
+    keys = (b"b", b"a", b"", b"ab", b"c", b"offset/0", b"\xff", long, long + b"a")
+    rows = {key: key.upper() for key in keys}
     store.apply(rows, {0: 7})
     assert list(store.items(b"", None)) == sorted(rows.items())
     assert [key for key, _ in store.items(b"", b"b")] == [b"", b"a", b"ab"]
-    assert [key for key, _ in store.items(b"aa", b"c")] == [b"ab", b"b"]
+    assert [key for key, _ in store.items(b"aa", b"c")] == [b"ab", b"b", long, long + b"a"]
+    assert [key for key, _ in store.items(long + b"a", b"d")] == [long + b"a", b"c"]
     for longer, first in ((b"aa" * 300, b"ab"), (b"ab" * 300, b"b")):
         assert next(store.items(longer, None))[0] == first
-    assert (store.get(b""), store.get(b"ab"), store.get(b"none")) == (b"", b"AB", None)
-    store.apply({b"": None, b"ab": None, b"none": None, b"a": b"2"}, {1: 3})
-    assert [store.get(key) for key in (b"", b"ab", b"a")] == [None, None, b"2"]
+    found = [store.get(key) for key in (b"", b"ab", b"none", long, b"n" * 600)]
+    assert found == [b"", b"AB", None, long.upper(), None]
+    gone = dict.fromkeys((b"", b"ab", b"none", long, b"n" * 600))
+    store.apply({**gone, b"a": b"2"}, {1: 3})
+    assert [store.get(key) for key in (*gone, b"a")] == [None] * 5 + [b"2"]
     assert [store.offset(partition) for partition in range(3)] == [7, 3, None]
     store.apply({b"k" * 511: b"1"}, {})
     assert not list(store.items(b"k" * 512, b"l"))
@@ -90,22 +96,19 @@ def test_a_store_keeps_its_rows_and_its_topic(
     store.close()
 
 
-def test_a_key_too_long_for_lmdb_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """Nothing of its batch is stored; RocksDB takes it."""
+@pytest.mark.parametrize("left", [1, 8192, 65536, 200_000])
+def test_a_store_that_was_cut_is_an_error(tmp_path: Path, left: int) -> None:
+    """As by a copy of a store in use, or a full disk: reads of missing pages end the process."""
     store = LmdbStorage(tmp_path)
     store.open("prices", "")
-    store.apply({b"x" * 511: b"longest"}, {0: 0})
-    message = r"prices has a key of 512 bytes.*at most 511: use RocksStorage \(the extra rocksdb\)"
-    with pytest.raises(ViewError, match=message):
-        store.apply({b"a": b"1", b"x" * 512: b"too long"}, {0: 1})
-    assert (store.get(b"a"), store.offset(0)) == (None, 0)
-    assert store.get(b"x" * 512) is None
+    store.apply({b"%d" % number: bytes(100) for number in range(3_000)}, {})
+    store.apply({b"%d" % number: None for number in range(2_000)}, {})
     store.close()
-    rocks = RocksStorage(tmp_path / "rocks")
-    rocks.open("prices", "")
-    rocks.apply({b"x" * 5_000: b"1"}, {})
-    assert rocks.get(b"x" * 5_000) == b"1"
-    rocks.close()
+    ViewReader(tmp_path, codecs.Bytes()).close()
+    os.truncate(tmp_path / "data.mdb", left)
+    for opened in (lambda: LmdbReader(tmp_path), lambda: store.open("prices", "")):
+        with pytest.raises(ViewError, match=r"the store at .*: delete the folder|; delete the fol"):
+            opened()
 
 
 def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
