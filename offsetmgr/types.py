@@ -58,6 +58,7 @@ MAX_TIMEOUT_S: Final = 1_000_000_000
 """Longest time-out, 31 years: threads cannot wait for any number of seconds."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_CO_UNRUN: Final = 0x20 | 0x80 | 0x200  # of generators, coroutines and both, as in ``inspect``
 _TOPIC_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -371,9 +372,12 @@ def check_choice(value: object, field: str, choices: Iterable[object]) -> None:
 
 
 def check_callable(value: object, field: str) -> None:
-    """Refuse a value that cannot be called."""
+    """Refuse a value that cannot be called, or whose call alone does not run its code."""
     if not callable(value):
         raise InvalidValueError(field, value, "cannot be called", "give a function")
+    if getattr(getattr(value, "__code__", None), "co_flags", 0) & _CO_UNRUN:
+        problem, hint = "returns before its work is done", "give a function with def, without yield"
+        raise InvalidValueError(field, value, problem, hint)
 
 
 def check_timeout(value: object, field: str = "timeout", *, forever: bool = False) -> float:

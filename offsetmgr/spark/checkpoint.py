@@ -24,6 +24,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.files import Files, check_location, open_files
 from offsetmgr.spark.progress import read_offsets
 from offsetmgr.text import error_text, visible
+from offsetmgr.types import check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -218,8 +219,9 @@ class Checkpoint:
         if text is None:
             problem = "is not there: purged, or another checkpoint"
             raise InvalidValueError("checkpoint file", name, problem, _HINT)
-        # Spark 2.1 wanted a NUL before the version in some of them.
-        version, *lines = text.lstrip("\0").splitlines() or [""]
+        # Spark 2.1 wanted a NUL before the version in some of them; other ends of lines than these
+        # may be in a text.
+        version, *lines = text.lstrip("\0").removesuffix("\n").split("\n")
         if text and version.strip() != _VERSION:
             problem = f"has the version {version[:20]!r}, not {_VERSION}"
             hint = "update offsetmgr, or report it"
@@ -260,13 +262,15 @@ def batch_ranges(
     commits it.  If the function raises an exception, the batch fails and is not committed.
 
     ``checkpoint`` is the query's checkpointLocation.  Raises InvalidValueError if it is not a path,
-    and (in the query) if it is the checkpoint of another query.
+    for a coroutine or a generator, and (in the query) if it is the checkpoint of another query.
     """
     check_location(checkpoint)
 
     def decorate(
         function: Callable[[DataFrame, int, Mapping[TopicPartition, OffsetRange]], object],
     ) -> Callable[[DataFrame, int], None]:
+        check_callable(function, "function")
+
         @functools.wraps(function)
         def run(batch: DataFrame, batch_id: int) -> None:
             files = open_checkpoint(checkpoint, batch.sparkSession)

@@ -149,8 +149,7 @@ class SessionFiles:
             if not system.exists(path):
                 return None
             with closing(system.open(path)) as stream:
-                text = self._jvm.java.util.Scanner(stream, "UTF-8").useDelimiter("\\A")
-                return str(text.next()) if text.hasNext() else ""
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
 
     def names(self, folder: str) -> list[str]:
         with self._opened(folder) as (path, system):

@@ -257,8 +257,8 @@ def kafka_batch(
         starts, absent = _read_starts(client, group, logs, committed, missing, deadline)
         if read_committed:
             stable = client.stable_ends(names, timeout=deadline.left_s)
-            # Asked for after the ends, it may lie beyond them.
-            latest = {partition: min(end, stable[partition]) for partition, end in latest.items()}
+            # Asked for after the ends, it may lie beyond them; a topic may have been recreated.
+            latest = {each: min(end, stable.get(each, end)) for each, end in latest.items()}
         ends = _ends(client, latest, until, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
         for partition, offset in starts.items():

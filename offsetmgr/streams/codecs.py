@@ -26,6 +26,14 @@ class Codec(Protocol):
         """Return the value of ``data``; None only where a processor decodes nil messages."""
 
 
+def encoded(codec: Codec, value: Any) -> bytes:
+    """Return ``value`` as bytes.  Raises what the codec raises, TypeError if it returns others."""
+    data = codec.encode(value)
+    if not isinstance(data, bytes):
+        raise TypeError(f"{type(codec).__name__} returned {type(data).__name__}, not bytes")
+    return data
+
+
 class Bytes:
     """Bytes as they are."""
 

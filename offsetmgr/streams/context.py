@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.errors import ContextError
 from offsetmgr.streams.messages import NO_TIME, Record, decode_key, encode_key, header_list
 from offsetmgr.text import error_text, shown
@@ -206,12 +207,9 @@ class Context:
 
     def _encoded(self, edge: Edge, value: Any) -> bytes:
         try:
-            data = edge.codec.encode(value)
+            return encoded(edge.codec, value)
         except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             self._refuse(f"cannot encode {shown(value)} for {edge}: {error_text(error)}", error)
-        if not isinstance(data, bytes):
-            self._refuse(f"the codec of {edge} encoded to {type(data).__name__}, not bytes")
-        return data
 
     def _decoded(self, edge: Edge, row: bytes | None) -> Any:
         try:

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.messages import Record, decode_key, encode_key, header_list
 from offsetmgr.text import shown
 from offsetmgr.types import check_timeout, check_topic
@@ -65,7 +66,7 @@ class Emitter:
         A value of None is a tombstone.  Raises InvalidValueError for a wrong key or header, what
         the codec raises, and EmitterClosedError.
         """
-        data = None if value is None else self._codec.encode(value)
+        data = None if value is None else encoded(self._codec, value)
         every = header_list({**self._default_headers, **(headers or {})})
         outcome = self._writer.write(Record(self.topic, encode_key(key), data, every))
         outcome.add_done_callback(self._done)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -78,6 +80,19 @@ class Layout(msgspec.Struct, frozen=True):
         number = self.joins[topic]
         return f"{topic}/{number}" if number else topic
 
+    @property
+    def read(self) -> set[str]:
+        """The topics that are read, and the table."""
+        return {*chain.from_iterable(self.topics.values()), *filter(None, [self.table])}
+
+    def recreated(self, ids: Mapping[str, str]) -> dict[str, str]:
+        """Return those of ``ids`` that are of a later topic of the same name."""
+        return {
+            topic: topic_id
+            for topic, topic_id in ids.items()
+            if topic_id and self.ids.get(topic, "") not in {"", topic_id}
+        }
+
 
 class Start(NamedTuple):
     """The graph of a start, and its topics as they are now."""
@@ -136,8 +151,8 @@ class LayoutFiles:
     def __init__(self, files: Checkpoint) -> None:
         self._files = files
         edit = files.read(_EDIT)
-        if edit:  # empty after a crash of the file system, before anything else was written
-            self._write(json.loads(edit))
+        with suppress(ValueError):  # cut by a crash of the file system: it had changed nothing yet
+            self._write(json.loads(edit or ""))
 
     @property
     def is_new(self) -> bool:
@@ -148,7 +163,7 @@ class LayoutFiles:
         """Put the layout for a start into the checkpoint, and return it.
 
         Raises ProcessorError if the checkpoint cannot be used with this graph, or messages that it
-        has not read are gone; InvalidValueError for another number of buckets.
+        has not read are gone; InvalidValueError for another number of buckets, or no checkpoint.
         """
         known = self._known()
         begun = self._files.last_begun()
@@ -160,6 +175,7 @@ class LayoutFiles:
             text = f"checkpoint {self._files.location} is of another program"
             raise ProcessorError(f"{text}: give the processor a checkpoint of its own")
         _check(known, start, self._files.location)
+        self._files.query_id()  # raises what Spark has a page of Java for
         for problem in self._files.problems():
             text = f"group {known.group} cannot start: checkpoint {self._files.location}: {problem}"
             raise ProcessorError(text)
@@ -177,6 +193,16 @@ class LayoutFiles:
             self._write(texts)
         return layout
 
+    def renew(self, layout: Layout, ids: Mapping[str, str]) -> Layout:
+        """Note that a running query goes on in recreated inputs; return a layout with all ``ids``.
+
+        The rows of recreated tables stay those of the former ones until the next start.
+        """
+        inputs = {topic: ids[topic] for topic in layout.topics[STREAMS] if topic in ids}
+        noted = msgspec.structs.replace(layout, ids={**layout.ids, **inputs})
+        self._write({self._next_name(): _text(noted)})
+        return msgspec.structs.replace(layout, ids={**layout.ids, **ids})
+
     def _edits(self, moves: _Moves, newest: int, done: int) -> dict[str, str]:
         """Return the files of Spark's that change, with their new texts.  Raises ProcessorError.
 
@@ -188,12 +214,12 @@ class LayoutFiles:
         for number, name in enumerate(names):
             text = self._files.read(f"sources/{number}/0")
             if text:
-                initial[name] = read_offsets(text.splitlines()[-1])
+                initial[name] = read_offsets(text.split("\n")[-1])
         heads: dict[int, list[str]] = {}
         ends = {-1: initial}
         for batch in (newest, newest - 1):
             if batch >= 0:
-                lines = (self._files.read(f"offsets/{batch}") or "").splitlines()
+                lines = (self._files.read(f"offsets/{batch}") or "").split("\n")
                 heads[batch], positions = lines[:2], lines[2:]
                 if lines[:1] != [_VERSION] or len(positions) != len(names):
                     text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
@@ -290,7 +316,13 @@ class _Moves:
         for name, kept in self._kept.items():
             here = reached.get(name, {})
             logs = _log_starts(start, kept)
-            lost = [partition for partition, at in here.items() if logs.get(partition, 0) > at]
+            lost = [
+                TopicPartition(topic, number)
+                for topic in sorted(kept)
+                for number, log in start.logs[topic].partitions.items()
+                if (at := here.get(TopicPartition(topic, number))) is not None
+                and not log.log_start_offset <= at <= log.high_watermark
+            ]
             if lost and not start.loss_is_accepted:
                 raise ProcessorError(
                     f"group {self.layout.group} cannot go on: Kafka has no longer what comes next "
@@ -391,8 +423,7 @@ def _table_moved(known: Layout, start: Start) -> bool:
 
 
 def _recreated(known: Layout, start: Start, topic: str) -> bool:
-    before, now = known.ids.get(topic), start.logs[topic].topic_id
-    return bool(before and now and before != now)
+    return bool(known.recreated({topic: start.logs[topic].topic_id}))
 
 
 def _log_starts(start: Start, topics: Iterable[str]) -> Offsets:

@@ -9,12 +9,15 @@ failed after it had written is written again.
 from __future__ import annotations
 
 import re
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
@@ -23,14 +26,16 @@ from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.layout import TABLES
+from offsetmgr.streams.layout import TABLES, LayoutFiles
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner, streams_of
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
 from offsetmgr.streams.visits import request_visit
+from offsetmgr.text import listed
 from offsetmgr.types import check_timeout
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +56,10 @@ _log = SafeLogger("offsetmgr.streams")
 STALLED_S: Final = 120.0
 """A batch that takes longer is reported as stalled."""
 
-_LOOK_S: Final = 30.0
+LOOK_S: Final = 5.0
+"""Pause between two looks for topics that were recreated."""
+
+_STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
@@ -121,6 +129,8 @@ class Processor:
         self._layout: Layout | None = None
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
+        self._error: ProcessorError | None = None
+        """Why the watcher has stopped the query."""
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -157,7 +167,10 @@ class Processor:
             )
             client = check_client(self._offsets)
             self._commits = OffsetCommits(self._spark, client, groups, group, None)
+        self._error = None
         self._query = writer.start()
+        watch = partial(_log.guard, "its topics are not watched", self._watch)
+        Worker(f"processor-{self.graph.group}", partial(watch, self._query, query.layout)).ensure()
         _log.info(
             "processor %s started: %d buckets, %d rows of its table to recover",
             self.graph.group, query.layout.buckets, sum(query.layout.recovery.values()),
@@ -181,8 +194,10 @@ class Processor:
         query, deadline = self._running(), Deadline(timeout, forever=True)
         try:
             while True:
-                wait_s: Any = deadline.within_s(_LOOK_S)  # PySpark takes a float, untyped
+                wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
                 if query.awaitTermination(wait_s):
+                    if self._error is not None:
+                        raise self._error
                     return True
                 if deadline.over:
                     return False
@@ -264,6 +279,8 @@ class Processor:
     @property
     def state(self) -> State:
         """The processor's state now."""
+        if self._error is not None:
+            return "failed"
         return state_of(self._query, self._files, STALLED_S, recovering=self._reads_tables)
 
     def stats(self) -> ProcessorStats:
@@ -290,6 +307,34 @@ class Processor:
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         return self._query
+
+    def _watch(self, query: StreamingQuery, layout: Layout) -> None:
+        """Stop the query once a topic that it reads, or its table, was recreated.
+
+        Spark would pass over as many messages of the new log as it has read of the former one.
+        Where such a loss is accepted, the query goes on.
+        """
+        with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
+            while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
+                try:
+                    now = reader.existing_ids(layout.read)
+                except OffsetManagerError as error:
+                    _log.debug("the topics of %s are not known: %s", self.graph.group, error)
+                    continue
+                recreated = layout.recreated(now)
+                if not recreated:
+                    continue
+                text = f"topics were deleted and recreated while it ran: {listed(recreated)}"
+                if self._options.get("failOnDataLoss", "").lower() != "false":
+                    fix = "start the processor again, which reads them from their beginning"
+                    self._error = ProcessorError(f"group {self.graph.group}: {text}; {fix}")
+                    _log.error("%s", self._error)
+                    query.stop()
+                    return
+                _log.warning(
+                    "processor %s goes on, as failOnDataLoss=false says: %s", layout.group, text
+                )
+                layout = LayoutFiles(self._files()).renew(layout, recreated)
 
     def _has_stalled(self) -> bool:
         try:

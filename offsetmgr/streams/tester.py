@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, update_rows
@@ -150,7 +151,7 @@ class Tester:
         The others have gone on.
         """
         codec = self._topics.codec(topic)
-        data = None if value is None else codec.encode(value)
+        data = None if value is None else encoded(codec, value)
         at_ms = -1 if timestamp is None else round(timestamp.timestamp() * 1000)
         record = Record(topic, encode_key(key), data, header_list(headers or {}))
         self._topics.append(record, at_ms)
@@ -177,7 +178,7 @@ class Tester:
 
     def set_table_value(self, table: str, key: str, value: Any) -> None:
         """Put a row into a table without a message."""
-        data = self._topics.codec(table).encode(value)
+        data = encoded(self._topics.codec(table), value)
         update_rows(self._topics.rows[table], encode_key(key), data)
 
     def table_keys(self, table: str) -> list[str]:

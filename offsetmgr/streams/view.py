@@ -17,7 +17,7 @@ from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.table_reader import TableReader
 from offsetmgr.text import error_text
-from offsetmgr.types import check_timeout, check_topic
+from offsetmgr.types import check_callable, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,6 +98,8 @@ class View(TableRows):
         if (path is None) == (storage is None):
             fix = "give the folder of the store, or storage="
             raise InvalidValueError("path", path, "is missing or one too many", fix)
+        if update is not None:
+            check_callable(update, "update")
         self.topic = check_topic(topic)
         self._store = LmdbStorage(path) if storage is None else storage  # type: ignore[arg-type]
         super().__init__(self._store, codec)
@@ -186,6 +188,7 @@ class View(TableRows):
 
         The log has what it raises.  Returns a function that ends this.
         """
+        check_callable(observer, "observer")
         self._observers.append(observer)
 
         def end() -> None:

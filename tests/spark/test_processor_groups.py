@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -286,14 +287,44 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
         lab.run(input(orders, TEXT, print))
 
 
-def test_a_topic_deleted_in_a_run_is_the_cause_in_one_sentence(lab: Lab) -> None:
-    """The kind: Spark has pages of Java for what the world did to a query."""
-    (orders,) = lab.topics(orders=1)
-    lab.send(orders, ("k", b"one"))
-    with lab.processor(define_group(lab.group, input(orders, TEXT, print))) as processor:
-        lab.drain(processor)
-        admin = AdminClient({"bootstrap.servers": lab.brokers})
+def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: Spark passes over messages of a new log, and has pages of Java for a lost one."""
+    monkeypatch.setattr("offsetmgr.streams.processor.LOOK_S", 0.2)
+    orders, out = lab.topics(orders=1, out=1)
+    begun = lab.path / "begun"
+
+    def copy(context: Context, value: str) -> None:
+        context.emit(out, context.key, value)
+        if value == "last":
+            begun.touch()
+            time.sleep(10 * WAIT_S)  # until the query is stopped
+
+    admin = AdminClient({"bootstrap.servers": lab.brokers})
+
+    def delete() -> None:
         admin.delete_topics([orders])[orders].result(WAIT_S)
+        eventually(lambda: orders in admin.list_topics(timeout=WAIT_S).topics, expected=False)
+
+    edges = [input(orders, TEXT, copy), output(out, TEXT)]
+    lab.send(orders, ("k", b"one"))
+    processor = lab.processor(define_group(lab.group, edges))
+    with processor:
+        lab.drain(processor)
+        lab.send(orders, ("k", b"last"))
+        eventually(begun.exists, expected=True)
+        delete()
+        lab.topics(orders=1)
+        lab.send(orders, *[("k", b"new")] * 3)
+        text = f"topics were deleted and recreated while it ran: {orders}; start the processor"
+        with pytest.raises(ProcessorError, match=text):
+            processor.await_end(WAIT_S)
+        assert processor.state == "failed"
+    with processor:
+        lab.drain(processor)
+        assert lab.values(out) == {"k": ["one", "new", "new", "new"]}
+        delete()
         with pytest.raises(
             ProcessorError, match=r"^group .*: .*a topic was deleted.*: start"
         ) as why:

@@ -45,8 +45,8 @@ def test_without_a_finished_batch_there_is_nothing(checkpoint: WrittenCheckpoint
 
 
 def test_the_lower_of_two_sources_counts(checkpoint: WrittenCheckpoint) -> None:
-    """Sources of other kinds, and those without a position, are passed over."""
-    checkpoint.batch(0, "17", orders(5, 6), "-", '{"logOffset":3}', orders(4, 7))
+    """Sources of other kinds, whatever is in their text, and without a position are passed over."""
+    checkpoint.batch(0, '"\u2028"', orders(5, 6), "-", '{"logOffset":3}', orders(4, 7))
     assert checkpoint.files.last_finished() == (0, {where(0): 4, where(1): 6})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark import batch_ranges
 from offsetmgr.streams import (
     NO_TIME,
     Context,
@@ -29,7 +31,9 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.engine import Effects, Engine
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
+from offsetmgr.streams.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -324,7 +328,7 @@ def test_an_exception_of_any_kind_is_the_failure_of_its_message(
 
 
 def test_a_callback_that_does_not_run_is_a_failure() -> None:
-    """Neither a coroutine nor a generator is processed silently, also behind a lambda."""
+    """A coroutine or a generator is refused, or fails its message where only the call shows it."""
 
     async def waiting(ctx: Context, value: str) -> None:
         ctx.set_value(value)
@@ -333,8 +337,16 @@ def test_a_callback_that_does_not_run_is_a_failure() -> None:
         ctx.set_value(value)
         yield value
 
-    assert "returned a coroutine, which nobody runs: use def" in failure(waiting)
-    assert "returned a generator" in failure(yielding)
+    views = partial(View, "localhost:9092", "in", codecs.String(), storage=MemoryStorage())
+    for callback in (waiting, yielding):
+        for use in (
+            lambda call: input("in", codecs.String(), call), batch_ranges("checkpoint"),
+            lambda call: views(update=call), views().observe,
+        ):  # fmt: skip
+            with pytest.raises(InvalidValueError, match="returns before its work is done; give a"):
+                use(callback)  # type: ignore[arg-type]
+    text = "returned a coroutine, which nobody runs: use def"
+    assert text in failure(lambda ctx, _value: waiting(ctx, "x"))
     assert "returned a generator" in failure(lambda ctx, _value: yielding(ctx, "x"))
 
 

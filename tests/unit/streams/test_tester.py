@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -384,6 +385,27 @@ def test_a_message_with_unwritten_effects_is_repeated(write: Any, topic: str) ->
     tracker = tester.queue_tracker(topic)
     processor.restart()
     assert processor.committed("in") == len(list(tracker)) == 2
+
+
+def test_a_codec_that_returns_no_bytes_deletes_no_row() -> None:
+    """None would be a tombstone."""
+
+    class Forgetful(codecs.String):
+        def encode(self, value: str) -> Any:
+            return None if value == "forgotten" else super().encode(value)
+
+    tester = Tester()
+    emitter = tester.add_emitter("names", Forgetful())
+    emitter.emit("k", "Ann")
+    writes = (
+        emitter.emit,
+        partial(tester.consume, "names"),
+        partial(tester.set_table_value, "names"),
+    )
+    for write in writes:
+        with pytest.raises(TypeError, match="Forgetful returned NoneType, not bytes"):
+            write("k", "forgotten")
+    assert tester.table_value("names", "k") == "Ann"
 
 
 def test_conflicts_are_errors() -> None:
