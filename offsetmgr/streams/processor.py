@@ -21,7 +21,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
-from offsetmgr.spark.files import check_session, is_stopped
+from offsetmgr.spark.files import check_session, is_stopped, java_text
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
@@ -168,7 +168,11 @@ class Processor:
             client = check_client(self._offsets)
             self._commits = OffsetCommits(self._spark, client, groups, group, None)
         self._error = None
-        self._query = writer.start()
+        try:
+            self._query = writer.start()
+        except Exception as error:
+            text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
+            raise ProcessorError(text) from error
         watch = partial(_log.guard, "its topics are not watched", self._watch)
         Worker(f"processor-{self.graph.group}", partial(watch, self._query, query.layout)).ensure()
         _log.info(
@@ -194,6 +198,8 @@ class Processor:
         query, deadline = self._running(), Deadline(timeout, forever=True)
         try:
             while True:
+                if is_stopped(self._spark):  # which ends no query
+                    raise ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
                 wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
                 if query.awaitTermination(wait_s):
                     if self._error is not None:
@@ -217,7 +223,8 @@ class Processor:
         A batch under way is ended, and processed again by the next start.
         """
         check_timeout(timeout)
-        query, commits = self._query, self._commits
+        query = None if is_stopped(self._spark) else self._query
+        commits = self._commits
         if query is not None:
             query.stop()
         if commits is not None:
@@ -234,7 +241,7 @@ class Processor:
         for _ in Deadline(timeout).polls():
             if self.state == "running":
                 return
-            if not self._running().isActive:
+            if self.state in {"stopped", "failed"}:
                 self.await_end()
                 return
         text = f"processor {self.graph.group} was not ready within {timeout} s"
@@ -279,7 +286,7 @@ class Processor:
     @property
     def state(self) -> State:
         """The processor's state now."""
-        if self._error is not None:
+        if self._query is not None and (self._error or is_stopped(self._spark)):
             return "failed"
         return state_of(self._query, self._files, STALLED_S, recovering=self._reads_tables)
 
@@ -345,8 +352,6 @@ class Processor:
 
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""
-        if is_stopped(self._spark):
-            return ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
         found = _OURS.findall(str(error))
         if found:
             return ProcessorError(found[-1])

@@ -20,6 +20,11 @@ _SAME: Final = (
 )
 """Settings that have one name and meaning in both."""
 
+_OURS: Final = frozenset(
+    ["topic", "subscribe", "subscribepattern", "assign", "startingoffsets", "includeheaders"]
+)
+"""Options that would change what a processor reads or where it writes."""
+
 _TEXTS: Final = {
     "ssl.truststore.certificates": ("ssl.ca.location", "ssl.ca.pem"),
     "ssl.keystore.certificate.chain": ("ssl.certificate.location", "ssl.certificate.pem"),
@@ -38,9 +43,13 @@ _OLD_KEY: Final = "BEGIN RSA PRIVATE KEY"
 def spark_options(kafka: Mapping[str, object], options: Mapping[str, str]) -> dict[str, str]:
     """Return the options for Spark: of ``kafka`` what names brokers and security, and ``options``.
 
-    Of two that are the same, that of ``options`` counts.  Raises InvalidValueError for a setting of
-    security that Java's clients do not have, unless ``options`` have ``kafka.security.protocol``.
+    Of two that are the same, that of ``options`` counts.  Raises InvalidValueError for an option of
+    the processor's own, and for a setting of security that Java's clients do not have, unless
+    ``options`` have ``kafka.security.protocol``.
     """
+    for name in options:
+        if name.lower() in _OURS:
+            raise InvalidValueError("kafka_options", name, "is set by the processor", "remove it")
     own = {name: _text(value) for name, value in options.items()}
     java = {name: str(kafka[name]) for name in _SAME if name in kafka}
     if "kafka.security.protocol" not in options:

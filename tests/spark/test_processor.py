@@ -6,6 +6,7 @@ import random
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -202,7 +203,11 @@ class TestOneTruth:
 
 
 def test_a_group_is_committed_and_recovers_from_its_table(
-    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
+    spark: SparkSession,
+    kafka: DevKafka,
+    group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A counter of clicks, as a user writes it; also with another number of buckets."""
 
@@ -247,6 +252,15 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         assert lab.table() == rows | {"user-0": b"35"}
         with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
             processor("second", 8).start()
+        # A session that is stopped ends no query.
+        second.start()
+        with monkeypatch.context() as stopped:
+            stopped.setattr(second._spark, "_sc", SimpleNamespace(_jsc=None))
+            with pytest.raises(ProcessorError, match=f"^group {group}: its Spark session was stop"):
+                second.wait_until_ready()
+            assert second.state == "failed"
+            second.stop()
+        second.stop()
 
 
 def test_a_failed_callback_stops_the_processor_and_commits_nothing(

@@ -91,5 +91,7 @@ def test_settings_unknown_to_java_are_refused(settings: dict[str, Any], hint: st
     kafka = {"bootstrap.servers": "one:1", **settings}
     with pytest.raises(InvalidValueError, match=hint):
         spark_options(kafka, {})
+    with pytest.raises(InvalidValueError, match="kafka_options 'Topic' is set by the processor"):
+        spark_options({}, {"Topic": "orders"})
     own = {"kafka.security.protocol": "SSL"}
     assert spark_options(kafka, own) == {"kafka.bootstrap.servers": "one:1", **own}
