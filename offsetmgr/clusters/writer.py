@@ -22,7 +22,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
 )
-from offsetmgr.kafka.producer import POLL_S, UNBOUNDED, MessageProducer
+from offsetmgr.kafka.producer import OF_A_BATCH, POLL_S, UNBOUNDED, MessageProducer
 from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
 
@@ -39,20 +39,7 @@ _LONGEST_S: Final = 86_400.0
 
 _SCAN_S: Final = 1.0  # librdkafka looks for messages that have timed out once a second
 _OVERDUE_S: Final = 5.0  # time after which a report that librdkafka owes is no longer waited for
-_OF_A_BATCH: Final = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-    }
-)
-"""Errors of a whole batch, which one of its records may have caused."""
-
-_OF_THE_MESSAGE: Final = _OF_A_BATCH | frozenset(
+_OF_THE_MESSAGE: Final = OF_A_BATCH | frozenset(
     {
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -383,16 +370,15 @@ class _Target:
         self.stats = WriterStats(up=True, current=False, written=0, failed=0)
         self._wait_s = fail_over_s
         timeout_ms = round((fail_over_s - _SCAN_S) * 1_000)
-        self._ours = {
+        ours = {
             "enable.idempotence": True,
             "message.timeout.ms": timeout_ms,
             # Else a topic that does not exist would look like a cluster that does not answer.
             "topic.metadata.propagation.max.ms": timeout_ms // 4,
             **UNBOUNDED,  # a writer waits, so that its own list is the limit
         }
-        self._producer = self._open(f"write-{link.name}", {})
-        self._single: MessageProducer | None = None
-        """Sends refused records once more, each by itself."""
+        name = f"write-{link.name}"
+        self._producer = MessageProducer(link.settings(ours), on_error=self._heard, name=name)
         self._ended = Latch()
         self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
         self._thread.start()
@@ -404,14 +390,7 @@ class _Target:
 
         ``again`` is True if another cluster has failed to write them.
         """
-        failures = self._produce_all(self._producer, wanted)
-        refused = {n for n, each in failures.items() if each.info.code in _OF_A_BATCH}
-        if len(wanted) > 1 and refused:
-            if self._single is None:
-                self._single = self._open(f"single-{self.link.name}", {"batch.num.messages": 1})
-            alone = [each for each in wanted if each[0] in refused]
-            failures = {n: each for n, each in failures.items() if n not in refused}
-            failures |= self._produce_all(self._single, alone)
+        failures = self._produce_all(wanted)
         outage = next((error for error in failures.values() if _is_outage(error)), None)
         if outage is not None:
             self.link.failed(outage)
@@ -431,21 +410,15 @@ class _Target:
 
     def end(self) -> None:
         self._ended.set()
-        for producer in (self._producer, self._single):
-            if producer is not None:
-                producer.close(self._wait_s)
+        self._producer.close(self._wait_s)
         self._thread.join()
         self.link.close()
 
-    def _open(self, name: str, ours: Mapping[str, object]) -> MessageProducer:
-        settings = self.link.settings({**self._ours, **ours})
-        return MessageProducer(settings, on_error=self._heard, name=name)
-
     def _produce_all(
-        self, producer: MessageProducer, wanted: Iterable[tuple[int, ProducerRecord]]
+        self, wanted: Iterable[tuple[int, ProducerRecord]]
     ) -> dict[int, KafkaRequestError]:
         """Produce records and wait for their reports; return the errors."""
-        reports = {number: _produce(producer, record) for number, record in wanted}
+        reports = {number: _produce(self._producer, record) for number, record in wanted}
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
         late = self.link.failure(KafkaError(TIMED_OUT))
         failures = {}

@@ -158,20 +158,13 @@ class RetryProducer:
         self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
         wanted = [*self._stages, self._dead_letter_topic]
-        existing, self._limit = _prepare_topics(kafka, wanted, policy.partitions, sources)
+        existing, limit = _prepare_topics(kafka, wanted, policy.partitions, sources)
         pattern = re.compile(rf"{re.escape(policy.name or group)}\.retry\.([1-9][0-9]{{0,3}})")
         numbered = (pattern.fullmatch(each) for each in {*existing, *self._stages})
         self.topics: Final = {each.group(): int(each.group(1)) for each in numbered if each}
         """The retry topics and their numbers, those of a former policy with more delays too."""
-        self._config = {**COPIES, **asking_config(kafka)}
-        self._producer = self._open()
-        self._single: MessageProducer | None = None
-        """Sends messages that were refused as too large, each by itself: they may have been in one
-        batch with a large one."""
-
-    def _open(self, **ours: object) -> MessageProducer:
-        limit = self._limit
-        return MessageProducer(self._config, ours=ours, max_message_bytes=limit, name="retries")
+        config = {**COPIES, **asking_config(kafka)}
+        self._producer = MessageProducer(config, max_message_bytes=limit, name="retries")
 
     def send(
         self,
@@ -201,13 +194,12 @@ class RetryProducer:
         if due_ms is not None:
             self._producer.send(self._stages[stage], value, key, done, headers=headers)
             return
-        copies = [(key, value, headers), *_smaller_letters(key, value, headers)]
+        smaller = _smaller_letters(key, value, headers)
 
         def delivered(answer: Written | KafkaRequestError) -> None:
-            if is_too_large(answer) and copies:
-                self._single = self._single or self._open(**{"batch.num.messages": 1})
-                key, value, headers = copies.pop(0)
-                self._single.send(letters, value, key, delivered, headers=headers)
+            if is_too_large(answer) and smaller:
+                key, value, headers = smaller.pop(0)
+                self._producer.send(letters, value, key, delivered, headers=headers)
             else:
                 done(answer)
 
@@ -217,8 +209,6 @@ class RetryProducer:
     def close(self, timeout_s: float) -> None:
         """Wait for what is under way and end."""
         self._producer.close(timeout_s)
-        if self._single is not None:
-            self._single.close(timeout_s)
 
 
 def _smaller_letters(
@@ -253,7 +243,8 @@ def _prepare_topics(
         limits = _limits(reader, [each for each in {*sources, *wanted} if each in existing])
         needed = max((limits[each] for each in sources if each in limits), default=0)
         needed += _HEADER_BYTES if needed else 0
-        config = {_LIMIT: str(needed)} if needed else {}
+        # In a compacted topic letters without a key are refused, and others of a key are lost.
+        config = {"cleanup.policy": "delete", **({_LIMIT: str(needed)} if needed else {})}
         new = [NewTopic(each, partitions, config=config) for each in wanted if each not in existing]
         if new:
             create_topics(reader.admin, new, _REQUEST_S)

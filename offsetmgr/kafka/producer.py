@@ -42,6 +42,20 @@ _BATCH_BYTES: Final = 1_000_000
 
 _BY_KEY: Final = -1
 
+OF_A_BATCH: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
+    }
+)
+"""Refusals of a whole batch, which one of its messages may have caused."""
+
 log = SafeLogger("offsetmgr.kafka")
 
 
@@ -74,8 +88,12 @@ def open_producer(
 class MessageProducer:
     """Produces messages; a thread of its own handles their reports.  Thread-safe.
 
-    librdkafka sends nothing after a fatal error: the producer is replaced then.
+    A message that was refused with its batch is sent once more, alone.  librdkafka sends nothing
+    after a fatal error: the producer is replaced then.
     """
+
+    _single: MessageProducer | None = None
+    """Sends messages alone, once there are some."""
 
     def __init__(
         self,
@@ -85,16 +103,21 @@ class MessageProducer:
         max_message_bytes: int | None = None,
         on_error: Callable[[KafkaError], object] = lambda _: None,
         name: str = "kafka-producer",
+        alone: bool = False,
     ) -> None:
         """``config``, ``ours`` and ``max_message_bytes`` as for ``open_producer``, which may raise.
 
         ``on_error`` gets errors that are not about one message, in the producer's thread, which is
-        named ``name``.
+        named ``name``.  With ``alone`` each message is a batch.
         """
         self._config = config
         self._on_error = on_error
+        self._alone = alone
         self._reports = ConnectionReports(MonotonicClock())
-        self._ours = {"logger": self._reports, **(ours or {}), "error_cb": self._failed}
+        self._given = ours or {}
+        self._ours = {"logger": self._reports, **self._given, "error_cb": self._failed}
+        if alone:
+            self._ours["batch.num.messages"] = 1
         self._max_message_bytes = max_message_bytes
         self._lock = threading.RLock()
         self._producer = self._open()
@@ -121,10 +144,13 @@ class MessageProducer:
         """
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                done(self._failure(topic, error))
-            else:
+            if error is None:
                 done(Written(message.partition() or 0, message.offset() or 0))
+            elif error.code() in OF_A_BATCH and not self._alone:
+                place: dict[str, Any] = {"partition": partition, "timestamp_ms": timestamp_ms}
+                self._open_single().send(topic, value, key, done, headers=headers, **place)
+            else:
+                done(self._failure(topic, error))
 
         while True:
             try:
@@ -153,6 +179,8 @@ class MessageProducer:
             self._handle_reports(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
         self._ended.set()
         self._thread.join()
+        if self._single is not None:
+            self._single.close(None if timeout_s is None else deadline.left_s)
 
     def __enter__(self) -> Self:
         return self
@@ -163,6 +191,19 @@ class MessageProducer:
     def _open(self) -> Producer:
         limit = self._max_message_bytes
         return open_producer(self._config, self._ours, max_message_bytes=limit)
+
+    def _open_single(self) -> MessageProducer:
+        with self._lock:
+            if self._single is None:
+                self._single = MessageProducer(
+                    self._config,
+                    ours=self._given,
+                    max_message_bytes=self._max_message_bytes,
+                    on_error=self._on_error,
+                    name=f"{self._thread.name}-single",
+                    alone=True,
+                )
+            return self._single
 
     def _failure(self, topic: str, error: KafkaError) -> KafkaRequestError:
         return request_error(f"write to {topic}", error, right="WRITE", topic=topic)

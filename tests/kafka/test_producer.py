@@ -69,6 +69,22 @@ def test_many_messages_fit_a_topic_with_a_small_limit(
     assert [answers.get(timeout=WAIT_S) for _ in range(100)] == [Written(0, n) for n in range(100)]
 
 
+def test_a_refused_message_takes_no_other_of_its_batch_along(
+    kafka: DevKafka, unique_name: str, answers: Answers
+) -> None:
+    """A compacted topic refuses a message without a key, and all others of its batch."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    compacted = NewTopic(unique_name, 1, config={"cleanup.policy": "compact"})
+    create_topics(admin, [compacted], WAIT_S)
+    with MessageProducer(kafka.bootstrap_servers, ours={"linger.ms": 200}) as producer:
+        for key in ("1", None, "2", "3"):
+            producer.send(unique_name, "value", key, answers.put, headers=[("a", b"1")])
+    found = [answers.get(timeout=WAIT_S) for _ in range(4)]
+    assert {each.offset for each in found if isinstance(each, Written)} == {0, 1, 2}
+    (refused,) = [each for each in found if isinstance(each, KafkaRequestError)]
+    assert refused.code == "INVALID_RECORD"
+
+
 def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
     """Librdkafka sends nothing any more then, so it is replaced."""
     errors: Queue[KafkaError] = Queue()
