@@ -636,9 +636,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        consumer = self._feeds[message.cluster].consumer
-        if consumer is not None:
-            consumer.commit_up_to(message)
+        message.claim.receiver.acknowledge_up_to(message)
 
     @property
     def pending(self) -> int:

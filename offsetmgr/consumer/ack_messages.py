@@ -44,6 +44,8 @@ class AckReceiver(Protocol):
 
     def acknowledge(self, message: AckMessage) -> None: ...
 
+    def acknowledge_up_to(self, message: AckMessage) -> None: ...
+
     def reject(
         self, message: AckMessage, delay: float | None, error: BaseException | str | None
     ) -> None: ...
@@ -69,7 +71,7 @@ class Claim:
         self.topic_partition = topic_partition
         self.committed = committed
         self.bytes = 0
-        """Size of the messages that are not acknowledged."""
+        """Size of the messages that are not acknowledged, but for those that are given up."""
         self.releasing = False
         self.released = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
@@ -90,6 +92,13 @@ class Claim:
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""
         return not self.released and self.tracker.is_pending(offset)
+
+    def done(self, message: AckMessage) -> None:
+        """Take in that a pending message is acknowledged."""
+        if message.at in self.given_up:
+            self.given_up.remove(message.at)
+        else:
+            self.bytes -= message.size
 
     def begin(self, offset: int) -> None:
         """Take in where reading begins, unless that is known."""

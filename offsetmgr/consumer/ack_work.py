@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from offsetmgr.codes import OFFSET_CHANGED, error_info
 from offsetmgr.consumer.ack_messages import AckMessage, Claim
-from offsetmgr.consumer.member import PREFETCH, SLICE_S, Start
+from offsetmgr.consumer.member import PREFETCH, SLICE_S
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
+from offsetmgr.consumer.work import Start
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, MessageError
 from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
@@ -137,7 +138,7 @@ class AckWork:
         with self._lock:
             # First, as a signal's handler may raise anywhere: else nobody would deliver it again.
             if not claim.released and claim.tracker.acknowledge(message.at):
-                claim.bytes -= message.size
+                claim.done(message)
             self._in_work.pop(message, None)
             if self._rejected:
                 self._rejected.discard(message)
@@ -150,8 +151,8 @@ class AckWork:
         with self._lock:
             if claim.released:
                 return
-            done = claim.tracker.acknowledge_up_to(message.at)
-            claim.bytes -= sum(each.size for each in done)
+            for each in claim.tracker.acknowledge_up_to(message.at):
+                claim.done(each)
             self._ready = deque(m for m in self._ready if m.is_pending)
             self._in_work = {m: due_s for m, due_s in self._in_work.items() if m.is_pending}
             self._changed.notify_all()
@@ -189,11 +190,12 @@ class AckWork:
 
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
         claim, due_s = message.claim, self._now_s() + delay_s
-        given_up = message.tries >= self.settings.max_tries
         with self._lock:
             self._rejected.discard(message)
+            given_up = message.is_pending and message.tries >= self.settings.max_tries
             if given_up:
                 claim.given_up.add(message.at)
+                claim.bytes -= message.size
             elif message.is_pending and not claim.releasing:
                 again = AckMessage(message.raw, claim, message.tries + 1, message.first)
                 heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
@@ -389,11 +391,15 @@ class AckWork:
     def _pending(self) -> int:
         return sum(claim.tracker.pending for claim in self._claims.values())
 
+    def _to_come(self) -> int:
+        """Return the number of pending messages without those that are given up."""
+        return self._pending() - sum(len(claim.given_up) for claim in self._claims.values())
+
     def _unfinished(self) -> tuple[int, int]:
-        """Return number and size of all messages that were read and are not acknowledged."""
+        """Return number and size of the messages that were read and take up room."""
         claims = self._claims.values()
         waiting = sum(len(claim.waiting) for claim in claims)
-        return self._pending() + waiting, sum(claim.bytes for claim in claims)
+        return self._to_come() + waiting, sum(claim.bytes for claim in claims)
 
     def _of(self, partitions: Collection[TopicPartition]) -> list[AckMessage]:
         """Return the messages of ``partitions`` that the application has in work."""
@@ -455,7 +461,7 @@ class AckWork:
         left = self.settings.max_pending_bytes - self._unfinished()[1]
         # The size of the first message of all is not known.
         by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
-        return min(self.settings.max_pending - self._pending(), by_size)
+        return min(self.settings.max_pending - self._to_come(), by_size)
 
     def _pause_blocked(self) -> None:
         """Pause the partitions whose messages wait; others go on."""

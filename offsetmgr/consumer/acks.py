@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsetmgr.consumer.ack_messages import PartitionProgress
-    from offsetmgr.consumer.member import Work
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
+    from offsetmgr.consumer.work import Work
     from offsetmgr.types import TopicPartition
 
 
@@ -102,7 +102,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        self._work.acknowledge_up_to(message)
+        message.claim.receiver.acknowledge_up_to(message)
 
     @property
     def cluster(self) -> str:

@@ -7,11 +7,12 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from offsetmgr.consumer.member import PREFETCH, Member, Work
+from offsetmgr.consumer.member import PREFETCH, Member
 from offsetmgr.consumer.settings import (
     ConsumerSettings,
     ConsumerStats,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
+    from offsetmgr.consumer.work import Work
     from offsetmgr.errors import OffsetManagerError
 
 LONG_S: Final = 1.0
@@ -92,14 +94,21 @@ class BaseConsumer(ABC):
         chosen = check_topic_partitions(partitions)
         given = None if store is None else open_store(store)
         _check_assignment(subscription, chosen, given)
-        self._opened = None if given is store else given  # to be closed here
         settings = self._checked(config, group, settings)
         work, subscription = self._begin(subscription, kafka=config, group=group, settings=settings)
         own_url = f"kafka://{config.get('bootstrap.servers')}"
+        used = given
         if isinstance(given, BrokerOffsetStore) and given.url == own_url:
-            given = None
-        options: dict[str, Any] = {"partitions": chosen, "store": given, "starts": self._starts}
-        self._member = Member(config, group, work, settings, subscription, **options)
+            used = None
+        options: dict[str, Any] = {"partitions": chosen, "store": used, "starts": self._starts}
+        self._opened = ExitStack()
+        if given is not None and given is not store:
+            self._opened.callback(given.close)
+        try:
+            self._member = Member(config, group, work, settings, subscription, **options)
+        except BaseException:
+            self._opened.close()
+            raise
 
     @classmethod
     def _checked(
@@ -170,8 +179,7 @@ class BaseConsumer(ABC):
         try:
             self._member.close()
         finally:
-            if self._opened is not None:
-                self._opened.close()
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self

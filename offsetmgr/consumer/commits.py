@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.claims import LATE_S, NO_ANSWER
+from offsetmgr.consumer.claims import LATE_S, no_answer
 from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
 from offsetmgr.kafka.errors import known, request_error
-from offsetmgr.stores.base import OffsetStore, as_store_error
+from offsetmgr.stores.base import OffsetStore, as_store_error, causes_of
 from offsetmgr.text import listed
 from offsetmgr.workers import Question
 
@@ -131,7 +131,7 @@ class Commits:
             error = self._answer.exception(max(0.0, timeout_s))
         except NotAnsweredError:
             late = time.monotonic() > self._late_at_s
-            return OffsetTimeoutError(f"{self._what}: {NO_ANSWER}") if late else None
+            return OffsetTimeoutError(f"{self._what}: {no_answer(LATE_S)}") if late else None
         self._answer = None
         if error is not None:
             return as_store_error(self._what, error)
@@ -145,18 +145,19 @@ class Commits:
             raise OffsetTimeoutError(text)
 
     def commit(self, offsets: _Offsets, timeout_s: float) -> None:
-        """Commit, after a commit under way, which has ``timeout_s``.  Raises OffsetManagerError."""
+        """Commit, after a commit under way; each has ``timeout_s``.  Raises OffsetManagerError."""
         if isinstance(self._store, MemberStore):
             self._answer = None  # librdkafka keeps the order, and the answer needs a poll
-        else:
-            self.end(timeout_s)
-            self.check_ended()
-        try:
             if offsets:
                 self._store.commit(self._group, offsets)
-        except Exception as error:
-            raise as_store_error(self._what, error) from error
-        self._committed(offsets)
+            self._committed(offsets)
+            return
+        self.end(timeout_s)
+        self.check_ended()
+        self.begin(offsets)
+        if (error := self.end(timeout_s)) is not None:
+            raise error
+        self.check_ended()
 
     def answered(self, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
         """Take in librdkafka's answer to a commit that was begun."""
@@ -192,13 +193,3 @@ def _check(group: str, answers: Iterable[KafkaPartition]) -> None:
 def is_rebalancing(error: OffsetManagerError) -> bool:
     """Return True if a commit was refused as the group is between two generations."""
     return any(each.code in _REBALANCING for each in causes_of(error))
-
-
-def passes_later(error: OffsetManagerError) -> bool:
-    """Return True if the same commit can succeed later."""
-    return any(getattr(each, "retriable", False) for each in causes_of(error))
-
-
-def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:
-    """Return the errors of the single partitions of a commit; ``error`` itself if it is one."""
-    return error.errors.values() if isinstance(error, OffsetsUncommittedError) else [error]

@@ -18,14 +18,18 @@ from offsetmgr.consumer.settings import log
 from offsetmgr.errors import OffsetManagerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from offsetmgr.consumer.member import Member, Start, Work
+    from offsetmgr.consumer.member import Member
     from offsetmgr.consumer.topics import Subscription
+    from offsetmgr.consumer.work import Start, Work
     from offsetmgr.types import TopicPartition
 
 BUFFERED: Final = 1_000
 """A partition with so many messages that were not asked for is paused until half are taken."""
+
+BUFFERED_BYTES: Final = 16 * 2**20
+"""The same in bytes of their values."""
 
 _LOOK_S: Final = 0.005
 
@@ -157,6 +161,7 @@ class PartitionStream:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Message] = deque()
+        self._bytes = 0
         self._ended = False
         self.paused = False
         """True while no more of the partition is to be received."""
@@ -197,10 +202,14 @@ class PartitionStream:
             if self._ended:
                 return None
             message = self._waiting.popleft()
+            self._bytes -= len(message)
             self.in_work = True
-            if len(self._waiting) <= BUFFERED // 2:
-                self.paused = False
+            self.paused = self.paused and self._fills(1 / 2)
             return message
+
+    def _fills(self, share: float) -> bool:
+        """Return True if what waits takes this share of the room."""
+        return len(self._waiting) > share * BUFFERED or self._bytes > share * BUFFERED_BYTES
 
     # For the consumer
 
@@ -209,19 +218,21 @@ class PartitionStream:
         """Messages that were received and are not handed out yet."""
         return len(self._waiting)
 
-    def put(self, messages: Iterable[Message]) -> None:
+    def put(self, messages: Collection[Message]) -> None:
         """Have ``messages`` handed out, and pause the partition while many wait."""
         with self._lock:
             if self._ended:
                 return
             self._waiting.extend(messages)
+            self._bytes += sum(map(len, messages))
             self._changed.notify()
-            self.paused = self.paused or len(self._waiting) >= BUFFERED
+            self.paused = self.paused or self._fills(1)
 
     def clear(self) -> None:
         """Drop what waits: the partition has a new log."""
         with self._lock:
             self._waiting.clear()
+            self._bytes = 0
             self.paused = self._ended
 
     def end(self) -> None:

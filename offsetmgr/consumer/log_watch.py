@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +107,8 @@ class TopicIdOffer:
         self._reader = reader
         with self._lock:
             if store.topic_ids is None:
-                store.topic_ids = _Readers()
+                with suppress(AttributeError):  # a user's store may be frozen
+                    store.topic_ids = _Readers()
             if isinstance(store.topic_ids, _Readers):
                 store.topic_ids.readers.append(reader)
 

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Protocol
 
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
+from offsetmgr.consumer.work import Start
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from confluent_kafka import Message
-
-    from offsetmgr.consumer.member import Start
 
     # Plain tuples: each message makes one.
     Place = tuple[str, int]
@@ -186,11 +185,7 @@ class Marks:
 
     def restart(self, topic_partition: TopicPartition, offset: int) -> None:
         """Begin again with a new log, to be committed from ``offset`` on."""
-        with self._lock:
-            self._forget(topic_partition)
-            self._again[topic_partition] = []
-            self._marked[topic_partition] = (offset, "")
-            self._uncommitted.add(topic_partition)
+        Marks.claim(self, {topic_partition: Start(None, offset)})
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the marks of partitions: another member may be further."""

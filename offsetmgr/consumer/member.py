@@ -19,7 +19,7 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -34,7 +34,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.claims import Claims, claim
-from offsetmgr.consumer.commits import Commits, MemberStore, causes_of, is_rebalancing, passes_later
+from offsetmgr.consumer.commits import Commits, MemberStore, is_rebalancing
 from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, TopicIdOffer, restart_at
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -45,23 +45,25 @@ from offsetmgr.consumer.settings import (
     log,
 )
 from offsetmgr.consumer.topics import Discovery, ends_of, missing_partitions
-from offsetmgr.deadlines import Deadline, Latch
+from offsetmgr.consumer.work import Start
+from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
 from offsetmgr.kafka.errors import cause_of, request_error
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.stores.base import as_store_error
+from offsetmgr.stores.base import as_store_error, causes_of, passes_later
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
+    from offsetmgr.consumer.work import Work
     from offsetmgr.stores import OffsetStore
 
 SLICE_S: Final = 0.1
@@ -70,6 +72,7 @@ SLICE_S: Final = 0.1
 PREFETCH: Final = 500
 """Messages taken from librdkafka at once where they are handed out one by one."""
 
+_MOST_AT_ONCE: Final = 1_000_000  # messages that confluent-kafka takes
 _REQUEST_S: Final = 10.0  # for an answer of Kafka in the background
 _WATCH_S: Final = 5.0  # between looks at the ids of topics while nothing is committed
 _ELECTION_TRIES: Final = 3  # in which the ends of a new topic's logs may not be known
@@ -87,54 +90,6 @@ _REFUSING: Final = frozenset({-169, -181, -187, -193})
 are reported.  Others are followed by one of these, or by none."""
 
 _Offsets: TypeAlias = "dict[TopicPartition, OffsetAndMetadata]"
-
-
-class Start(NamedTuple):
-    """The place where reading of a claimed partition begins."""
-
-    committed: OffsetAndMetadata | None
-    offset: int | None = None
-    """Set where nothing is committed, and this is to be committed at once."""
-    resumed: bool = False
-    """True if reading goes on at this member's own position in a former claim."""
-
-
-class Work(Protocol):
-    """The part of a consumer that handles its messages; called by the thread that polls."""
-
-    member: Member
-    """Set before any call."""
-
-    @property
-    def paused(self) -> Collection[TopicPartition]:
-        """Partitions of which nothing is to be received from the next poll on."""
-
-    def receive(self, messages: Sequence[Message]) -> None:
-        """Take in messages of claimed partitions, in their order."""
-
-    def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
-        """Take in that a partition has no further message before the offset ``end``."""
-
-    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Take partitions."""
-
-    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Begin again with a claimed partition, which has a new log: read it from ``offset`` on."""
-
-    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        """Hand out no more of partitions; wait so many seconds for what is in work of them.
-
-        Not called where the consumer is being closed.
-        """
-
-    def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions: another member may have them already."""
-
-    def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit that are not committed yet; called by any thread."""
-
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Take in that these offsets are committed; called by any thread."""
 
 
 class Member:
@@ -265,7 +220,7 @@ class Member:
     def commit(self) -> None:
         """Commit what is processed by now.  Raises OffsetManagerError."""
         with self._next, self._turn:
-            self._commit()
+            self._commit(LONGEST_WAIT_S)
             self._look_at_ends()
 
     def move(self, offsets: Mapping[TopicPartition, int], before: Callable[[], None]) -> None:
@@ -344,7 +299,7 @@ class Member:
         found = [first]
         if most > 1:
             try:
-                found += self._consumer.consume(most - 1, more_s)
+                found += self._consumer.consume(min(most, _MOST_AT_ONCE) - 1, more_s)
             except KafkaException as error:
                 self.report(request_error("poll", error), "could not poll")
         if self._released_in_poll:
@@ -534,8 +489,8 @@ class Member:
         self._logs.positions.update((each, at.offset) for each, at in offsets.items())
         self.work.committed(offsets)
 
-    def _commit(self, timeout_s: float = _REQUEST_S) -> None:
-        """Commit without a poll; wait up to ``timeout_s`` for a former commit that goes on."""
+    def _commit(self, timeout_s: float) -> None:
+        """Commit without a poll; a store has ``timeout_s``, and so has a former commit."""
         self._commit_by(lambda offsets: self._commits.commit(offsets, timeout_s))
 
     def _commit_by(self, commit: Callable[[_Offsets], None]) -> None:
@@ -658,8 +613,8 @@ class Member:
                 new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
                 if new and self._latest:
                     self._discovery.firsts.update(ends_of(self._reader, new))
-            except OffsetManagerError:
-                self._claims.release(committed)
+            except BaseException:  # of a signal, too
+                self._claims.release(committed, _REQUEST_S)
                 self._offer.end()
                 self._consumer.close()
                 self._reader.close()
@@ -762,13 +717,15 @@ class Member:
         if not self.ended.is_set():
             self._notify("start", released=releasing)
             self.work.begin_release(releasing, self.settings.dwell_s)
-        self._last_commit(self._commit, time.sleep, min(_MOVING_S, self.settings.dwell_s))
+        moving_s = min(_MOVING_S, self.settings.dwell_s)
+        self._last_commit(self._commit, time.sleep, moving_s, _MOVING_S)
         self._let_go(partitions)
 
     def _let_go(
         self, partitions: Collection[TopicPartition], kind: Literal["ok", "error"] = "ok"
     ) -> None:
-        self._claims.drop(partitions, 0.0 if kind == "error" else self.settings.dwell_s)
+        timeout_s = 0.0 if kind == "error" else self.settings.dwell_s
+        self._claims.drop(partitions, timeout_s)
         gone = self.assigned.intersection(partitions)
         lost = gone & self.work.to_commit().keys() if kind == "error" else ()
         if lost:
@@ -786,7 +743,7 @@ class Member:
             self._consumer.incremental_unassign([KafkaPartition(*each) for each in gone])
         else:
             self._consumer.unassign()
-        self._claims.release(gone)
+        self._claims.release(gone, timeout_s)
 
     def _notify(
         self,

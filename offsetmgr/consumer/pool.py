@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from concurrent.futures import Future
 from contextlib import contextmanager
 from inspect import (
     isasyncgen,
@@ -162,9 +163,10 @@ class Pool:
         """Return True if the handler succeeds."""
         try:
             result = self._handler(message)
-            if isawaitable(result) or isgenerator(result) or isasyncgen(result):
+            is_later = isawaitable(result) or isgenerator(result) or isasyncgen(result)
+            if is_later or isinstance(result, Future):
                 kind = type(result).__name__
-                raise TypeError(f"the handler returned a {kind}, which nobody runs")  # noqa: TRY301
+                raise TypeError(f"the handler returned a {kind}, which nobody waits for")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 -- whatever it is, the message failed
             log.warning("%r failed: %s", message, visible(error_text(error), _ERROR_CHARS))
             message.nack(error=error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -80,8 +81,13 @@ class Notification(NamedTuple):
 
 
 def drain(unread: deque[_T]) -> list[_T]:
-    """Take all that is in ``unread``, while others add to it."""
-    return [unread.popleft() for _ in range(len(unread))]
+    """Take all that is in ``unread``, while others add to it or take of it."""
+    found: list[_T] = []
+    count = len(unread)
+    with suppress(IndexError):
+        while len(found) < count:
+            found.append(unread.popleft())
+    return found
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -9,7 +9,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.consumer.claims import LATE_S, no_answer
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+)
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.types import TopicPartition
@@ -115,16 +121,19 @@ class Discovery:
             return True
         if self._question is None:
             self._question = Question(self._discover)
+        what = f"topics of group {self._group}"
         if not self._question.wait():
+            if now_s - self._question.asked_at_s > LATE_S:
+                late = OffsetTimeoutError(f"{what}: {no_answer(LATE_S)}")
+                self._report(late, "the store does not answer")
             return False
         question, self._question = self._question, None
-        try:
-            topics, firsts, failures = question.result()
-        except Exception as error:  # noqa: BLE001 -- of a user's store, too
-            what = f"topics of group {self._group}"
-            self._report(as_store_error(what, error), "could not look up topics; tries again")
+        failure = question.answer.exception()
+        if failure is not None:  # of a user's store, too
+            self._report(as_store_error(what, failure), "could not look up topics; tries again")
             self._due_s = now_s + _RETRY_S
             return False
+        topics, firsts, failures = question.result()
         self.firsts = firsts | self.firsts
         self._unplaced = tuple(failures)
         for failure in failures.values():

@@ -192,6 +192,16 @@ def refusals(
     return dict.fromkeys(offsets, error)
 
 
+def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:
+    """Return the errors of the single partitions of a commit; ``error`` itself if it is one."""
+    return error.errors.values() if isinstance(error, OffsetsUncommittedError) else [error]
+
+
+def passes_later(error: OffsetManagerError) -> bool:
+    """Return True if the same can succeed later."""
+    return any(getattr(each, "retriable", False) for each in causes_of(error))
+
+
 class MemoryOffsetStore(OffsetStore):
     """Keeps offsets as long as the process lives."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -61,7 +62,8 @@ class StoreCoordinator:
         self._store = open_store(store, patience_s=0.0)
         self._owned = self._store is not store
         if self._store.topic_ids is None:
-            self._store.topic_ids = self._existing_ids
+            with suppress(AttributeError):  # a user's store may be frozen
+                self._store.topic_ids = self._existing_ids
         self._claimed: set[ManagerKey] = set()
         self._kafka = kafka
         self.topic_logs = kafka.topic_logs
@@ -234,7 +236,7 @@ class StoreCoordinator:
             if group not in self._fenced:
                 try:
                     self._store.release(group, partitions)
-                except Exception as failed:  # noqa: BLE001 -- whatever a store raises
+                except BaseException as failed:  # noqa: BLE001 -- whatever a store raises
                     error = as_store_error("release", failed)
                     log.warning("group %s: partitions not released: %s", group, error)
 

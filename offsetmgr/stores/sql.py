@@ -20,6 +20,7 @@ from offsetmgr.errors import (
     OffsetCommitError,
     OffsetConflictError,
     OffsetFetchError,
+    OffsetManagerError,
     OffsetStoreError,
     error_info,
     listed,
@@ -27,7 +28,7 @@ from offsetmgr.errors import (
 from offsetmgr.extras import naming_extra
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.logs import SafeLogger
-from offsetmgr.stores.base import OffsetStore, raise_for
+from offsetmgr.stores.base import OffsetStore, passes_later, raise_for
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
-
-    from offsetmgr.errors import OffsetManagerError
 
 MAX_CHECKPOINT_CHARS: Final = 512
 
@@ -129,11 +128,10 @@ _OF_PARTITION: Final = sa.update(OFFSETS).where(
     OFFSETS.c.topic == sa.bindparam("of_topic"),
     OFFSETS.c.partition_id == sa.bindparam("partition"),
 )
-_COMMIT: Final = _OF_PARTITION.values(
-    {each: sa.bindparam(each.name) for each in (*_OFFSET, OFFSETS.c.topic_id)}
-).values(committed_at=sa.func.now())
-_CLAIM: Final = _OF_PARTITION.values(
-    generation=OFFSETS.c.generation + 1, topic_id=sa.bindparam("topic_id")
+_OF_CLAIM: Final = (OFFSETS.c.generation, OFFSETS.c.topic_id)
+_CLAIM: Final = _OF_PARTITION.values({each: sa.bindparam(each.name) for each in _OF_CLAIM})
+_COMMIT: Final = _CLAIM.values({each: sa.bindparam(each.name) for each in _OFFSET}).values(
+    committed_at=sa.func.now()
 )
 
 
@@ -198,10 +196,6 @@ class SqlOffsetStore(OffsetStore):
         Raises InvalidValueError where the connection commits each statement by itself.
         """
         bound = connection.connection() if isinstance(connection, Session) else connection
-        raw = bound.connection.dbapi_connection
-        if raw is not None and bound.dialect.detect_autocommit_setting(raw):
-            fix = "use one without isolation_level='AUTOCOMMIT'"
-            raise InvalidValueError("connection", "AUTOCOMMIT", "has no transactions", fix)
         _begin(bound)
         yield OffsetTransaction(bound, self)
 
@@ -246,8 +240,8 @@ class SqlOffsetStore(OffsetStore):
         def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
             rows = _lock_rows(connection, group, wanted)
             rows = self._in_current_logs(group, rows, dict.fromkeys(rows, -1))
-            keys = [{**_key(group, w), "topic_id": row.topic_id} for w, row in rows.items()]
-            connection.execute(_CLAIM, keys)
+            rows = {w: row._replace(generation=row.generation + 1) for w, row in rows.items()}
+            connection.execute(_CLAIM, [_claim_of(group, w, row) for w, row in rows.items()])
             starts = {w: row.offset for w, row in rows.items() if row.offset and row.is_of_new_log}
             _write_rows(connection, group, starts, rows)
             return rows
@@ -257,7 +251,7 @@ class SqlOffsetStore(OffsetStore):
         with self._lock:
             for where, row in found.items():
                 key = ManagerKey(group, *where)
-                self._generations[key] = row.generation + 1
+                self._generations[key] = row.generation
                 self._ends.pop(key, None)
         return {where: found[where].offset for where in wanted}
 
@@ -325,10 +319,12 @@ class SqlOffsetStore(OffsetStore):
                     _begin(connection)
                     return work(connection)
             except Exception as error:
-                coded = failure_of(error) if isinstance(error, exc.SQLAlchemyError) else error
-                info = getattr(coded, "info", None)
+                if isinstance(error, exc.SQLAlchemyError):
+                    passes = failure_of(error).info.retriable
+                else:  # of the user's work, too
+                    passes = isinstance(error, OffsetManagerError) and passes_later(error)
                 pause_s = backoff.failed()
-                if info is None or not info.retriable or pause_s > deadline.left_s:
+                if not passes or pause_s > deadline.left_s:
                     raise
             time.sleep(pause_s)
 
@@ -344,9 +340,14 @@ class SqlOffsetStore(OffsetStore):
         """Return rows as of the logs that their topics have now.
 
         Kafka is asked only where the first offset to be stored lies before the stored one, or the
-        log of that is not known.
+        log of that is not known.  A generation that a fail-over or a restored backup has set back
+        is again that of our claim.
         """
-        rows = dict(found)
+        claimed = {w: self._generations.get(ManagerKey(group, *w), 0) for w in found}
+        rows = {
+            w: row if row.generation >= claimed[w] else row._replace(generation=claimed[w])
+            for w, row in found.items()
+        }
         if self.topic_ids is None:
             return rows
         doubtful = [
@@ -361,7 +362,7 @@ class SqlOffsetStore(OffsetStore):
             return rows
         ids = self.topic_ids({where.topic for where in doubtful})
         for where in doubtful:
-            row, topic_id = found[where], ids.get(where.topic) or found[where].topic_id
+            row, topic_id = rows[where], ids.get(where.topic) or found[where].topic_id
             rows[where] = row._replace(topic_id=topic_id)
             if row.topic_id not in {None, topic_id} and row.offset is not None:
                 rows[where] = StoredOffset(OffsetAndMetadata(0), row.generation, topic_id, True)  # noqa: FBT003
@@ -383,7 +384,7 @@ class SqlOffsetStore(OffsetStore):
         for where, offset in offsets.items():
             now = found[where].generation
             mine = self._generations.get(ManagerKey(group, *where), now)
-            if mine != now:
+            if mine < now:
                 text = (
                     "another process has claimed the partition since: its generation is "
                     f"{now}, this one has {mine}; stop one of the two"
@@ -557,8 +558,12 @@ def _begin(connection: Connection) -> None:
     """Begin a transaction that may lock rows.
 
     SQLite locks no rows, and its driver begins only before the first change: too late to compare.
+    Raises InvalidValueError where the connection commits each statement by itself.
     """
     raw = connection.connection.dbapi_connection
+    if raw is not None and connection.dialect.detect_autocommit_setting(raw):
+        fix = "use one without isolation_level='AUTOCOMMIT'"
+        raise InvalidValueError("connection", "AUTOCOMMIT", "has no transactions", fix)
     if connection.dialect.name == "sqlite" and not (raw and raw.in_transaction):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -600,14 +605,13 @@ def _lock_rows(
 
 
 def _write_rows(connection: Connection, group: str, offsets: _Offsets, rows: _Rows) -> None:
-    """Commit ``offsets`` over locked rows, whose topic ids are written too."""
+    """Commit ``offsets`` over locked rows, whose claims and topic ids are written too."""
     changes = [
         {
-            **_key(group, where),
+            **_claim_of(group, where, rows[where]),
             "next_offset": offset.offset,
             "metadata": offset.metadata,
             "leader_epoch": offset.leader_epoch,
-            "topic_id": rows[where].topic_id,
         }
         for where, offset in offsets.items()
     ]
@@ -649,8 +653,10 @@ def _not_stored(
     return new, positions
 
 
-def _key(group: str, where: TopicPartition) -> dict[str, object]:
-    return {"group": group, "of_topic": where.topic, "partition": where.partition}
+def _claim_of(group: str, where: TopicPartition, row: StoredOffset) -> dict[str, object]:
+    """Return a row's key, generation and topic id as parameters of a statement."""
+    key = {"group": group, "of_topic": where.topic, "partition": where.partition}
+    return {**key, "generation": row.generation, "topic_id": row.topic_id}
 
 
 def _place(message: Message) -> tuple[tuple[str, int], int]:

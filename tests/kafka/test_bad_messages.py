@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -82,6 +83,7 @@ KINDS: dict[str, Callable[[], BaseException]] = {
     "nul and bidi": partial(ValueError, "\0\u202e"),
     "long": partial(ValueError, "x" * 5_000_000),
 }
+LAZY: dict[str, Callable[[], object]] = {"lazy": lambda: (each for each in "x"), "future": Future}
 
 
 def test_any_exception_of_a_handler_fails_its_message_alone(
@@ -89,11 +91,11 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
 ) -> None:
     """One worker meets every kind, and a header whose name is not UTF-8, and handles the rest.
 
-    So it is with a result that somebody would have to await or iterate over.
+    So it is with a result that somebody would have to await, wait for or iterate over.
     """
     create_topic(kafka, group, 1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for kind in (*KINDS, "lazy"):
+    for kind in (*KINDS, *LAZY):
         producer.produce(group, kind)
         producer.produce(group, "good")
     assert producer.flush(WAIT_S) == 0
@@ -105,8 +107,8 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
     def handle(message: AckMessage) -> object:
         handled[message.value()] += 1
         kind = (message.value() or b"").decode()
-        if kind == "lazy":
-            return (int(each) for each in kind)
+        if kind in LAZY:
+            return LAZY[kind]()
         if kind in KINDS:
             raise KINDS[kind]()  # noqa: RSE102
         if kind == "header":
@@ -116,16 +118,18 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
 
     settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    count = len(KINDS) + 1
+    count = len(KINDS) + len(LAZY)
     with running(consumer, handle, workers=1):
         wait_until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
-    failed = [b"header", b"lazy", *(kind.encode() for kind in KINDS)]
+    failed = [b"header", *(kind.encode() for kind in (*KINDS, *LAZY))]
     assert handled == {b"good": count, **dict.fromkeys(failed, 1)}
     assert all(message.isprintable() and len(message) < 1_000 for message in caplog.messages)
     assert seen[-1] == [("\ufffd", b"1"), ("good", b"2"), ("\ufffd", b"")]
     found = {each.value: each for each in letters_of(kafka, group)}
     assert set(found) == set(failed)
-    assert found[b"lazy"].error == "TypeError: the handler returned a generator, which nobody runs"
+    unwaited = "TypeError: the handler returned a {}, which nobody waits for"
+    assert found[b"lazy"].error == unwaited.format("generator")
+    assert found[b"future"].error == unwaited.format("Future")
     assert found[b"exit"].error == "SystemExit: 3"
     assert found[b"unprintable"].error.startswith("UnprintableError: its text cannot be had")
     assert found[b"surrogates"].error == "ValueError: \\udcff\\ud800"
@@ -456,7 +460,10 @@ def test_a_nack_in_a_handler_counts(kafka: DevKafka, group: str, *, retries: boo
 
 
 def test_a_message_is_not_delivered_endlessly(kafka: DevKafka, group: str) -> None:
-    """Without retry topics it is given up after ``max_tries``, told once, and stays uncommitted."""
+    """Without retry topics it is given up after ``max_tries``, told once, and stays uncommitted.
+
+    From then on it takes no room of others.
+    """
     filled(kafka, group, 3, partitions=1)
     tries: Counter[int] = Counter()
 
@@ -465,7 +472,7 @@ def test_a_message_is_not_delivered_endlessly(kafka: DevKafka, group: str) -> No
         if message.offset() == 1:
             raise ValueError("bad")
 
-    settings = AckSettings(nack_delay_s=0.01, max_tries=5)
+    settings = AckSettings(nack_delay_s=0.01, max_tries=5, max_pending=1)
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, handle, ordered_by="partition"):
         wait_until(lambda: tries[2] == 1)  # it does not wait for what is given up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,7 @@ from offsetmgr.errors import (
     error_info,
 )
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
-from offsetmgr.stores import MemoryOffsetStore, open_store
+from offsetmgr.stores import MemoryOffsetStore, OffsetStore, open_store
 from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
@@ -205,6 +206,51 @@ def test_a_poll_returns_while_a_claim_hangs(kafka: DevKafka, group: str) -> None
             threading.Timer(1, store.answers.set).start()
         assert len(store.claimed) == 1
     assert store.claimed == set()
+
+
+@dataclass(frozen=True)
+class FrozenStore(OffsetStore):
+    """A user's store whose attributes cannot be set, and whose first answers fail or hang."""
+
+    failures: list[BaseException]
+    answers: threading.Event = field(default_factory=threading.Event)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        assert group
+        if self.failures:
+            raise self.failures.pop()
+        assert self.answers.wait(WAIT_S)
+        return {each: self.offsets.get(each) for each in partitions or ()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        assert group
+        self.offsets.update(offsets)
+
+
+def test_a_store_that_fails_before_the_consumer_joins_is_reported(
+    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``latest`` it is asked before the consumer joins, and no poll waits for it."""
+    monkeypatch.setattr("offsetmgr.consumer.topics.LATE_S", 0.0)
+    two_partitions(kafka, group)
+    store = FrozenStore([SystemExit(3)])
+    settings = ConsumerSettings(missing="latest")
+    with GroupConsumer(
+        kafka.bootstrap_servers, group, [group], store=store, settings=settings
+    ) as consumer:
+        texts: list[str] = []
+        while len(texts) < 2:
+            assert consumer.poll(0.1) is None
+            texts += map(str, consumer.errors())
+        assert "SystemExit" in " ".join(texts)
+        assert "the store has not answered" in " ".join(texts)
+        store.answers.set()
+        while not consumer.subscriptions():
+            assert consumer.poll(0.1) is None
+    assert {each.offset for each in store.offsets.values()} == {COUNT}
 
 
 class RefusingStore(MemoryOffsetStore):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
 from offsetmgr.errors import (
     InvalidValueError,
@@ -133,6 +134,25 @@ def test_a_newer_claim_refuses_the_older_owner(url: str) -> None:
         with pytest.raises(OffsetsUncommittedError) as several:
             old.commit_offsets("etl", {("orders", 0): 40, ("orders", 1): 40})
         assert len(several.value.errors) == 2
+
+
+def test_a_claim_that_a_fail_over_has_lost_still_counts(url: str) -> None:
+    """Also in a restored database: its last owner goes on, the one before is refused."""
+    where = TopicPartition("orders", 0)
+    with ExitStack() as stack:
+        stores = [stack.enter_context(SqlOffsetStore(url)) for _ in range(3)]
+        for store in stores[:2]:
+            store.claim("etl", [where])
+        with stores[0].engine.begin() as connection:
+            connection.execute(text("UPDATE offsetmgr_offsets SET generation = 1"))
+        stores[1].commit_offset("etl", *where, 20)
+        for newer in stores[1:]:
+            with pytest.raises(OffsetCommitError, match="GENERATION_FENCED"):
+                stores[0].commit_offset("etl", *where, 10)
+            newer.claim("etl", [where])
+        with pytest.raises(OffsetCommitError, match="its generation is 4, this one has 3"):
+            stores[1].commit_offset("etl", *where, 30)
+        assert stores[2].fetch_offset("etl", *where) == OffsetAndMetadata(20)
 
 
 def test_one_of_many_claimers_has_the_partition(url: str) -> None:

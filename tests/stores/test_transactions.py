@@ -237,19 +237,34 @@ def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> 
         store.transaction(connection),
     ):
         pytest.fail("it was taken")
+    with pytest.raises(InvalidValueError, match="AUTOCOMMIT"):
+        SqlOffsetStore(engine).claim("etl", [ORDERS])  # nor would it lock rows
     engine.dispose()
 
 
-def test_a_mistake_of_the_user_is_not_tried_again(store: SqlOffsetStore) -> None:
+class NotedError(Exception):
+    """An error of the user's, with an attribute of the name of one of ours."""
+
+    info = "about it"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        IntegrityError("INSERT", {}, Exception("duplicate key value in users_pkey")),
+        NotedError(),
+    ],
+)
+def test_a_mistake_of_the_user_is_not_tried_again(store: SqlOffsetStore, error: Exception) -> None:
     """Such as a key that is there already: it is raised at once."""
     tries = []
 
     def work(_: object, offsets: OffsetTransaction) -> None:
         offsets.commit_offsets("etl", {ORDERS: 4})
         tries.append(1)
-        raise IntegrityError("INSERT", {}, Exception("duplicate key value in users_pkey"))
+        raise error
 
-    with pytest.raises(IntegrityError):
+    with pytest.raises(type(error)):
         store.run(work)
     assert len(tries) == 1
     assert store.fetch_offset("etl", *ORDERS) is None

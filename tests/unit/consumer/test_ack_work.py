@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.ack_work import AckSettings, AckWork
-from offsetmgr.consumer.member import Start
+from offsetmgr.consumer.work import Start
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from offsetmgr.consumer.claims import Claims
 from offsetmgr.consumer.commits import Commits
 from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    import pytest
 
     from offsetmgr.errors import OffsetManagerError
 
@@ -23,7 +24,7 @@ WAIT_S = 60.0
 
 
 class SlowStore(MemoryOffsetStore):
-    """A user's store, whose claims wait; it notes claims and releases in their order."""
+    """A user's store whose claims and releases wait; it notes them in their order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +41,7 @@ class SlowStore(MemoryOffsetStore):
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
         assert group == "etl"
+        assert self.answers.wait(WAIT_S)
         self.steps.append(("release", set(partitions)))
         self.released.set()
 
@@ -65,6 +67,29 @@ def test_a_partition_dropped_during_its_claim_is_released_before_it_is_claimed_a
     claims.drop([ZERO, ONE])  # taken: theirs is another way
     expected = [("claim", {ZERO, ONE}), ("release", {ZERO}), ("claim", {ZERO})]
     assert store.steps == expected
+
+
+def test_a_release_that_hangs_or_exits_delays_only_the_next_claim() -> None:
+    """A poll waits for it as long as it is told to; the failure is reported."""
+    store, failures = SlowStore(), list[object]()
+    claims = Claims(store, "etl", lambda error, _: failures.append(error))
+    claims.release([ZERO], 0.01)
+    assert "release for group etl: the store has not answered" in str(failures.pop())
+    claims.release([ONE])
+    claims.add([ZERO])
+    assert claims.take() == {}
+    assert store.steps == []
+    store.answers.set()
+    assert claims.take(WAIT_S) == {ZERO: None}
+    assert store.steps == [("release", {ZERO}), ("release", {ONE}), ("claim", {ZERO})]
+
+    class ExitingStore(MemoryOffsetStore):
+        def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
+            raise SystemExit(group, partitions)
+
+    Claims(ExitingStore(), "etl", lambda error, _: failures.append(error)).release([ZERO], WAIT_S)
+    until(lambda: failures)
+    assert "SystemExit" in str(failures.pop())
 
 
 class PickyStore(MemoryOffsetStore):
@@ -125,6 +150,8 @@ def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatc
     commits = Commits(HangingStore(), "etl", done.append)
     commits.begin({ZERO: OffsetAndMetadata(5)})
     assert isinstance(commits.end(), OffsetTimeoutError)
+    with pytest.raises(OffsetTimeoutError):  # before a partition is released
+        commits.commit({ZERO: OffsetAndMetadata(6)}, 0.01)
     answers.set()
     assert commits.end(WAIT_S) is None
     assert done == [{ZERO: OffsetAndMetadata(5)}]

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Message
 
 from offsetmgr.consumer.marks import Markable, Marks, OffsetStash
-from offsetmgr.consumer.member import Start
+from offsetmgr.consumer.work import Start
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
