@@ -50,7 +50,8 @@ async function exactly(answer) {
     Number.isInteger(value) && !Number.isSafeInteger(value) && /^\d+$/.test(source)
       ? BigInt(source) : value
   );
-  return /\d{16}/.test(text) ? JSON.parse(text, exact) : JSON.parse(text);
+  // Numbers that begin with 16 digits; a fraction may have as many, and is left alone.
+  return /[,:[]\d{16}/.test(text) ? JSON.parse(text, exact) : JSON.parse(text);
 }
 
 /**
