@@ -306,9 +306,10 @@ def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
     sent = [reader.admin.describe_configs([each])[each] for each in resources]
     done, _ = wait(sent, reader.timeout_s, FIRST_COMPLETED)
     found = reader.result(next(iter(done or sent)), what, right="DESCRIBE_CONFIGS").get(_RETENTION)
-    if found is None or found.value is None:  # not every broker is Apache Kafka
-        raise OffsetManagerError(f"{what}: Kafka does not say")
-    return float(found.value) * 60.0
+    try:
+        return float(found.value) * 60.0
+    except (AttributeError, TypeError, ValueError):  # not every broker is Apache Kafka
+        raise OffsetManagerError(f"{what}: Kafka does not say") from None
 
 
 def _history(

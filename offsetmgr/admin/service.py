@@ -127,7 +127,7 @@ class ServiceReader:
     ) -> dict[TopicPartition, str]:
         """Have live managers set ``offsets``; return why those of some partitions were not.
 
-        Raises as ``managers``.
+        Raises as ``managers`` if that is known of none.
         """
         entries = [
             {"topic": topic, "partition": partition, "offset": offset, "metadata": metadata}
@@ -137,8 +137,14 @@ class ServiceReader:
         for first in range(0, len(entries), _MAX_ENTRIES):
             asked = entries[first : first + _MAX_ENTRIES]
             body = {"group": group, "offsets": asked, "wait": True, "timeout_s": self._timeout_s}
-            with reading("the offsets"):
-                failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
+            try:
+                with reading("the offsets"):
+                    failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
+            except OffsetManagerError as error:
+                if not first:
+                    raise
+                rest = list(offsets)[first:]
+                return failures | dict.fromkeys(rest, f"not known: {error}")
         return failures
 
     def ask(

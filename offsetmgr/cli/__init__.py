@@ -24,6 +24,8 @@ def main() -> None:
             from offsetmgr.cli.commands import command_line
 
             command_line(*sys.argv[1:2])(prog_name="offsetmgr")
+    except KeyboardInterrupt:  # before the command had begun
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if package_of(error.name) in OURS:
             raise

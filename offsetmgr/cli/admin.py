@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from typer import Argument, Option
 
@@ -199,32 +199,66 @@ def reset(
             return change.plan(group, name, value, wanted)
 
         do = change.rewind if live else change.commit
-        plans, refused = _each(names, make)
-        failures: dict[str, dict[TopicPartition, str]] = {}
-        not_done: dict[str, OffsetManagerError] = {}
+        plans, refused = _divided({group: tried(make, group) for group in names})
+        done = _Done()
         if options.execute:
-            failures, not_done = _each(plans, lambda group: do(group, plans[group]))
-    plans = {group: rows for group, rows in plans.items() if group not in not_done}
-    refused |= not_done
+            done = _carried_out(plans, do)
+    plans = {group: rows for group, rows in plans.items() if group not in done.refused}
+    refused |= done.refused
     if export:
         print(to_csv(plans), end="")
+        _say_left(plans, done.failures, refused)
     else:
-        _print_plans(plans, failures, refused, executed=options.execute, output=output)
-    return Exit.INCOMPLETE if refused else _status(plans, failures)
+        _print_plans(plans, done.failures, refused, executed=options.execute, output=output)
+    if done.interrupted:
+        return Exit.INTERRUPTED
+    return Exit.INCOMPLETE if refused else _status(plans, done.failures)
 
 
-def _each(
-    groups: Iterable[str], work: Callable[[str], _T]
+def _divided(
+    answers: Mapping[str, _T | OffsetManagerError],
 ) -> tuple[dict[str, _T], dict[str, OffsetManagerError]]:
-    """Return the result of ``work`` for each group, and the errors of others.
+    """Return the results of some groups, and the errors of others.
 
     Raises the first of these where there are no results.
     """
-    found = {group: tried(work, group) for group in groups}
-    refused = {group: e for group, e in found.items() if isinstance(e, OffsetManagerError)}
-    if refused and len(refused) == len(found):
+    refused = {group: e for group, e in answers.items() if isinstance(e, OffsetManagerError)}
+    if refused and len(refused) == len(answers):
         raise next(iter(refused.values()))
-    return {group: known(each) for group, each in found.items() if group not in refused}, refused
+    return {group: known(each) for group, each in answers.items() if group not in refused}, refused
+
+
+class _Done(NamedTuple):
+    """The result of plans that were carried out."""
+
+    failures: Mapping[str, Mapping[TopicPartition, str]] = {}
+    """Why partitions were not changed, or may not be."""
+    refused: Mapping[str, OffsetManagerError] = {}
+    interrupted: bool = False
+    """True after Ctrl-C, which leaves the rest as it is."""
+
+
+def _carried_out(
+    plans: Mapping[str, list[PlannedOffset]],
+    do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]],
+) -> _Done:
+    """Carry plans out by ``do``, one group after the other; raises as ``_divided``."""
+    changed = {
+        group: [row.partition for row in rows if row.new is not None]
+        for group, rows in plans.items()
+    }
+    answers: dict[str, dict[TopicPartition, str] | OffsetManagerError] = {
+        group: dict.fromkeys(changed[group], "interrupted before it") for group in plans
+    }
+    interrupted = False
+    try:
+        for group, rows in plans.items():
+            text = "interrupted; it may have been done all the same: look again"
+            answers[group] = dict.fromkeys(changed[group], text)
+            answers[group] = tried(do, group, rows)
+    except KeyboardInterrupt:
+        interrupted = True
+    return _Done(*_divided(answers), interrupted)
 
 
 def set_offsets(
@@ -269,7 +303,10 @@ def delete_offsets(
         failures = change.delete_offsets(group, wanted) if options.execute else {}
     note = "deleted" if options.execute else "to be deleted"
     rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
-    _print_plans({group: rows}, {group: failures}, {}, executed=options.execute, output=output)
+    rows_of = {group: rows}
+    _print_plans(
+        rows_of, {group: failures}, {}, executed=options.execute, output=output, count=len(rows)
+    )
     return Exit.INCOMPLETE if failures else 0
 
 
@@ -483,17 +520,40 @@ def _print_plans(
     *,
     executed: bool,
     output: OutputOptions,
+    count: int | None = None,
 ) -> None:
+    """Print plans; ``count`` partitions are changed by them, by default those with an offset."""
     rows = plan_rows(plans, failures)
+    if count is None:
+        count = sum(row.new is not None for planned in plans.values() for row in planned)
     errors = [{"group": group, "message": str(error)} for group, error in refused.items()]
     output.print({"executed": executed, "errors": errors}, PLAN_FIELDS, rows, "partitions")
-    for error in errors:
-        say(f"group {error['group']} is left as it is: {error['message']}", error=True)
+    _say_refused(refused)
     if not output.as_table:
         return
     if executed:
         undone = sum(map(len, failures.values()))
-        print(f"Done for {len(rows) - undone} of {len(rows)} partitions.")
+        print(f"Done for {count - undone} of {len(rows)} partitions.")
         print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
     else:
-        print(f"This is a plan for {len(rows)} partitions; --execute carries it out.")
+        print(f"This is a plan for {count} of {len(rows)} partitions; --execute carries it out.")
+
+
+def _say_refused(refused: Mapping[str, OffsetManagerError]) -> None:
+    for group, error in refused.items():
+        say(f"group {group} is left as it is: {error}", error=True)
+
+
+def _say_left(
+    plans: Mapping[str, list[PlannedOffset]],
+    failures: Mapping[str, Mapping[TopicPartition, str]],
+    refused: Mapping[str, OffsetManagerError],
+) -> None:
+    """Print what an exported plan leaves out, or what was not done of it."""
+    _say_refused(refused)
+    for group, planned in plans.items():
+        for row in planned:
+            why = failures.get(group, {}).get(row.partition)
+            if why or row.new is None:
+                text = row.note if why is None else f"not done: {why}"
+                say(f"group {group}, {row.partition}: {text}", error=True)

@@ -271,21 +271,28 @@ class OutputOptions:
 
 
 @contextlib.contextmanager
-def failing_in_one_line(*, detailed: bool = False) -> Iterator[None]:
+def failing_in_one_line(*, detailed: bool = False, changes: bool = False) -> Iterator[None]:
     """Turn errors made for people into a line on stderr; anything else keeps its traceback.
 
     ``detailed`` exit statuses tell a wrong value and a lack of answers from other trouble.
+    ``changes`` is True for a command that changes something, which Ctrl-C may leave half done.
     """
     try:
         yield
     except KeyboardInterrupt:
+        if changes:
+            text = "interrupted; whether the change was made is not known: look again"
+            say(f"offsetmgr: {text}", error=True)
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:  # such as head has read enough; nothing is written at the end either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(Exit.UNREAD)
     except (OffsetManagerError, OSError) as error:
-        say(f"offsetmgr: {error}", error=True)
-        sys.exit(_status(error) if detailed else Exit.TROUBLE)
+        is_unread = isinstance(error, BrokenPipeError)  # such as head has read enough
+        if not is_unread:
+            say(f"offsetmgr: {error}", error=True)
+        try:
+            sys.stdout.flush()
+        except OSError:  # nobody reads it, or the disk is full: nor is it written at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.UNREAD if is_unread else _status(error) if detailed else Exit.TROUBLE)
 
 
 def _status(error: Exception) -> Exit:
@@ -325,9 +332,10 @@ def add_command(
         options[index] = option.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
 
     def command(**values: Any) -> None:
+        changes = bool(values.get("execute"))
         for each, group in groups.items():
             values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        with failing_in_one_line(detailed=detailed):
+        with failing_in_one_line(detailed=detailed, changes=changes):
             status = function(**values)
             sys.stdout.flush()
             sys.exit(status)

@@ -21,8 +21,24 @@ if TYPE_CHECKING:
 MIN_TOKEN_CHARS: Final = 16
 MAX_TOKENS: Final = 10
 """In one file: while a token is replaced, the old one is below the new one."""
+MAX_FILE_BYTES: Final = 1024 * 1024
 
 log = SafeLogger("offsetmgr.http")
+
+
+def check_regular(path: str, setting: str) -> int:
+    """Return the mode of a regular file of a moderate size.  Raises InvalidValueError."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a path'})"
+        raise InvalidValueError(setting, path, problem, "give a readable file") from None
+    if not stat.S_ISREG(found.st_mode):  # to read a pipe could block
+        raise InvalidValueError(setting, path, "is not a regular file", "give a regular file")
+    if found.st_size > MAX_FILE_BYTES:
+        problem = f"has more than {MAX_FILE_BYTES} bytes"
+        raise InvalidValueError(setting, path, problem, "give another file")
+    return found.st_mode
 
 
 def check_private(path: str, setting: str) -> None:
@@ -30,13 +46,7 @@ def check_private(path: str, setting: str) -> None:
 
     A group may read it, as Kubernetes' ``fsGroup`` does.
     """
-    try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError) as error:
-        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'not a path'})"
-        raise InvalidValueError(setting, path, problem, "give a readable file") from None
-    if not stat.S_ISREG(mode):  # to read a pipe could block
-        raise InvalidValueError(setting, path, "is not a regular file", "give a regular file")
+    mode = check_regular(path, setting)
     if mode & 0o027:
         problem = f"may be read or changed by others (mode {mode & 0o777:04o})"
         fix = "chmod 600 it, and replace what it held"

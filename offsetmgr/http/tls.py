@@ -8,7 +8,7 @@ from pathlib import Path
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import MissingError
-from offsetmgr.http.files import FileWatch, check_private
+from offsetmgr.http.files import FileWatch, check_private, check_regular
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class Certificates:
     def _load(self, context: ssl.SSLContext) -> None:
         tls = self._tls
         check_private(tls.key, "tls.key")
+        check_regular(tls.certificate, "tls.certificate")
+        if tls.client_ca:
+            check_regular(tls.client_ca, "tls.client_ca")
         name = f"tls.certificate and tls.key ({tls.certificate})"
         try:
             # An encrypted key would ask for its password on the terminal.

@@ -168,8 +168,8 @@ def _next_record(where: TopicPartition, message: Message) -> NextRecord | Offset
     if error is not None:
         return None if error.retriable() else read_error(where.topic, error)
     kind, at_ms = message.timestamp()
-    if kind == TIMESTAMP_NOT_AVAILABLE:
-        return OffsetManagerError("the records of this topic have no timestamps")
+    if kind == TIMESTAMP_NOT_AVAILABLE or at_ms < 0:
+        return OffsetManagerError("records of this topic have no timestamps")
     return NextRecord(at, at_ms / 1_000)
 
 

@@ -239,12 +239,17 @@ def read_caller(headers: Headers) -> Caller | None:
 
 def read_query(kind: type[_R], request: Request) -> _R:
     """Return the query, with the parameters of the path.  Raises InvalidValueError."""
+    raw: bytes = request.scope.get("raw_path", b"") + b"?" + request.scope["query_string"]
+    if not _is_utf8(unquote_to_bytes(raw)):  # else another name would be asked for
+        given, fix = raw.decode("latin-1"), "send names as UTF-8, percent-encoded"
+        raise InvalidValueError("url", given, "is not percent-encoded UTF-8", fix)
     values: dict[str, Any] = dict(request.path_params)
     properties = schema_of(kind)["properties"]
     if LAST_EVENT in properties and LAST_EVENT in request.headers:
         values[LAST_EVENT] = request.headers[LAST_EVENT]
     for name in request.query_params:
-        given = request.query_params.getlist(name)
+        given = [values[name]] if name in values else []
+        given += request.query_params.getlist(name)
         if properties.get(name, {}).get("type") == "array":
             values[name] = list(dict.fromkeys(given))
         elif len(given) > 1:
@@ -252,6 +257,14 @@ def read_query(kind: type[_R], request: Request) -> _R:
         else:
             values[name] = given[0]
     return _converted(values, kind, "query.")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _converted(values: dict[str, Any], kind: type[_R], place: str) -> _R:

@@ -16,7 +16,7 @@ from offsetmgr.admin.history import history_report, steps
 from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetConflictError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.errors import tried
@@ -32,6 +32,7 @@ from offsetmgr.service.messages import (
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import Names, partitions_of
 from offsetmgr.service.threads import ReadThreads
+from offsetmgr.text import error_text, shown
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class Changes:
         self._timeout_s = settings.commit.request_timeout_s
         self._histories = ReadThreads(1)
         """A history may be of a million commits: one at a time."""
+        self._resetting: set[str] = set()
+        """Groups of which a reset is under way: another one would be checked against the offsets
+        before it."""
 
     @operation(
         "GET",
@@ -166,26 +170,34 @@ class Changes:
         before = {each.where: each.current for each in asked.partitions}
         topics, ids = {each.topic for each in asked.partitions}, asked.topic_ids
         rows = [PlannedOffset(where, before[where], new) for where, new in offsets.items()]
+        begun = False
 
         def check_and_commit() -> dict[TopicPartition, str]:
+            nonlocal begun
             with self._changes() as change:
                 self._check_owners(change, asked)
                 change.check_unmoved(asked.group, before, live=asked.live)
                 change.check_topics({topic: i for topic, i in ids.items() if topic in topics})
-                if asked.live:
-                    return {}
-                try:
-                    return change.commit(asked.group, rows)
-                except Exception as error:
-                    self._record(by, "unknown", asked, {"error": str(error)})
-                    raise
+                begun = True
+                return {} if asked.live else change.commit(asked.group, rows)
 
-        failures = await self._threads.run(by, check_and_commit)
-        if asked.live:
-            entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
-            rewind = SubmitRequest(asked.group, entries, wait=True, timeout_s=self._timeout_s)
-            answer = await self._service.rewind(by, rewind)
-            failures = rewind_failures(msgspec.to_builtins(answer), offsets)
+        if asked.group in self._resetting:
+            text = f"another reset of group {shown(asked.group)} is under way: make a new plan"
+            raise OffsetConflictError(text)
+        self._resetting.add(asked.group)
+        try:
+            failures = await self._threads.run(by, check_and_commit)
+            if asked.live:
+                entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
+                rewind = SubmitRequest(asked.group, entries, wait=True, timeout_s=self._timeout_s)
+                answer = await self._service.rewind(by, rewind)
+                failures = rewind_failures(msgspec.to_builtins(answer), offsets)
+        except BaseException as error:  # also the stop of the service
+            if begun:
+                self._record(by, "unknown", asked, {"error": error_text(error)})
+            raise
+        finally:
+            self._resetting.discard(asked.group)
         failed = {str(where): text for where, text in failures.items()}
         self._record(by, "failed" if failed else "done", asked, failed)
         return self._answer(asked, rows, failures)

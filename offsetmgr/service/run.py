@@ -42,6 +42,7 @@ from offsetmgr.service.openapi import operations
 from offsetmgr.service.overview import Overview
 from offsetmgr.service.queries import Queries
 from offsetmgr.service.reads import Reads
+from offsetmgr.service.rights import Requester
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.settings import by_name
 from offsetmgr.service.threads import ReadThreads
@@ -66,6 +67,9 @@ UNCOMMITTED_LOGGED: Final = 100
 
 SLOW_READS: Final = 8
 """Reads that may wait for Kafka in threads at once."""
+
+RELOAD_S: Final = 10.0
+"""Seconds for reading the settings again."""
 
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
@@ -201,6 +205,8 @@ class Service:
         self._system = system
         self._logs = logs
         self._reload = reload
+        self._reload_threads = ReadThreads(SLOW_READS)
+        self._reloading: asyncio.Task[None] | None = None
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
         )
@@ -280,11 +286,20 @@ class Service:
         self.stop()
 
     def _on_reload_signal(self) -> None:
+        if self._reloading is not None:
+            self._reloading.cancel()  # the newest signal decides
+        self._reloading = asyncio.create_task(self._reload_settings(), name="reload")
+
+    async def _reload_settings(self) -> None:
         try:
-            settings = self._reload()
+            # In a thread: a pipe or a dead file server in the place of a file may hang it.
+            reading = self._reload_threads.run(Requester(), self._reload)
+            settings = await asyncio.wait_for(reading, RELOAD_S)
             self.assembly.access.reload(settings)
         except Exception as failure:  # noqa: BLE001 -- whatever it is, the old settings hold
             error = failure
+            if isinstance(error, asyncio.TimeoutError):
+                error = OffsetManagerError(f"the settings could not be read within {RELOAD_S:g} s")
             if not isinstance(error, OffsetManagerError):
                 error = OffsetManagerError(error_text(failure))
             self.assembly.health.reload_error = error
@@ -310,6 +325,7 @@ def run(
     Raises OffsetManagerError or OSError where it cannot start.
     """
     tune_gc()
+    _ignore_reload_signals()
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
         sock, address = stack.enter_context(listening(settings.address))
@@ -319,7 +335,14 @@ def run(
         coordinator = connect(system)
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
+        stack.callback(_ignore_reload_signals)
         return uvloop.run(service.serve(sock, address))
+
+
+def _ignore_reload_signals() -> None:
+    """Let a SIGHUP before and behind the event loop, which handles it, not end the process."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def over_kafka(settings: Settings) -> Coordinator:

@@ -73,6 +73,9 @@ SECRET: Final = frozenset(
 
 FILE_SUFFIX: Final = "_file"
 
+FILE_BYTES: Final = 1024 * 1024
+"""Of a file with settings or a secret; what has no end, such as a device, would take all memory."""
+
 OAUTH: Final = "oauth"
 """The setting of Kafka's that names a function which gets tokens; it is not librdkafka's."""
 
@@ -426,7 +429,11 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 def _read(path: Path, setting: str) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES + 1)
+        if len(data) <= FILE_BYTES:
+            return data.decode("utf-8-sig")
+        problem = f"has more than {FILE_BYTES} bytes"
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"
     except UnicodeDecodeError:

@@ -20,6 +20,7 @@ class FakeApi:
 
     def __init__(self, page: Page) -> None:
         self.requests: list[Request] = []
+        self.headers: dict[str, str] = {}
         self._answers: dict[str, tuple[int, Json | str]] = {}
         self.says("overview", answers.overview(answers.group_summary("orders-etl")))
         self.says("lag", answers.lag("orders-etl", *map(answers.partition, range(4))))
@@ -54,4 +55,4 @@ class FakeApi:
             return
         if "groups" in answer and name == "lag":
             answer = answers.with_fields(answer, asked.query)
-        route.fulfill(status=status, json=answer)
+        route.fulfill(status=status, json=answer, headers=self.headers)

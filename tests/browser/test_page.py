@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 from axe_playwright_python.sync_playwright import Axe
@@ -324,6 +326,10 @@ def test_a_refused_reset_says_why(tab: Tab) -> None:
     dialogue.get_by_role("button", name="Set 1 offset").click()
     expect(dialogue.get_by_role("alert")).to_contain_text("identity 'guest' may only read")
     assert [each["live"] for each in tab.api.posted("plan")] == [False, True]
+    tab.api.says("reset", answers.error("timeout", "no answer from Kafka in time"), 504)
+    dialogue.get_by_role("button", name="Show the plan").click()
+    dialogue.get_by_role("button", name="Set 1 offset").click()
+    expect(dialogue.get_by_role("alert")).to_contain_text("not known whether the offsets were set")
     page.keyboard.press("Escape")
     expect(dialogue).to_have_count(0)
 
@@ -357,6 +363,31 @@ def test_an_undo_goes_back_to_just_before_the_commit(tab: Tab) -> None:
         "2026-01-31T13:02:00.122Z"
     )
     assert tab.api.posted("plan")[0]["mode"] == "to-history"
+
+
+def test_a_late_history_is_not_shown_for_another_period(tab: Tab) -> None:
+    """All commits take Kafka longer than those of the last hour, which were chosen after them."""
+    late: list[Route] = []
+    page = tab.open("groups/orders-etl/history")
+    period = page.get_by_label("Commits of")
+    page.route("**/v1/history?*limit*", late.append)
+    for value in ("", "1h"):
+        with page.expect_request("**/v1/history?*"):
+            period.select_option(value)
+    late[1].fulfill(json=answers.history("orders-etl", answers.step(1, 1, 2, "forward")))
+    expect(page.get_by_role("cell", name="forward")).to_be_visible()
+    with page.expect_response("**/v1/history?*"):
+        late[0].fulfill(json=answers.history("orders-etl", answers.step(1, 2, 1, "backward")))
+    expect(page.get_by_role("cell", name="forward")).to_be_visible()
+
+
+def test_times_are_by_the_clock_of_the_service(tab: Tab) -> None:
+    """The browser's may be an hour behind: a commit is as old as it is."""
+    now_s = time.time() + 3_600
+    tab.api.headers = {"Date": formatdate(now_s, usegmt=True)}
+    tab.api.says("lag", answers.lag("orders-etl", answers.partition(0, committed_at=now_s - 600)))
+    page = tab.open("groups/orders-etl")
+    expect(page.get_by_role("cell", name="10 min")).to_be_visible()
 
 
 def test_a_history_shows_the_cause_of_a_deletion(tab: Tab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,8 +153,12 @@ def test_a_reset_is_planned_carried_out_and_undone(
     assert [{**each, "metadata": ""} for each in same["partitions"]] == planned["partitions"]
 
     chosen = {name: row[name] for name in ("topic", "partition", "current", "new")}
-    done = ask(page, "reset", group=group, partitions=[chosen])
-    assert (done["executed"], done["partitions"][0]["note"]) == (True, "")
+    plan = {"group": group, "partitions": [chosen]}
+    with ThreadPoolExecutor(2) as pool:  # two people execute the plan at once: one of them does
+        answers = list(pool.map(lambda _: page.post("/v1/reset", json=plan), range(2)))
+    done, refused = sorted(answers, key=lambda answer: answer.status_code)
+    assert (done.status_code, refused.json()["error"]["code"]) == (200, "offset_conflict")
+    assert (done.json()["executed"], done.json()["partitions"][0]["note"]) == (True, "")
     (line,) = until(lambda: [each for each in serving.records if each.get("operation") == "reset"])
     assert (line["client"], line["group"], line["outcome"]) == ("page", group, "done")
     assert line["partitions"] == [{"topic": topic, "partition": 0, "from": 12, "to": 3}]

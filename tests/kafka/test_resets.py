@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
+from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
@@ -201,8 +205,50 @@ def test_a_partition_that_cannot_be_reset_is_left_and_the_rest_is_done(
     done = run(logs.kafka, "set", group, f"{a}:0=7", f"{a}:9=7", "--execute")
     assert done.status == 3
     assert "does not exist; left as it is" in done.out
+    assert "Done for 1 of 2 partitions." in done.out
+    exported = run(logs.kafka, "reset", group, "--to-earliest", "--topic", f"{a}:0,9", "--export")
+    assert exported.out == f"{a},0,5\n"
+    assert exported.err == f"group {group}, {a}-9: does not exist; left as it is\n"
     (only,) = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
     assert only == TopicPartition(a, 0)
+
+
+class _Interrupting(BaseHTTPRequestHandler):
+    """A service that sets the offsets of its first request; at the second, Ctrl-C is pressed."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.asked == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"refused": [], "uncommitted": [], "committed": []}')
+
+
+def test_an_interrupted_reset_reports_each_group(
+    logs: Logs, committer: KafkaCoordinator, group: str
+) -> None:
+    """One group is done, one may be done, and one is left as it is."""
+    where = TopicPartition(logs.names["a"], 0)
+    groups = [f"{group}-{number}" for number in range(3)]
+    for name in groups:
+        assert not committer.commit(name, {where: OffsetAndMetadata(9)}, WAIT_S).get().failures
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Interrupting) as service:
+        Thread(target=service.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{service.server_port}"
+        words = ["--all-topics", "--to-earliest", "--execute", "--live", "--service", url, "--json"]
+        done = run(logs.kafka, "reset", *groups, *words)
+        service.shutdown()
+    assert done.status == 130
+    assert [each["note"] for each in done.json()["partitions"]] == [
+        "",
+        "not done: interrupted; it may have been done all the same: look again",
+        "not done: interrupted before it",
+    ]
 
 
 def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(

@@ -33,7 +33,8 @@ GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
 def test_signals_of_an_operator(tmp_path: Path) -> None:
     """SIGUSR1 shows all stacks, SIGHUP reads the log level again, SIGINT drains as SIGTERM does.
 
-    A configuration that broke meanwhile changes nothing, and its secrets are not in the log.
+    A configuration that broke meanwhile changes nothing, and its secrets are not in the log.  One
+    that cannot be read to its end holds up neither requests nor the next reload.
     """
     config = tmp_path / "o.toml"
     config.write_text('log_level = "info"\n')
@@ -49,8 +50,15 @@ def test_signals_of_an_operator(tmp_path: Path) -> None:
         config.write_text('log_level = "debug"\n')
         service.process.send_signal(signal.SIGHUP)
         assert service.wait_for("reloaded")["log_level"] == "debug"
+        config.unlink()
+        os.mkfifo(config)
+        service.process.send_signal(signal.SIGHUP)
         with service.http() as client:
             assert client.get("/livez").status_code == 200
+        config.unlink()
+        config.touch()
+        service.process.send_signal(signal.SIGHUP)
+        assert service.wait_for("reloaded", 2)["log_level"] == "info"
         assert service.stop([signal.SIGINT]) == 0
         log = "".join(service.lines)
         assert "canary-4711" not in log
@@ -240,16 +248,20 @@ def test_closed_standard_streams_end_no_command() -> None:
         assert done.returncode == 0
 
 
-def test_a_command_ends_silently_when_its_reader_leaves() -> None:
-    """A command ends without a word, as others do whose output goes to ``head``."""
+def test_an_output_that_cannot_be_written_is_one_line_at_most() -> None:
+    """A command whose output goes to ``head`` ends without a word, as others do."""
     read, write = os.pipe()
     os.close(read)
+    full = os.open("/dev/full", os.O_WRONLY)
     command = [sys.executable, "-m", "offsetmgr", "config", "check", "--bootstrap-servers", "h:1"]
-    done = subprocess.run(
-        command, cwd=ROOT, check=False, stdout=write, stderr=subprocess.PIPE, text=True
-    )
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, "")
+    lines = []
+    for output in (write, full):
+        done = subprocess.run(
+            command, cwd=ROOT, check=False, stdout=output, stderr=subprocess.PIPE, text=True
+        )
+        lines.append((done.returncode, done.stderr))
+        os.close(output)
+    assert lines == [(141, ""), (1, "offsetmgr: [Errno 28] No space left on device\n")]
 
 
 def test_the_version_is_printed() -> None:

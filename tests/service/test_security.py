@@ -431,6 +431,12 @@ def test_certificates_and_identities_are_read_again(authority: Authority, tmp_pa
         assert shown() == first
         key.write_bytes(fitting)
         service.wait_for("certificate_read")
+        os.mkfifo(tmp_path / "pipe", 0o600)  # to read it would hold up all requests
+        certificate = Path(files.certificate)
+        certificate.rename(tmp_path / "kept")
+        (tmp_path / "pipe").rename(certificate)
+        until(lambda: "is not a regular file" in "".join(service.lines))
+        certificate.unlink()
         authority.sign("service.test")
         until(lambda: shown() != first)
         assert status() == 200

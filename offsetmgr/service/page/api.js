@@ -19,6 +19,12 @@ export const token = {
 };
 
 let onUnauthorized = () => {};
+let aheadMs = 0;
+
+/** Return the time by the clock of the service, in seconds since 1970. */
+export function now() {
+  return (Date.now() - aheadMs) / 1000;
+}
 
 /** Have `callback` called with the service's message when it wants a (better) token. */
 export function whenUnauthorized(callback) {
@@ -114,6 +120,8 @@ async function request(path, options) {
     }
     throw new ApiError(0, { message: "the service does not answer", code: "unreachable" });
   }
+  const ahead = Date.now() - Date.parse(answer.headers.get("Date") ?? "");
+  aheadMs = Math.abs(ahead) > 2_000 ? ahead : 0; // it has whole seconds, and was under way
   if (answer.ok) {
     return answer;
   }

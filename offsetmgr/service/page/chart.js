@@ -1,5 +1,6 @@
 // Lines of lag: a small one for a row of a table, and one with axes.
 
+import { now } from "./api.js";
 import { clock, count } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -56,14 +57,14 @@ export class LagChart {
 
   /** Begin with lags of the past, `stepS` seconds apart, the last one now. */
   begin(lags, stepS) {
-    const now = Date.now() / 1000;
-    this.#times = lags.map((_, index) => now - (lags.length - 1 - index) * stepS);
+    const last = now();
+    this.#times = lags.map((_, index) => last - (lags.length - 1 - index) * stepS);
     this.#lags = [...lags];
     this.#show();
   }
 
   add(lag) {
-    this.#times.push(Date.now() / 1000);
+    this.#times.push(now());
     this.#lags.push(lag);
     if (this.#times.length > 720) {
       this.#times.shift();

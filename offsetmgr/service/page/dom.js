@@ -1,6 +1,8 @@
 // Elements and texts.  Names and metadata come from anybody: they are only ever set as text, with
 // characters that are not to be seen, or that turn the direction of writing, as escapes.
 
+import { now } from "./api.js";
+
 /** Return a text as the commands print it, such as "two\\nlines". */
 export function visible(text) {
   return String(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (character) => {
@@ -94,7 +96,7 @@ export function ago(at) {
   if (at === null || at === undefined) {
     return UNKNOWN;
   }
-  return `${duration(Date.now() / 1000 - at)} ago`;
+  return `${duration(now() - at)} ago`;
 }
 
 /** Return a time (seconds since 1970) as the commands print it, in UTC. */

@@ -1,6 +1,6 @@
 // The stream of commit errors, gathered by group and code: one cause is one entry.
 
-import { events } from "./api.js";
+import { events, now } from "./api.js";
 
 const MOST_CAUSES = 200;
 const MOST_PARTITIONS = 1_000;
@@ -79,7 +79,7 @@ class Failures {
       this.dropped += data.count;
     } else if (name === "failed") {
       const { group, topic, partition, error } = data;
-      const at = data.at ?? Date.now() / 1000;
+      const at = data.at ?? now();
       const key = `${error.code} ${group}`;
       const known = this.causes.get(key);
       const cause = known ?? { key, group, times: 0, firstAt: at, partitions: new Set() };

@@ -1,6 +1,6 @@
 // The frame of the page: which view is shown, what holds for all of them, and the token.
 
-import { get, token, whenUnauthorized } from "./api.js";
+import { get, now, token, whenUnauthorized } from "./api.js";
 import { button, clock, count, el, plural, setText } from "./dom.js";
 import { failures } from "./failures.js";
 import { Poll } from "./poll.js";
@@ -78,7 +78,7 @@ function keepFilter(place) {
 
 function showOverview(answer) {
   overview = answer;
-  answeredAt = Date.now() / 1000;
+  answeredAt = now();
   firstVersion ??= answer.version;
   header.hidden = footer.hidden = false;
   setText(cluster, answer.cluster);

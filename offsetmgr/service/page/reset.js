@@ -130,7 +130,7 @@ export class ResetDialogue {
     const topics = this.topics.value.split(/\s+/).filter(Boolean);
     this.#changed();
     const form = this.#form;
-    await this.#working("Making the plan …", async () => {
+    await this.#working("Making the plan …", "", async () => {
       const plan = await post("v1/plan", {
         group: this.#group,
         mode,
@@ -171,7 +171,8 @@ export class ResetDialogue {
     }));
     const { live, topic_ids } = this.#plan;
     this.doButton.disabled = true;
-    await this.#working("Setting the offsets …", async () => {
+    const unknown = "; it is not known whether the offsets were set: make a new plan";
+    await this.#working("Setting the offsets …", unknown, async () => {
       const done = await post("v1/reset", { group: this.#group, live, partitions, topic_ids });
       const failed = done.partitions.filter((row) => row.note.startsWith("not done"));
       const set = plural(partitions.length - failed.length, "offset");
@@ -187,14 +188,16 @@ export class ResetDialogue {
     });
   }
 
-  async #working(text, work) {
+  /** Do `work`; `unknown` is added to errors after which it may have been done. */
+  async #working(text, unknown, work) {
     this.planButton.disabled = true;
     setText(this.summary, text);
     try {
       await work();
     } catch (error) {
       setText(this.summary, "");
-      setText(this.message, error.message);
+      const isRefused = error.status >= 400 && error.status < 500;
+      setText(this.message, error.message + (isRefused ? "" : unknown));
     }
     this.planButton.disabled = false;
   }

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from typer.testing import CliRunner
 
-from offsetmgr.admin.service import view_status
+from offsetmgr.admin.service import ServiceReader, view_status
 from offsetmgr.cli.app import app
+from offsetmgr.errors import ServiceUnavailableError
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +38,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.server.body)
+
+    def do_POST(self) -> None:
+        """Answer the first request only."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.body:
+            self.do_GET()
+            self.server.body = b""
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -83,3 +92,15 @@ def test_further_fields_of_a_newer_view_are_left_out(server: Server) -> None:
     found = view_status(server.url, 5.0)
     assert (found["url"], found["topic"], found["error"]) == (server.url, "t", None)
     assert "newer" not in found
+
+
+def test_a_live_reset_that_breaks_off_names_the_rest(server: Server) -> None:
+    """Offsets go to the service in several requests: an error of a later one is of its offsets."""
+    server.body = b'{"refused": [], "uncommitted": [], "committed": []}'
+    count = 10_001
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(7) for number in range(count)}
+    failures = ServiceReader(server.url).rewind("g", offsets)
+    assert list(failures) == [TopicPartition("t", count - 1)]
+    assert failures.popitem()[1].startswith("not known: the service at")
+    with pytest.raises(ServiceUnavailableError):
+        ServiceReader(server.url).rewind("g", offsets)

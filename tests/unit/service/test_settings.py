@@ -152,6 +152,12 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None
     assert str(config) in str(caught.value)
 
 
+def test_a_file_without_an_end_is_refused() -> None:
+    """It would take all memory, as a device does."""
+    with pytest.raises(InvalidValueError, match="more than 1048576 bytes"):
+        load(Path("/dev/zero"), {}, BOOTSTRAP)
+
+
 def test_a_file_with_the_mark_of_an_editor_is_read(tmp_path: Path) -> None:
     config = tmp_path / "offsetmgr.toml"
     config.write_bytes(b"\xef\xbb\xbflease_s = 5\n")

@@ -40,6 +40,7 @@ export function openHistory(root, group, reset) {
     tools: [since],
   });
   root.append(note, table.root);
+  let asked = 0;
   load();
 
   function undo(row) {
@@ -48,13 +49,19 @@ export function openHistory(root, group, reset) {
 
   async function load() {
     setText(note, "Reading Kafka's log of commits …");
+    const number = asked += 1;
     try {
       const query = { group, since: since.value || null, limit: MOST_STEPS };
       const { steps, left_out: left } = await get("v1/history", query);
+      if (number !== asked) {
+        return; // an answer to what was chosen before
+      }
       setText(note, left > 0 ? `${count(left)} older commits are left out.` : "");
       table.set(steps.map((step, id) => ({ ...step, id })));
     } catch (error) {
-      setText(note, error.message);
+      if (number === asked) {
+        setText(note, error.message);
+      }
     }
   }
 
