@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Annotated, Final
 
 import typer
@@ -53,6 +54,7 @@ def serve(options: ServiceOptions) -> int:
     - 3: stopped with offsets that Kafka did not acknowledge; the log names the first hundred
     - 130, 143: a second SIGINT, a second SIGTERM
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it
     from offsetmgr.service import logs
     from offsetmgr.service.run import over_kafka, run
 

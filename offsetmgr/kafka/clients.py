@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from actors import MonotonicClock
@@ -14,13 +14,20 @@ from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_confi
 from offsetmgr.kafka.reports import ConnectionReports
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from offsetmgr.deadlines import Deadline
 
 THREADS: Final = 6
 """Threads of a client of one broker, and some to spare: two, and one for each known broker."""
 
 CLOSE_S: Final = 5.0
 """Time for a client to end; its thread holds up nobody beyond their own deadline."""
+
+_FIRST_WAIT_S: Final = 0.5
+_NO_ANSWER: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})  # noqa: SLF001
+
+_T = TypeVar("_T")
 
 
 class NoThreadsError(OverloadedError, RuntimeError):
@@ -49,6 +56,22 @@ def check_thread_room() -> None:
         over.set()
         for thread in started:
             thread.join()
+
+
+def in_short_waits(call: Callable[[float], _T], deadline: Deadline) -> _T:
+    """Return the answer of ``call``, which gets the seconds to wait for Kafka, by ``deadline``.
+
+    The waits begin short, and double: Ctrl-C is not seen before a call of librdkafka returns.
+    Raises KafkaException.
+    """
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return call(min(wait_s, deadline.left_s))
+        except KafkaException as error:
+            if deadline.over or error.args[0].code() not in _NO_ANSWER:
+                raise
+        wait_s *= 2
 
 
 def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> AdminClient:

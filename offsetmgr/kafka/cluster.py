@@ -21,7 +21,7 @@ from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, open_admin
+from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, in_short_waits, open_admin
 from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
@@ -182,7 +182,8 @@ class ClusterReader:
         Raises KafkaRequestError, about ``what``.
         """
         try:
-            return self.admin.list_topics(timeout=self.timeout_s)
+            ask: Callable[[float], ClusterMetadata] = partial(self.admin.list_topics, None)
+            return in_short_waits(ask, Deadline(self.timeout_s))
         except KafkaException as error:
             self.admin.poll(0)  # passes failed connections on to the reports
             failure = self._reports.timed_out()

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import struct
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.kafka.clients import in_short_waits
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import consume, open_reader, read_error, read_to_end
 from offsetmgr.types import ManagerKey, TopicPartition
@@ -129,16 +132,17 @@ def read_commits(
     ``config`` is the bootstrap servers, or librdkafka's settings.  Of transactions only committed
     ones count.  Raises as ``read_to_end``.
     """
+    deadline = Deadline(timeout_s, "timeout_s")
     try:
         with closing(open_reader(config)) as consumer:
-            count = len(_partitions(consumer, timeout_s))
+            count = len(_partitions(consumer, deadline))
     except KafkaRequestError as error:
         if does_not_exist(error):  # nobody has committed anything yet
             return
         raise
     numbers = sorted({partition_of(group, count) for group in groups})
     starts = {TopicPartition(TOPIC, number): OFFSET_BEGINNING for number in numbers}
-    for commit in _decoded(read_to_end(config, starts, timeout_s)):
+    for commit in _decoded(read_to_end(config, starts, deadline.left_s)):
         if commit.key.group in groups:
             yield commit
 
@@ -158,7 +162,7 @@ class CommitTail:
         try:
             if self._consumer is None:
                 self._consumer = open_reader(self._config)
-                numbers = _partitions(self._consumer, _METADATA_S)
+                numbers = _partitions(self._consumer, Deadline(_METADATA_S))
                 self._consumer.assign([KafkaPartition(TOPIC, n, OFFSET_END) for n in numbers])
                 return None
             commits: list[CommitRecord] = []
@@ -181,9 +185,10 @@ class CommitTail:
             self._consumer = None
 
 
-def _partitions(consumer: Consumer, timeout_s: float) -> list[int]:
+def _partitions(consumer: Consumer, deadline: Deadline) -> list[int]:
     try:
-        topic = consumer.list_topics(TOPIC, timeout=timeout_s).topics[TOPIC]
+        ask = partial(consumer.list_topics, TOPIC)
+        topic = in_short_waits(ask, deadline).topics[TOPIC]
     except KafkaException as error:
         raise read_error(TOPIC, error) from error
     if topic.error is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,7 +14,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.codes import GROUP_REFUSED
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
-from offsetmgr.kafka.clients import open_consumer
+from offsetmgr.kafka.clients import in_short_waits, open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.text import listed
@@ -90,7 +91,7 @@ def read_to_end(
     deadline = Deadline(timeout_s, "timeout_s")
     consumer = open_reader(config)
     try:
-        ends = _ends(consumer, starts, timeout_s)
+        ends = _ends(consumer, starts, deadline)
         consumer.assign([KafkaPartition(*where, starts[where]) for where in ends])
         while ends:
             if deadline.over:
@@ -174,12 +175,13 @@ def _next_record(where: TopicPartition, message: Message) -> NextRecord | Offset
 
 
 def _ends(
-    consumer: Consumer, starts: Mapping[TopicPartition, int], timeout_s: float
+    consumer: Consumer, starts: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """Return the ends of the logs that have records from ``starts`` on."""
     ends = {}
     for where, start in starts.items():
-        first, end = consumer.get_watermark_offsets(KafkaPartition(*where), timeout_s)
+        ask = partial(consumer.get_watermark_offsets, KafkaPartition(*where))
+        first, end = in_short_waits(ask, deadline)
         if max(first, start) < end:
             ends[where] = end
     return ends

@@ -325,7 +325,6 @@ def run(
     Raises OffsetManagerError or OSError where it cannot start.
     """
     tune_gc()
-    _ignore_reload_signals()
     with contextlib.ExitStack() as stack:
         # The address first: a second service on it must not disturb the group's commits.
         sock, address = stack.enter_context(listening(settings.address))
@@ -335,14 +334,8 @@ def run(
         coordinator = connect(system)
         stack.callback(coordinator.close, CLOSE_TIMEOUT_S)
         service = Service(settings, coordinator, system, logs, reload)
-        stack.callback(_ignore_reload_signals)
+        stack.callback(signal.signal, signal.SIGHUP, signal.SIG_IGN)  # the loop's handler ends
         return uvloop.run(service.serve(sock, address))
-
-
-def _ignore_reload_signals() -> None:
-    """Let a SIGHUP before and behind the event loop, which handles it, not end the process."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def over_kafka(settings: Settings) -> Coordinator:
