@@ -14,6 +14,7 @@ from actors import MonotonicClock
 from offsetmgr.admin.deletions import read_causes
 from offsetmgr.admin.history import group_at, steps
 from offsetmgr.admin.reset import (
+    NOT_KNOWN,
     PlannedOffset,
     Wanted,
     asked,
@@ -24,7 +25,8 @@ from offsetmgr.admin.reset import (
 )
 from offsetmgr.admin.times import parse_time
 from offsetmgr.answers import Failure
-from offsetmgr.codes import TIMED_OUT
+from offsetmgr.codes import TIMED_OUT, Verdict
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -63,7 +65,13 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.types import PartitionRange
 
+_LOADING: Final = 14
 _FREE: Final = frozenset({"Empty", "Dead"})
+
+
+def _is_loading(error: OffsetManagerError) -> bool:
+    info = getattr(error, "info", None)
+    return info is not None and info.code == _LOADING
 
 
 class GroupHeldError(OffsetManagerError):
@@ -94,11 +102,13 @@ class GroupChanges:
         service: ServiceReader | None = None,
         *,
         timeout_s: float = 30.0,
+        history_s: float | None = None,
         store: str | None = None,
     ) -> None:
         """``config`` is librdkafka's; ``service`` is asked for the owners of groups.
 
-        ``store`` is the URL of an offset store that keeps the groups instead of Kafka.
+        ``history_s`` is the time for reading a history, by default ``timeout_s``.  ``store`` is the
+        URL of an offset store that keeps the groups instead of Kafka.
 
         Raises InvalidValueError where librdkafka does not take a setting.
         """
@@ -109,6 +119,7 @@ class GroupChanges:
         self._config = config
         self._service = service
         self._timeout_s = timeout_s
+        self._history_s = history_s or timeout_s
 
     def check_free(self, group: str, right: str = "READ") -> GroupDescription:
         """Return the group's description.
@@ -204,7 +215,7 @@ class GroupChanges:
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
             case "to-history":
                 at_s = parse_time(value, option)
-                commits = list(read_commits(self._config, {group}, timeout_s=self._timeout_s))
+                commits = list(read_commits(self._config, {group}, timeout_s=self._history_s))
                 since = (step for step in steps(commits) if step.at_s > at_s)
                 causes = read_causes(self.cluster, since)
                 return to_group_at(group_at(commits, at_s), value, causes)
@@ -270,24 +281,30 @@ class GroupChanges:
             raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
 
     def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
-        """Commit the new offsets of a plan; return why those of some partitions were not."""
+        """Commit the new offsets of a plan; return why those of some partitions were not.
+
+        What a coordinator refuses that still loads the group is tried again.
+        """
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         if not offsets:
             return {}
+        left, failures = offsets, dict[TopicPartition, OffsetManagerError]()
         opened = (
             open_store(self._store)
             if self._store
             else BrokerOffsetStore(self._config, timeout_s=self._timeout_s)
         )
         with opened as store:
-            try:
-                store.commit(group, offsets)
-            except OffsetManagerError as error:
-                return {
-                    where: self._reason(each, group, where)
-                    for where, each in refusals(error, offsets).items()
-                }
-        return {}
+            for _ in Deadline(self._timeout_s).polls():
+                failures = {where: e for where, e in failures.items() if where not in left}
+                try:
+                    store.commit(group, left)
+                except OffsetManagerError as error:
+                    failures |= refusals(error, left)
+                left = {where: offsets[where] for where, e in failures.items() if _is_loading(e)}
+                if not left:
+                    break
+        return {where: self._reason(each, group, where) for where, each in failures.items()}
 
     def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Have the service set the new offsets of a plan, whose managers its clients hold.
@@ -333,7 +350,11 @@ class GroupChanges:
         info, detail = getattr(error, "info", None), getattr(error, "detail", "")
         if info is not None and info.code in RIGHT_CODES and not detail:
             detail = self._error("", Failure(info), "READ", group, where.topic).detail
-        return f"{detail or getattr(error, 'hint', error)} ({error.code})"
+        text = f"{detail or getattr(error, 'hint', error)} ({error.code})"
+        if info is None or info.verdict is Verdict.REFUSED:
+            return text
+        text = text.replace("; tried again", "")  # as a service does
+        return f"{NOT_KNOWN}{text}; look again"
 
     def _error(
         self, what: str, cause: Failure | BaseException, right: str, group: str, topic: str = ""

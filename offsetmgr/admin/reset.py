@@ -60,6 +60,9 @@ class PlannedOffset(NamedTuple):
     """Records behind the end of the log after the reset; None where it is left as it is."""
 
 
+NOT_KNOWN: Final = "not known: "
+"""Begins the reason of a partition that may have been changed all the same."""
+
 PLAN_FIELDS: Final = (
     *("group", "topic", "partition", "current"),
     *("new", "metadata", "lag", "note"),
@@ -79,10 +82,15 @@ def plan_rows(
         failed = failures.get(group, {})
         for where, current, new, note, lag in planned:
             failure = failed.get(where)
-            shown = note if failure is None else f"not done: {failure}"
+            shown = note if failure is None else outcome(failure)
             offset, metadata = (None, "") if new is None else (new.offset, new.metadata)
             rows.append((group, *where, current, offset, metadata, lag, shown))
     return rows
+
+
+def outcome(failure: str) -> str:
+    """Return why a partition was not changed, or may not be, as the note of its row."""
+    return failure if failure.startswith(NOT_KNOWN) else f"not done: {failure}"
 
 
 def asked(

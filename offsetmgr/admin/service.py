@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from offsetmgr.admin.reset import NOT_KNOWN
 from offsetmgr.client.transport import (
     NO_CREDENTIALS,
     Connection,
@@ -143,8 +144,9 @@ class ServiceReader:
             except OffsetManagerError as error:
                 if not first:
                     raise
-                rest = list(offsets)[first:]
-                return failures | dict.fromkeys(rest, f"not known: {error}")
+                sent, rest = list(offsets)[first:], list(offsets)[first + _MAX_ENTRIES :]
+                failures |= dict.fromkeys(sent, f"{NOT_KNOWN}{error}")
+                return failures | dict.fromkeys(rest, "not sent to the service")
         return failures
 
     def ask(
@@ -237,9 +239,13 @@ def rewind_failures(
 ) -> dict[TopicPartition, str]:
     """Return why offsets were not set, from the answer of ``POST /v1/rewind`` with ``wait``."""
     failures = {}
-    for each in (*answer["refused"], *answer["uncommitted"]):
+    for each in answer["refused"]:
         where = TopicPartition(each["topic"], each["partition"])
-        failures[where] = (each["error"] or {}).get("message", "no answer from Kafka yet")
+        failures[where] = each["error"]["message"]
+    for each in answer["uncommitted"]:
+        where = TopicPartition(each["topic"], each["partition"])
+        text = (each["error"] or {}).get("message", "no answer from Kafka yet")
+        failures[where] = f"{NOT_KNOWN}{text}; the service goes on trying"
     for each in answer["committed"]:
         where = TopicPartition(each["topic"], each["partition"])
         if each["offset"] != offsets[where].offset:

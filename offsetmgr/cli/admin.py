@@ -16,9 +16,11 @@ from offsetmgr.admin.doctor import Finding, Level, examine, gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
 from offsetmgr.admin.migration import OffsetMigration, starting_offsets
 from offsetmgr.admin.reset import (
+    NOT_KNOWN,
     PLAN_FIELDS,
     PlannedOffset,
     in_scope,
+    outcome,
     parse_offsets,
     parse_scope,
     plan_rows,
@@ -253,8 +255,7 @@ def _carried_out(
     interrupted = False
     try:
         for group, rows in plans.items():
-            text = "interrupted; it may have been done all the same: look again"
-            answers[group] = dict.fromkeys(changed[group], text)
+            answers[group] = dict.fromkeys(changed[group], f"{NOT_KNOWN}interrupted; look again")
             answers[group] = tried(do, group, rows)
     except KeyboardInterrupt:
         interrupted = True
@@ -468,7 +469,7 @@ def copy_offsets(
             plan = migration.plan_checkpoint(str(checkpoint))
     rows = [
         (*row.partition, row.offset, row.target.topic, row.current, *row.new[:3],
-         f"not done: {failures[row.target]}" if row.target in failures else row.new.note)
+         outcome(failures[row.target]) if row.target in failures else row.new.note)
         for row in plan
     ]  # fmt: skip
     left = [row for row in plan if row.new.offset is None or row.target in failures]
@@ -555,5 +556,5 @@ def _say_left(
         for row in planned:
             why = failures.get(group, {}).get(row.partition)
             if why or row.new is None:
-                text = row.note if why is None else f"not done: {why}"
+                text = row.note if why is None else outcome(why)
                 say(f"group {group}, {row.partition}: {text}", error=True)

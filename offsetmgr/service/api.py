@@ -241,8 +241,8 @@ def read_query(kind: type[_R], request: Request) -> _R:
     """Return the query, with the parameters of the path.  Raises InvalidValueError."""
     raw: bytes = request.scope.get("raw_path", b"") + b"?" + request.scope["query_string"]
     if not _is_utf8(unquote_to_bytes(raw)):  # else another name would be asked for
-        given, fix = raw.decode("latin-1"), "send names as UTF-8, percent-encoded"
-        raise InvalidValueError("url", given, "is not percent-encoded UTF-8", fix)
+        fix = "send names as UTF-8, percent-encoded"
+        raise InvalidValueError("url", raw, "is not percent-encoded UTF-8", fix)
     values: dict[str, Any] = dict(request.path_params)
     properties = schema_of(kind)["properties"]
     if LAST_EVENT in properties and LAST_EVENT in request.headers:

@@ -13,7 +13,13 @@ from msgspec import Meta, Struct
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
 from offsetmgr.admin.deletions import read_causes
 from offsetmgr.admin.history import history_report, steps
-from offsetmgr.admin.reset import PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
+from offsetmgr.admin.reset import (
+    NOT_KNOWN,
+    PLAN_FIELDS,
+    PlannedOffset,
+    parse_scope,
+    plan_rows,
+)
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError, OffsetConflictError
@@ -98,6 +104,7 @@ class Changes:
         self._kafka = settings.kafka.for_librdkafka()
         self._store = settings.database
         self._timeout_s = settings.commit.request_timeout_s
+        self._history_s = HISTORY_REQUESTS * self._timeout_s
         self._histories = ReadThreads(1)
         """A history may be of a million commits: one at a time."""
         self._resetting: set[str] = set()
@@ -120,10 +127,9 @@ class Changes:
         since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
 
         def read() -> StepsAnswer:
-            timeout_s = HISTORY_REQUESTS * self._timeout_s
             newest: deque[CommitStep] = deque(maxlen=asked.limit)
             found = 0
-            commits = read_commits(self._kafka, {asked.group}, timeout_s=timeout_s)
+            commits = read_commits(self._kafka, {asked.group}, timeout_s=self._history_s)
             for step in steps(commits, since_s, asked.topic, asked.partition):
                 if by.sees(None, step.partition.topic):
                     found += 1
@@ -153,7 +159,8 @@ class Changes:
             answer = self._answer(asked, rows, refused=refused)
             return msgspec.structs.replace(answer, topic_ids=ids if isinstance(ids, dict) else {})
 
-        return await self._threads.run(by, make)
+        threads = self._histories if asked.mode == "to-history" else self._threads
+        return await threads.run(by, make)
 
     @operation(
         "POST",
@@ -199,7 +206,9 @@ class Changes:
         finally:
             self._resetting.discard(asked.group)
         failed = {str(where): text for where, text in failures.items()}
-        self._record(by, "failed" if failed else "done", asked, failed)
+        is_unknown = any(text.startswith(NOT_KNOWN) for text in failures.values())
+        outcome = "unknown" if is_unknown else "failed" if failed else "done"
+        self._record(by, outcome, asked, failed)
         return self._answer(asked, rows, failures)
 
     def _record(
@@ -213,7 +222,12 @@ class Changes:
         self._audit.record(by, "reset", outcome, group=asked.group, **done)
 
     def _changes(self) -> GroupChanges:
-        return GroupChanges(self._kafka, timeout_s=self._timeout_s, store=self._store)
+        return GroupChanges(
+            self._kafka,
+            timeout_s=self._timeout_s,
+            history_s=self._history_s,
+            store=self._store,
+        )
 
     def _owners(self, group: str) -> set[str]:
         # Compared, since a client can hold no group of a name that it may not use.

@@ -246,7 +246,7 @@ def test_an_interrupted_reset_reports_each_group(
     assert done.status == 130
     assert [each["note"] for each in done.json()["partitions"]] == [
         "",
-        "not done: interrupted; it may have been done all the same: look again",
+        "not known: interrupted; look again",
         "not done: interrupted before it",
     ]
 

@@ -221,10 +221,12 @@ def test_only_json_is_taken(etl: httpx.Client) -> None:
         ("/v1/managers", {"after": "g/t/1_0"}, "query.after"),
         ("/v1/managers", {"group": ["a", "b"]}, "query.group"),
         ("/v1/events", {"client": "x"}, "query.client"),
+        ("/v1/managers?group=%FF", None, "url"),
+        ("/v3/kafka/default/consumer/a?consumer=b", None, "query.consumer"),
     ],
 )
 def test_bad_queries_are_refused(
-    etl: httpx.Client, path: str, query: dict[str, Any], field: str
+    etl: httpx.Client, path: str, query: dict[str, Any] | None, field: str
 ) -> None:
     """The error names the parameter."""
     answer = etl.get(path, params=query)

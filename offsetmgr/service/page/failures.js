@@ -34,6 +34,7 @@ class Failures {
     this.causes.clear();
     this.#listeners.clear();
     this.#lastId = "0";
+    this.dropped = 0;
   }
 
   /** Call `changed` after changes, at most once in a frame; return what ends that. */

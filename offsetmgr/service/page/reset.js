@@ -174,10 +174,10 @@ export class ResetDialogue {
     const unknown = "; it is not known whether the offsets were set: make a new plan";
     await this.#working("Setting the offsets …", unknown, async () => {
       const done = await post("v1/reset", { group: this.#group, live, partitions, topic_ids });
-      const failed = done.partitions.filter((row) => row.note.startsWith("not done"));
+      const failed = done.partitions.filter((row) => /^not (done|known)/.test(row.note));
       const set = plural(partitions.length - failed.length, "offset");
       setText(this.summary, `Done: ${set} set.`);
-      const why = `${plural(failed.length, "partition")} could not be set; the notes say why.`;
+      const why = `${plural(failed.length, "partition")} may not be set; the notes say why.`;
       setText(this.message, failed.length ? why : "");
       this.table.set(done.partitions);
       this.table.root.hidden = false;

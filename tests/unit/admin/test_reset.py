@@ -19,9 +19,11 @@ from offsetmgr.admin.reset import (
     parse_offsets,
     parse_scope,
     plan,
+    plan_rows,
     to_csv,
     to_group_at,
 )
+from offsetmgr.admin.service import rewind_failures
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -147,3 +149,16 @@ def test_scopes_and_single_offsets_are_read_from_options() -> None:
     for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x", "orders:0=-1"):
         with pytest.raises(InvalidValueError, match="write TOPIC:PARTITION=OFFSET"):
             parse_offsets([wrong])
+
+
+def test_an_unknown_outcome_is_not_called_failed() -> None:
+    """The service goes on with what Kafka has not answered: it may be committed, or will be."""
+    left = {"topic": "t", "partition": 0, "error": {"message": "Kafka did not answer in time"}}
+    refused = {"topic": "t", "partition": 1, "error": {"message": "no client holds it"}}
+    answer = {"refused": [refused], "uncommitted": [left], "committed": []}
+    failures = rewind_failures(answer, {})
+    rows = [PlannedOffset(where, 9, OffsetAndMetadata(3)) for where in sorted(failures)]
+    assert [row[-1] for row in plan_rows({"g": rows}, {"g": failures})] == [
+        "not known: Kafka did not answer in time; the service goes on trying",
+        "not done: no client holds it",
+    ]
