@@ -21,6 +21,7 @@ from offsetmgr.admin.reset import (
     parse_csv,
     parse_value,
     plan,
+    start_of,
     to_group_at,
 )
 from offsetmgr.admin.times import parse_time
@@ -193,7 +194,8 @@ class GroupChanges:
             raise InvalidValueError(*place, "has no committed offsets", fix)
         logs, unread = self.readable_logs(partitions)
         if mode in {"to-datetime", "by-duration"}:
-            given = self._at_time(logs, unread, number)
+            # Records without a time are found at no time.
+            given = self._at_time(logs, unread, number) if number else start_of(logs)
         wanted = given or asked(mode, int(number), option, committed, logs)
         return plan(partitions, wanted, committed, logs, unread)
 

@@ -106,7 +106,7 @@ def asked(
     """
     match mode:
         case "to-earliest":
-            offsets = {where: log.log_start_offset for where, log in logs.items()}
+            return start_of(logs)
         case "to-latest":
             offsets = {where: log.high_watermark for where, log in logs.items()}
         case "to-offset":
@@ -123,6 +123,11 @@ def asked(
             offsets = {where: committed[where].offset + number for where in logs}
     found = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
     return Wanted(found)
+
+
+def start_of(logs: Mapping[TopicPartition, PartitionRange]) -> Wanted:
+    """Return the offsets of the first records."""
+    return Wanted({where: OffsetAndMetadata(log[0]) for where, log in logs.items()})
 
 
 def plan(

@@ -287,7 +287,9 @@ def failing_in_one_line(*, detailed: bool = False, changes: bool = False) -> Ite
     except (OffsetManagerError, OSError) as error:
         is_unread = isinstance(error, BrokenPipeError)  # such as head has read enough
         if not is_unread:
-            say(f"offsetmgr: {error}", error=True)
+            text, has_lines = f"offsetmgr: {error}", getattr(error, "code", "") == "dev_kafka"
+            for line in text.expandtabs().splitlines() if has_lines else [text]:  # such as the end of a log
+                say(line, error=True)
         try:
             sys.stdout.flush()
         except OSError:  # nobody reads it, or the disk is full: nor is it written at the end

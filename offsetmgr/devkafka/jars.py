@@ -123,8 +123,9 @@ def consumer_groups(bootstrap_servers: str, *args: str) -> str:
     command = [*java, _TOOL, "--bootstrap-server", bootstrap_servers, *args]
     done = run_tool(f"kafka-consumer-groups on {bootstrap_servers}", command, _TOOL_S)
     # It reports some failures on standard output, with the exit status 0.
-    if done.returncode != 0 or done.stdout.lstrip().startswith("Error:"):
-        output = f"{done.stdout}{done.stderr}".strip()
+    reported = re.search(r"^Error: .*", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or reported:
+        output = reported[0] if reported else f"{done.stdout}{done.stderr}".strip()
         raise DevKafkaError(f"kafka-consumer-groups {' '.join(args)} failed:\n{output}")
     return done.stdout
 

@@ -26,7 +26,7 @@ _BUILD: Final = """
 mount --bind {stage} /opt
 mkdir -p /opt/build
 cd {root}
-cp -r --parents {sources} /opt/build
+{copies}
 cd /opt/build
 {arguments}
 {command}
@@ -96,6 +96,13 @@ def _in_namespace(script: str, *own: str) -> None:
     subprocess.run(command, check=True, timeout=_TIME_LIMIT_S)
 
 
+def _copy(source: str, target: str) -> str:
+    """Return the commands of a COPY: a file goes into the folder, a folder's content too."""
+    folder = f"/opt/build/{target}"
+    copied = f"{source}/." if (ROOT / source).is_dir() else source
+    return f"mkdir -p {folder} && cp -r {copied} {folder}"
+
+
 def build(stage: Sequence[Step], folder: Path) -> None:
     """Carry the first stage out, with ``folder`` as its ``/opt``."""
     tools = folder / "tools"
@@ -105,13 +112,13 @@ def build(stage: Sequence[Step], folder: Path) -> None:
         tool = tools / name
         tool.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         tool.chmod(0o755)
-    copies = [each.words for each in stage if each.name == "COPY"]
-    sources = [source for *each, _ in copies for source in each]
+    copied = [each.words for each in stage if each.name == "COPY"]
+    copies = [_copy(source, target) for *sources, target in copied for source in sources]
     arguments = [f"export {each.text}" for each in stage if each.name == "ARG"]
     script = _BUILD.format(
         stage=folder,
         root=ROOT,
-        sources=shlex.join(sources),
+        copies="\n".join(copies),
         arguments="\n".join([*arguments, "PATH=/opt/tools:$PATH", "export PIP_QUIET=1"]),
         command=_one(stage, "RUN").text,
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
+    from tests.conftest import TopicFactory
 
 STEP_S: Final = 600
 """Between the times of two records of a partition."""
@@ -211,6 +212,21 @@ def test_a_partition_that_cannot_be_reset_is_left_and_the_rest_is_done(
     assert exported.err == f"group {group}, {a}-9: does not exist; left as it is\n"
     (only,) = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
     assert only == TopicPartition(a, 0)
+
+
+def test_records_without_a_time_have_no_age_and_are_not_skipped(
+    kafka: DevKafka, new_topic: TopicFactory, committer: KafkaCoordinator, group: str
+) -> None:
+    """Their lag in seconds is unknown, and a time before 1970 is the start of their log."""
+    topic = new_topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(topic, b"x", timestamp=-1)
+    assert producer.flush(WAIT_S) == 0
+    start = {TopicPartition(topic, 0): OffsetAndMetadata(0)}
+    assert not committer.commit(group, start, WAIT_S).get(timeout=WAIT_S).failures
+    assert "records of this topic have no timestamps" in run(kafka, "lag", group).err
+    words = ["--topic", topic, "--to-datetime", "1969-01-01", "--export"]
+    assert run(kafka, "reset", group, *words).out == f"{topic},0,0\n"
 
 
 class _Interrupting(BaseHTTPRequestHandler):
