@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from offsetmgr import Offsets
 
 SCHEMA = "order_id BIGINT, placed_at TIMESTAMP, country STRING, product STRING, amount DOUBLE"
-GROUP = "orders-etl"
+GROUP = "orders-parquet"
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--service", default="http://127.0.0.1:8741")
     parser.add_argument("--topic", default="orders")
-    parser.add_argument("--folder", type=Path, default=Path("orders-etl"))
+    parser.add_argument("--folder", type=Path, default=Path("orders-parquet"))
     given = parser.parse_args()
     scala = "2.13" if pyspark.__version__ >= "4" else "2.12"
     connector = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
@@ -62,7 +62,7 @@ def main() -> None:
                 print(f"batch {progress['batchId']}: {progress['numInputRows']:,} orders")
             commits.flush(query)
         show_group(client, GROUP, given.topic)
-    written = spark.read.parquet(str(given.folder / "orders"))
+    written = spark.read.schema(SCHEMA).parquet(str(given.folder / "orders"))
     print(f"{written.count():,} orders in {given.folder / 'orders'}")
     written.groupBy("country").count().orderBy("country").show()
 

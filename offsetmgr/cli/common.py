@@ -287,8 +287,9 @@ def failing_in_one_line(*, detailed: bool = False, changes: bool = False) -> Ite
     except (OffsetManagerError, OSError) as error:
         is_unread = isinstance(error, BrokenPipeError)  # such as head has read enough
         if not is_unread:
-            text, has_lines = f"offsetmgr: {error}", getattr(error, "code", "") == "dev_kafka"
-            for line in text.expandtabs().splitlines() if has_lines else [text]:  # such as the end of a log
+            text = f"offsetmgr: {error}"
+            is_log = getattr(error, "code", "") == "dev_kafka"  # it has lines
+            for line in text.expandtabs().splitlines() if is_log else [text]:
                 say(line, error=True)
         try:
             sys.stdout.flush()

@@ -40,7 +40,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = 400
 
 GROUPS = {
-    "streaming_etl": ["orders-etl"],
+    "streaming_etl": ["orders-parquet"],
     "new_checkpoint": ["orders-archive"],
     "two_queries": ["orders-archive-2", "orders-alarms"],
 }
