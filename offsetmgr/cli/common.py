@@ -78,6 +78,7 @@ Store = Annotated[
         help="Database that keeps the groups: postgresql+psycopg://user@host/database.",
     ),
 ]
+_LEAST_COLUMNS = 40
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
 
 GroupName = Annotated[str, Argument(metavar="GROUP", help="The consumer group.")]
@@ -386,7 +387,9 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
             table.add_column(head, justify=side, overflow="fold")
         for row in shown:
             table.add_row(*row)
-        Console(highlight=False, markup=False, emoji=False).print(table)
+        console = Console(highlight=False, markup=False, emoji=False)
+        console.width = max(console.width, _LEAST_COLUMNS)  # else whole columns were left out
+        console.print(table)
         return
     # Many times as quick as rich's tables, which matters from some thousands of rows on.
     widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
