@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
@@ -202,19 +202,18 @@ def reset(
 
         do = change.rewind if live else change.commit
         plans, refused = _divided({group: tried(make, group) for group in names})
-        done = _Done()
-        if options.execute:
-            done = _carried_out(plans, do)
-    plans = {group: rows for group, rows in plans.items() if group not in done.refused}
-    refused |= done.refused
+        done, interrupted = _carried_out(plans, do) if options.execute else ({}, False)
+    failures, not_done = _divided(done)
+    plans = {group: rows for group, rows in plans.items() if group not in not_done}
+    refused |= not_done
     if export:
         print(to_csv(plans), end="")
-        _say_left(plans, done.failures, refused)
+        _say_left(plans, failures, refused)
     else:
-        _print_plans(plans, done.failures, refused, executed=options.execute, output=output)
-    if done.interrupted:
+        _print_plans(plans, failures, refused, executed=options.execute, output=output)
+    if interrupted:
         return Exit.INTERRUPTED
-    return Exit.INCOMPLETE if refused else _status(plans, done.failures)
+    return Exit.INCOMPLETE if refused else _status(plans, failures)
 
 
 def _divided(
@@ -230,36 +229,28 @@ def _divided(
     return {group: known(each) for group, each in answers.items() if group not in refused}, refused
 
 
-class _Done(NamedTuple):
-    """The result of plans that were carried out."""
-
-    failures: Mapping[str, Mapping[TopicPartition, str]] = {}
-    """Why partitions were not changed, or may not be."""
-    refused: Mapping[str, OffsetManagerError] = {}
-    interrupted: bool = False
-    """True after Ctrl-C, which leaves the rest as it is."""
-
-
 def _carried_out(
     plans: Mapping[str, list[PlannedOffset]],
     do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]],
-) -> _Done:
-    """Carry plans out by ``do``, one group after the other; raises as ``_divided``."""
-    changed = {
-        group: [row.partition for row in rows if row.new is not None]
-        for group, rows in plans.items()
-    }
+) -> tuple[dict[str, dict[TopicPartition, str] | OffsetManagerError], bool]:
+    """Carry plans out by ``do``, one group after the other, until Ctrl-C, after which it is True.
+
+    With the answers of ``do``: why partitions were not changed, or may not be.
+    """
+
+    def told(group: str, why: str) -> dict[TopicPartition, str]:
+        return {row.partition: why for row in plans[group] if row.new is not None}
+
     answers: dict[str, dict[TopicPartition, str] | OffsetManagerError] = {
-        group: dict.fromkeys(changed[group], "interrupted before it") for group in plans
+        group: told(group, "interrupted before it") for group in plans
     }
-    interrupted = False
     try:
         for group, rows in plans.items():
-            answers[group] = dict.fromkeys(changed[group], f"{NOT_KNOWN}interrupted; look again")
+            answers[group] = told(group, f"{NOT_KNOWN}interrupted; look again")
             answers[group] = tried(do, group, rows)
     except KeyboardInterrupt:
-        interrupted = True
-    return _Done(*_divided(answers), interrupted)
+        return answers, True
+    return answers, False
 
 
 def set_offsets(

@@ -120,8 +120,11 @@ async function request(path, options) {
     }
     throw new ApiError(0, { message: "the service does not answer", code: "unreachable" });
   }
-  const ahead = Date.now() - Date.parse(answer.headers.get("Date") ?? "");
-  aheadMs = Math.abs(ahead) > 2_000 ? ahead : 0; // it has whole seconds, and was under way
+  const sentMs = Date.parse(answer.headers.get("Date") ?? "");
+  if (sentMs) {
+    const ahead = Date.now() - sentMs; // of whole seconds, some time ago
+    aheadMs = Math.abs(ahead) > 2_000 ? ahead : 0;
+  }
   if (answer.ok) {
     return answer;
   }
