@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _VERSION: Final = "v1"
 _BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,14})\b')
 """Up to the year 5138; a later one is as good as none."""
+_KAFKA_POSITION: Final = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\{\s*"-?\d+"\s*:')
 _ID_CHARS: Final = 255
 """The service takes no longer ones; those of Spark have 36."""
 _HINT: Final = "give the checkpointLocation of a streaming query of Spark 3 or 4"
@@ -312,7 +313,10 @@ def _is_cut(line: str) -> bool:
 
 
 def _position(line: str) -> dict[TopicPartition, int]:
+    """Raises InvalidValueError for a position of Kafka's that is not understood."""
     try:
         return read_offsets(line)
     except InvalidValueError:
+        if _KAFKA_POSITION.match(line):
+            raise
         return {}  # "-" if there is none; files, tables and rates have forms of their own

@@ -67,13 +67,17 @@ _DELETED: Final = (
     "a topic was deleted, or recreated with fewer partitions: start the processor again, which "
     "names a topic that does not exist"
 )
+_SHARED: Final = (
+    "another processor uses its checkpoint, or files of the checkpoint were deleted: give each "
+    "processor a checkpoint of its own, or a new one"
+)
 _CAUSES: Final = {
     "failOnDataLoss": "Kafka has no longer messages that come next, as a topic was deleted, "
     "recreated or cut: start the processor again, which reports what is missing",
     "UnknownTopicOrPartition": _DELETED,
     "not present in metadata": _DELETED,
-    "CONCURRENT_STREAM_LOG_UPDATE": "another processor uses its checkpoint, or files of the "
-    "checkpoint were deleted: give each processor a checkpoint of its own, or a new one",
+    "CONCURRENT_STREAM_LOG_UPDATE": _SHARED,
+    "queries are concurrently using": _SHARED,
     "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
     "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
 }
@@ -276,19 +280,12 @@ class Processor:
         return View(self._kafka, table.topic, table.codec, path, storage=storage)
 
     @property
-    def recovered(self) -> bool:
-        """True if the table holds all that its topic held when the checkpoint was new."""
-        if self._query is None or not self._reads_tables:
-            return self._query is not None
-        files = self._files()
-        return files.last_begun() is not None and files.last_finished() is not None
-
-    @property
     def state(self) -> State:
         """The processor's state now."""
         if self._query is not None and (self._error or is_stopped(self._spark)):
             return "failed"
-        return state_of(self._query, self._files, STALLED_S, recovering=self._reads_tables)
+        reads_tables = self._layout is not None and TABLES in self._layout.topics
+        return state_of(self._query, self._files, STALLED_S, recovering=reads_tables)
 
     def stats(self) -> ProcessorStats:
         """Return rates, lag and sizes after the last batch.
@@ -302,10 +299,6 @@ class Processor:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def _reads_tables(self) -> bool:
-        return self._layout is not None and TABLES in self._layout.topics
 
     def _files(self) -> Checkpoint:
         return open_checkpoint(self._checkpoint, self._spark)

@@ -50,6 +50,14 @@ def test_the_lower_of_two_sources_counts(checkpoint: WrittenCheckpoint) -> None:
     assert checkpoint.files.last_finished() == (0, {where(0): 4, where(1): 6})
 
 
+@pytest.mark.parametrize("offset", ['"5"', "-1", "5.0", "true", str(2**63), "NaN"])
+def test_a_strange_offset_is_an_error(checkpoint: WrittenCheckpoint, offset: str) -> None:
+    """It is not taken for a source of another kind, which is not committed."""
+    checkpoint.batch(3, f'{{"orders":{{"0":{offset}}}}}')
+    with pytest.raises(InvalidValueError, match="orders-0 endOffset"):
+        checkpoint.files.last_finished()
+
+
 def test_a_batch_reads_from_the_end_of_the_one_before(checkpoint: WrittenCheckpoint) -> None:
     """The first from where the source began; a partition that came since from its beginning."""
     checkpoint.began(1, orders(3, 0))

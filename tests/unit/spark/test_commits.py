@@ -157,21 +157,6 @@ def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
-def test_a_recreated_topic_is_followed_within_a_run(
-    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With failOnDataLoss=false a query goes on in the new log; its group follows, in one line."""
-    session.report(100)
-    eventually(lambda: at(client), 100)
-    session.report(30, batchId=1)
-    eventually(lambda: at(client), 30)
-    session.report(40, batchId=2)
-    eventually(lambda: at(client), 40)
-    assert commits.counts.rewinds == 1
-    (told,) = [each for each in caplog.messages if "goes back within its run" in each]
-    assert "etl/orders/0 to 30 from 100" in told
-
-
 def test_queries_of_several_calls_share_their_minimum(
     session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -196,16 +196,6 @@ def test_a_bad_checkpoint_is_one_bad_row(
     assert len(lines) == 1
 
 
-def test_an_invalid_group_name_is_one_bad_row(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    WrittenCheckpoint(tmp_path / ("x" * 255)).batch(0, orders(5))
-    WrittenCheckpoint(tmp_path / "good").batch(0, orders(5))
-    with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl-good"), 5)
-        until(lambda: [each for each in follower.queries() if "group" in str(each.problem)])
-
-
 def test_a_place_without_an_answer_delays_no_other(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:

@@ -146,20 +146,6 @@ def test_an_unfinished_batch_is_not_seen(watched: Watched) -> None:
     assert watched.look() is None, "an empty file is left by a crash"
 
 
-def test_a_new_query_id_begins_a_run(watched: Watched) -> None:
-    """A checkpoint that was replaced may go back, even if its numbers are lower."""
-    watched.written.batch(9, orders(100))
-    watched.look()
-    run = watched.state.run
-    for name in ("commits/9", "offsets/9"):
-        watched.checkpoint.remove(name)
-    watched.written.write("metadata", '{"id":"another"}')
-    assert watched.look() is None
-    watched.written.batch(0, orders(3))
-    assert watched.look() == 0
-    assert watched.state.run == run + 1
-
-
 def test_a_checkpoint_set_back_by_hand_begins_a_run(watched: Watched) -> None:
     """An operator removes the newest batches, so that Spark runs them again."""
     watched.written.batch(8, orders(80))
