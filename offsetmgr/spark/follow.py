@@ -47,7 +47,12 @@ if TYPE_CHECKING:
 _log = SafeLogger("offsetmgr.follow")
 
 READERS: Final = 8
-"""Threads that read the checkpoints of one Follow at once."""
+"""Threads that read the checkpoints of one Follow at once, without those that are stuck."""
+
+STUCK_S: Final = 5.0
+"""A thread that is at one checkpoint for longer is stuck, as in a mount that does not answer."""
+
+MOST_READERS: Final = 64
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
@@ -146,9 +151,13 @@ class Follower:
         for tasks in (lambda: self._searches, self._followed):
             for task in tasks():
                 self._begin(task)
-            with self._changed:
-                if not self._changed.wait_for(lambda: not self._in_work, deadline.left_s):
-                    return False
+            for _ in deadline.polls():
+                with self._changed:
+                    if not self._in_work:
+                        break
+                self._replace_stuck()
+            else:
+                return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
@@ -164,12 +173,18 @@ class Follower:
     def _run(self) -> None:
         while not self._closed:
             with self._changed:
-                pause_s = self._due[0][0] - self.now() if self._due else None
-                if pause_s is None or pause_s > 0:
-                    self._changed.wait(pause_s)
-                    continue
-                task = heapq.heappop(self._due)[2]
-            self._begin(task)
+                pause_s = self._due[0][0] - self.now() if self._due else STUCK_S
+                if pause_s > 0:
+                    self._changed.wait(min(pause_s, STUCK_S))
+                task = heapq.heappop(self._due)[2] if pause_s <= 0 else None
+            if task is None:
+                self._replace_stuck()
+            else:
+                self._begin(task)
+
+    def _replace_stuck(self) -> None:
+        for readers in list(self._readers.values()):
+            readers.grow()
 
     def schedule(self, task: _Task) -> None:
         """Have a task done at its ``due_s``, and then again and again."""
@@ -209,36 +224,44 @@ class Follower:
 
 
 class _Readers:
-    """Up to ``READERS`` threads for the tasks of one Follow."""
+    """The threads for the tasks of one Follow."""
 
     def __init__(self, name: str, do: Callable[[_Task], None]) -> None:
         self._do = do
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._free = 0
+        self._begun_s: dict[Worker, float] = {}
+        """The threads at work, with the time when each began."""
         self._workers: list[Worker] = []
         self._name = name
 
     def put(self, task: _Task) -> None:
+        self._tasks.put(task)
+        self.grow()
+
+    def grow(self) -> None:
+        """Start another thread if tasks wait, and no more than ``READERS`` are not stuck."""
         with self._lock:
-            if self._free <= self._tasks.qsize() and len(self._workers) < READERS:
-                worker = Worker(f"offsetmgr-follow {self._name}", self._run)
+            began_s, threads = list(self._begun_s.values()), len(self._workers)
+            stuck = sum(time.monotonic() - each > STUCK_S for each in began_s)
+            if (
+                self._tasks.qsize() > threads - len(began_s)
+                and threads - stuck < READERS
+                and threads < MOST_READERS
+            ):
+                worker = Worker(f"offsetmgr-follow {self._name}", lambda: self._run(worker))
                 if worker.ensure():
                     self._workers.append(worker)
-        self._tasks.put(task)
 
     def close(self) -> None:
         for _ in self._workers:
             self._tasks.put(None)
 
-    def _run(self) -> None:
-        while True:
-            self._free += 1
-            task = self._tasks.get()
-            self._free -= 1
-            if task is None:
-                return
+    def _run(self, worker: Worker) -> None:
+        while (task := self._tasks.get()) is not None:
+            self._begun_s[worker] = time.monotonic()
             self._do(task)
+            del self._begun_s[worker]
 
 
 class _Task(ABC):

@@ -14,6 +14,7 @@ from actors import ActorSystem
 from offsetmgr.answers import Failure
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.spark import follow as follow_threads
 from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
@@ -197,17 +198,17 @@ def test_a_bad_checkpoint_is_one_bad_row(
 
 
 def test_a_place_without_an_answer_delays_no_other(
-    coordinator: MemoryCoordinator, tmp_path: Path
+    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty checkpoints whose reads do not return, as of a dead bucket or mount."""
-    dead = [tmp_path / "dead" / str(number) / "metadata" for number in range(20)]
+    """Twenty checkpoints whose reads do not return, as of dead mounts, in the same Follow."""
+    monkeypatch.setattr(follow_threads, "STUCK_S", 0.2)
+    dead = [tmp_path / str(number) / "metadata" for number in range(20)]
     for path in dead:
         path.parent.mkdir(parents=True)
         os.mkfifo(path)
     good = WrittenCheckpoint(tmp_path / "good")
     good.batch(0, orders(5))
-    follows = follow(tmp_path / "dead" / "*", "dead"), follow(tmp_path / "good")
-    with following(coordinator, *follows) as follower:
+    with following(coordinator, follow(tmp_path / "*")) as follower:
         until(lambda: len(follower.queries()) > len(dead))
         eventually(lambda: committed(coordinator.broker, "etl"), 5)
         good.batch(1, orders(6))
