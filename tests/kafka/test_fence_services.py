@@ -50,38 +50,6 @@ def flush(http: httpx.Client, group: str) -> Any:
     return left
 
 
-@pytest.mark.fault(7)
-def test_a_second_service_fences_the_first(kafka: DevKafka, topic: str, group: str) -> None:
-    """The newer one commits; the older one commits nothing more and names its successor."""
-    with (
-        fenced_service(kafka) as first,
-        fenced_service(kafka) as second,
-        first.http() as old,
-        second.http() as new,
-    ):
-        assert submit(old, group, topic, 10, wait=True)["uncommitted"] == []
-        assert submit(new, group, topic, 20, wait=True)["uncommitted"] == []
-        (left,) = submit(old, group, topic, 30, wait=True)["uncommitted"]
-        error = left["error"]
-        assert (error["code"], error["retriable"]) == ("FENCED_INSTANCE_ID", False)
-        assert error["fault"] == "operator"
-        assert f"group {group} is owned by another service now" in error["hint"]
-        assert first.wait_for("group_fenced")["group"] == group
-        ready = old.get("/readyz")
-        assert ready.status_code == 503
-        assert ready.json()["fenced_groups"] == 1
-        assert group not in ready.text
-        assert "offsetmgr_fenced_groups 1.0" in old.get("/metrics").text
-        # Reading what is committed goes on, and takes nothing back.
-        shown = old.get("/v1/offsets", params={"group": group}).json()
-        assert [each["offset"] for each in shown["offsets"]] == [20]
-        assert submit(new, group, topic, 40, wait=True)["uncommitted"] == []
-        assert new.get("/readyz").json()["fenced_groups"] == 0
-        assert "offsetmgr_held_groups 1.0" in new.get("/metrics").text
-        assert committed(kafka, group, topic, 1) == {0: (40, None)}
-        assert second.stop() == 0
-
-
 def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
@@ -91,14 +59,15 @@ def until_kafka_dropped_all(kafka: DevKafka, group: str) -> None:
     until(dropped, poll_s=0.1)  # some seconds of bare requests are a busy broker
 
 
-@pytest.mark.fault(8)
+@pytest.mark.fault(7, 8)
 def test_a_frozen_service_commits_only_where_it_has_no_successor(
     kafka: DevKafka, topic: str, group: str
 ) -> None:
     """A service is frozen with offsets in hand, replaced, and thawed: they are refused.
 
-    Also where Kafka had dropped it before its successor came, which is gone by then.  A group to
-    which nobody else came is committed again, without an operator.
+    It names its successor, and is unready.  Also where Kafka had dropped it before its successor
+    came, which is gone by then.  A group to which nobody else came is committed again, without an
+    operator.
     """
     replaced, dropped, free = (f"{group}-{name}" for name in ("replaced", "dropped", "free"))
     with fenced_service(kafka) as zombie, zombie.http() as old:
@@ -112,13 +81,25 @@ def test_a_frozen_service_commits_only_where_it_has_no_successor(
             for name in (dropped, free):
                 until_kafka_dropped_all(kafka, name)
             assert submit(new, dropped, topic, 20, wait=True)["uncommitted"] == []
+            assert new.get("/readyz").json()["fenced_groups"] == 0
+            assert "offsetmgr_held_groups 2.0" in new.get("/metrics").text
             assert second.stop() == 0
         zombie.process.send_signal(signal.SIGCONT)
         for name in (replaced, dropped):
             left = flush(old, name)
             assert (left["offset"], left["error"]["code"]) == (99, "FENCED_INSTANCE_ID")
+            assert f"group {name} " in left["error"]["hint"]
+            assert "stop the other and restart this one" in left["error"]["hint"]
+        told = {zombie.wait_for("group_fenced", number)["group"] for number in (1, 2)}
+        assert told == {replaced, dropped}
         assert submit(old, free, topic, 20, wait=True)["uncommitted"] == []
-        assert old.get("/readyz").json()["fenced_groups"] == 2
+        ready = old.get("/readyz")
+        assert (ready.status_code, ready.json()["fenced_groups"]) == (503, 2)
+        assert group not in ready.text
+        assert "offsetmgr_fenced_groups 2.0" in old.get("/metrics").text
+        # Reading what is committed goes on, and takes nothing back.
+        shown = old.get("/v1/offsets", params={"group": dropped}).json()
+        assert [each["offset"] for each in shown["offsets"]] == [20]
         assert zombie.stop() == 3
     for name in (replaced, dropped, free):
         assert committed(kafka, name, topic, 1) == {0: (20, None)}

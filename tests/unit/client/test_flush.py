@@ -1,4 +1,4 @@
-"""Waits that are crossed by something else: a stop, Ctrl-C, a slow service, lost answers."""
+"""Waits that are crossed by something else: a stop, Ctrl-C, a slow service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.client.client import Wait
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
-from tests.unit.client.scripted import CUT, Fault
+from tests.unit.client.scripted import Fault
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -90,15 +90,6 @@ def test_a_manager_that_is_being_asked_for_is_given_back(
     hold.set()
     client.submit("h", {("orders", 0): 1}, sync=True)
     assert KEY not in service.managers
-
-
-@pytest.mark.parametrize("path", ["/v1/offsets", "/v1/flush"])
-def test_lost_answers(service: ScriptedService, client: OffsetClient, path: str) -> None:
-    """A sync submit whose answers were lost repeats its version, and gets its answer."""
-    service.script(path, CUT, CUT, CUT)
-    client.submit("g", {("orders", 3): 5}, sync=True, timeout=20)
-    sent = [each["version"] for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
-    assert len(set(sent)) == 1
 
 
 def test_partitions_that_kafka_does_not_take_hold_up_no_other(

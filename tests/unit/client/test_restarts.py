@@ -33,17 +33,6 @@ def versions_of(service: ScriptedService) -> list[int]:
     return [each["version"] for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
 
 
-def test_submits_while_the_service_is_away(service: ScriptedService, client: OffsetClient) -> None:
-    """Nothing raises while the service is away, and the newest arrives when it is back."""
-    service.down()
-    manager = client.spawn("g", "orders", 3)
-    for offset in range(100):
-        manager.submit(offset)
-    assert client.flush(timeout=0.1).uncommitted[KEY].offset == OffsetAndMetadata(99)
-    service.up()
-    assert client.flush() == ({KEY: OffsetAndMetadata(99)}, {})
-
-
 def test_killed_between_accept_and_commit(service: ScriptedService, client: OffsetClient) -> None:
     """An offset that a killed service had taken but not committed is sent to its successor."""
     idle = client.spawn("h", "orders", 0)

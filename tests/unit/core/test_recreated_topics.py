@@ -94,27 +94,20 @@ class TestFormerOffsets:
         (result,) = core.flush([handle], 5.0)
         assert_refused(result, FORMER + 1)
 
-    @pytest.mark.parametrize("end", [SMALLER, LONGER])
-    def test_a_repeated_offset_is_refused(self, end: int) -> None:
-        """A driver that has not noticed sends its last offset again."""
+    @pytest.mark.parametrize(
+        ("end", "again"), [(SMALLER, FORMER + 1), (LONGER, FORMER + 1), (SMALLER, FORMER + 5)]
+    )
+    def test_a_repeated_offset_or_one_beyond_the_new_log_is_refused(
+        self, end: int, again: int
+    ) -> None:
+        """A driver that has not noticed sends its last offset again, or reads on."""
         core, handle = began()
         recreate(core, end)
         handle.submit(FORMER + 1)
         core.advance(5.0)
-        handle.submit(FORMER + 1)
+        handle.submit(again)
         (result,) = core.flush([handle], 5.0)
-        assert_refused(result, FORMER + 1)
-        assert core.holds() is None
-
-    def test_an_offset_beyond_the_end_of_the_new_log_is_refused(self) -> None:
-        """A driver that reads on in the former log cannot be meant."""
-        core, handle = began()
-        recreate(core, SMALLER)
-        handle.submit(FORMER + 1)
-        core.advance(5.0)
-        handle.submit(FORMER + 5)
-        (result,) = core.flush([handle], 5.0)
-        assert_refused(result, FORMER + 5)
+        assert_refused(result, again)
         assert core.holds() is None
 
     def test_a_partition_that_the_new_topic_lacks_takes_nothing(self) -> None:
