@@ -145,13 +145,15 @@ $(BIN)/python:
 	scripts/make-venv.sh $(VENV)
 
 # uv takes a minute less than pip.  PySpark has no wheel: pip keeps the one that it makes, which is
-# not compressed, as that takes fifteen seconds; uv would make it again for each environment.
+# not compressed, as that takes fifteen seconds; uv would make it again for each environment.  Where
+# pip alone is told of a mirror, uv finds nothing.
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install -qq --no-compile 'uv>=0.5'
 	printf '[bdist_wheel]\ncompression = stored\n' >$(VENV)/wheels.cfg
 	DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/wheels.cfg \
 	  $(BIN)/python -m pip install -qq --no-compile --no-deps -c constraints.txt pyspark
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[all,dev]' || \
+	  $(BIN)/python -m pip install -qq --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
 $(JAVA): scripts/ensure-java.sh | $(BIN)/python
