@@ -148,11 +148,14 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
         self._turns = deque(feeds.values())
         self._close_s = close_s
         self._news = Latch()
-        self._closed = False
+        self._started = self._closed = False
 
     def _start(self) -> None:
-        for feed in self._feeds.values():
-            feed.start(self._news)
+        """Begin to read, unless that has begun."""
+        if not self._started:
+            self._started = True
+            for feed in self._feeds.values():
+                feed.start(self._news)
 
     def _next(self, timeout: float | None) -> _T | None:
         """Return the next message; None where none came within ``timeout`` s, or once closed.
@@ -581,7 +584,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
             link = Link(name, kafka, names[0])
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
         super().__init__(feeds, self._settings.dwell_s + _CLOSE_S)
-        self._reading = self._closed_by_handler = False
+        self._closed_by_handler = False
 
     def poll(self, timeout: float | None = 1.0) -> AckMessage | None:
         """Return the next message, or None where none came within ``timeout`` s (None: no limit).
@@ -589,9 +592,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         None as well once the consumer is closed.  Raises OffsetManagerError once no cluster can
         ever answer again.
         """
-        if not self._reading:
-            self._reading = True
-            self._start()
+        self._start()
         return self._next(timeout)
 
     def __iter__(self) -> Iterator[AckMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import sys
@@ -162,7 +163,7 @@ class Pool:
     def _handle(self, message: AckMessage) -> bool:
         """Return True if the handler succeeds."""
         try:
-            result = self._handler(message)
+            result = self._call(message)
             is_later = isawaitable(result) or isgenerator(result) or isasyncgen(result)
             if is_later or isinstance(result, Future):
                 kind = type(result).__name__
@@ -174,6 +175,20 @@ class Pool:
             if not message.nacked:
                 message.ack()
         return not message.nacked
+
+    def _call(self, message: AckMessage) -> object:
+        """Call the handler; a copy of the process that it has forked ends with it."""
+        process, status = os.getpid(), 1
+        try:
+            result = self._handler(message)
+            status = 0
+        except SystemExit as error:
+            status = int(bool(error.code))
+            raise
+        finally:
+            if os.getpid() != process:
+                os._exit(status)
+        return result
 
     def _next_of(self, key: Hashable, *, waits: bool) -> None:
         """Go on with the messages of a key; ``waits`` for the one that has just failed."""

@@ -156,6 +156,10 @@ class SqlOffsetStore(OffsetStore):
         kafka: str | Mapping[str, object] | None = None,
     ) -> None:
         self._patience_s = check_timeout(patience_s, "patience_s")
+        given: object = database
+        if not isinstance(given, (str, sa.Engine)):
+            hint = "give a URL, or what create_engine returns"
+            raise InvalidValueError("database", type(given).__name__, "is not an engine", hint)
         self._owned = isinstance(database, str)
         self.engine: Engine = open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""

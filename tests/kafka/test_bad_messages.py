@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -72,8 +73,17 @@ class NoTextError(Exception):
         return None  # type: ignore[return-value]  # noqa: PLE0307
 
 
+def forked_error() -> BaseException:
+    """Return an error with the status of a copy of the process that was forked, and has ended."""
+    copy = os.fork()
+    if copy == 0:
+        sys.exit(3)
+    return ValueError(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
+
+
 KINDS: dict[str, Callable[[], BaseException]] = {
     "exit": partial(SystemExit, 3),
+    "fork": forked_error,
     "cancelled": asyncio.CancelledError,
     "interrupt": KeyboardInterrupt,
     "generator": GeneratorExit,
@@ -131,6 +141,7 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
     assert found[b"lazy"].error == unwaited.format("generator")
     assert found[b"future"].error == unwaited.format("Future")
     assert found[b"exit"].error == "SystemExit: 3"
+    assert found[b"fork"].error == "ValueError: 1"
     assert found[b"unprintable"].error.startswith("UnprintableError: its text cannot be had")
     assert found[b"surrogates"].error == "ValueError: \\udcff\\ud800"
     assert len(found[b"long"].error) < 3_000

@@ -479,6 +479,7 @@ def test_acks_come_from_all_clusters_and_go_back_to_their_own(
         wait_until(lambda: consumer.pending == 2)
     handled: list[tuple[str, bytes | None]] = []
     consumer = MultiClusterAckConsumer(clusters, group, [unique_name], settings=settings)
+    assert consumer.poll(timeout=0) is None
     pool = threading.Thread(
         target=consumer.run, args=[lambda each: handled.append((each.cluster, each.value()))]
     )

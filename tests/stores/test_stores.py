@@ -220,3 +220,5 @@ def test_bad_urls_are_refused(url: str) -> None:
     """With an example of a good one."""
     with pytest.raises(InvalidValueError, match=r"such as postgresql|the package pyodbc"):
         open_store(url)
+    with pytest.raises(InvalidValueError, match="database 'object' is not an engine"):
+        SqlOffsetStore(object())  # type: ignore[arg-type]
