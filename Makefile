@@ -63,18 +63,18 @@ at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
   $(1) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 
 # The two with Spark take longest, so they come first, although they begin once Spark's classes are
-# archived; the parts without brokers take what is left.
+# archived; lint takes what is left.
 test-lint: $(INSTALLED)
 	@$(call at_its_end,nice bash -c "$(LINT)")
 
 test-unit: $(INSTALLED) $(PACKAGES)
-	@$(call at_its_end,nice $(BIN)/python -m pytest $(UNIT))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(UNIT))
 
 test-service: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(SERVICE))
 
 test-browser: $(CLASSES) $(PACKAGES)
-	@$(call at_its_end,nice $(BIN)/python -m pytest $(BROWSER))
+	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(BROWSER))
 
 test-kafka: $(CLASSES) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(KAFKA))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 WAIT_S = 120.0
 """A guard against what never comes, not a measure."""
 
-_POLL_S = 0.02
+_POLL_S = 0.05
 
 
 def until(look: Callable[[], Any], poll_s: float = _POLL_S) -> Any:

@@ -139,7 +139,7 @@ def a_group_has_live_members(on_call: OnCall) -> None:
     assert "lauras-notebook" in on_call.asks_the_doctor("shared", level="ok")["members"]["what"]
 
     consumer.close()  # she is asked to stop it
-    until(lambda: "live members" not in str(on_call.asks_the_doctor("shared", level="ok")))
+    until(lambda: "live members" not in str(on_call.asks_the_doctor("shared", level="ok")), 0.3)
     assert on_call.types("reset shared --all-topics --to-earliest --execute").status == 0
     assert on_call.stands("shared") == {0: 0, 1: 0}
 
@@ -151,13 +151,13 @@ def a_topic_was_deleted(on_call: OnCall) -> None:
     admin = AdminClient({"bootstrap.servers": on_call.kafka.bootstrap_servers})
     admin.delete_topics(["returns"])["returns"].result(WAIT_S)
 
-    until(lambda: "deleted" in on_call.asks_the_doctor("refunds"))
+    until(lambda: "deleted" in on_call.asks_the_doctor("refunds"), poll_s=0.3)
     gone = on_call.asks_the_doctor("refunds")["deleted"]
     assert "returns 0, 1: the topic was deleted" in gone["what"]
 
     create_topic(on_call.kafka, "returns", 2)
     # Until its partitions have leaders, nothing can be said of it.
-    until(lambda: "recreated" in str(on_call.asks_the_doctor("refunds").get("deleted")))
+    until(lambda: "recreated" in str(on_call.asks_the_doctor("refunds").get("deleted")), 0.3)
     assert on_call.types(on_call.asks_the_doctor("refunds")["deleted"]["mend"]).status == 0
     assert on_call.stands("refunds", "returns") == {0: 0, 1: 0}
     assert on_call.stands("refunds") == {0: 100, 1: 100}

@@ -282,7 +282,7 @@ def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) ->
     config.write_text(f'[kafka]\n"bootstrap.servers" = "{odd_kafka.bootstrap_servers}"\n')
     pasted = 0
     with KafkaCoordinator(odd_kafka.bootstrap_servers, clients=1) as coordinator:
-        for name in ("x;touch hacked;$(touch hacked)'`id`", "two\nlines", "-lead"):
+        for name in ("x;touch hacked;$(touch hacked)'`id`\ntwo lines", "-lead"):
             for offset in (9, 12, 3):
                 commit(coordinator, name, offset)
             words = ["doctor", "--config", str(config), "--json", "--", name]
@@ -301,7 +301,7 @@ def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) ->
                 pasted += 1
             found = coordinator.fetch(name, [ORDERS], WAIT_S).get(timeout=WAIT_S).offsets
             assert found == {ORDERS: OffsetAndMetadata(12)}
-    assert pasted == 6
+    assert pasted == 4
     assert [each.name for each in tmp_path.iterdir()] == [config.name]
 
 

@@ -110,7 +110,7 @@ def test_burrow_drop_in(
         bad = [each for each in status["partitions"] if each["status"] == "STALL"]
         return (answer, status, bad[0]) if bad else None
 
-    answer, status, partition = until(stalled)
+    answer, status, partition = until(stalled, poll_s=0.5)
     assert answer.status_code == 200
     assert answer.json()["error"] is False
     assert answer.json()["request"]["url"] == path
