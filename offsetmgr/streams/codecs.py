@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from offsetmgr.errors import InvalidValueError
+
 _INT64: Final = 2**63
 _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
 """Types of values that have no parts."""
@@ -24,6 +26,13 @@ class Codec(Protocol):
 
     def decode(self, data: Any) -> Any:
         """Return the value of ``data``; None only where a processor decodes nil messages."""
+
+
+def check_codec(codec: object, field: str, *methods: str) -> None:
+    """Refuse what lacks one of ``methods``, and the class of a codec instead of an object."""
+    if isinstance(codec, type) or not all(callable(getattr(codec, name, None)) for name in methods):
+        hint = "give an object with encode() and decode(), such as codecs.String()"
+        raise InvalidValueError(field, codec, "is not a codec", hint)
 
 
 def encoded(codec: Codec, value: Any) -> bytes:

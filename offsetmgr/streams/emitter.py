@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.streams.codecs import encoded
+from offsetmgr.streams.codecs import check_codec, encoded
 from offsetmgr.streams.messages import Record, decode_key, encode_key, header_list
 from offsetmgr.text import shown
 from offsetmgr.types import check_timeout, check_topic
@@ -53,6 +53,7 @@ class Emitter:
         self, writer: Writer, topic: str, codec: Codec, default_headers: Headers | None = None
     ) -> None:
         """``default_headers`` are added to each message that has no header of that name."""
+        check_codec(codec, "codec", "encode")
         self.topic = check_topic(topic)
         self._writer = writer
         self._codec = codec

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.codecs import check_codec
 from offsetmgr.streams.errors import GraphError
 from offsetmgr.text import shown
 from offsetmgr.types import check_callable, check_group, check_topic
@@ -27,6 +28,14 @@ Callback = Callable[[Any, Any], object]
 """Called with a Context and the decoded value of a message."""
 
 Kind = Literal["input", "loop", "output", "join", "lookup", "persist", "visitor"]
+
+_METHODS: Final[dict[Kind, tuple[str, ...]]] = {
+    **dict.fromkeys(("input", "join", "lookup"), ("decode",)),
+    "output": ("encode",),
+    **dict.fromkeys(("loop", "persist"), ("encode", "decode")),
+    "visitor": (),
+}
+"""The methods of a codec that are called."""
 
 TABLE_SUFFIX: Final = "-table"
 LOOP_SUFFIX: Final = "-loop"
@@ -46,6 +55,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         """Raise InvalidValueError."""
+        check_codec(self.codec, f"codec of {self.kind} {shown(self.topic)}", *_METHODS[self.kind])
         if self.kind in {"input", "loop", "visitor"}:
             check_callable(self.callback, f"callback of {self.kind} {shown(self.topic)}")
         name: object = self.topic

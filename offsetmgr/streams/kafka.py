@@ -43,7 +43,12 @@ def kafka_emitter(
     otherwise.  In a callback of a message, which makes room only after its end, a full queue is an
     error of the message.  Raises InvalidValueError where librdkafka does not take a setting.
     """
-    return Emitter(KafkaWriter(config), topic, codec, default_headers)
+    writer = KafkaWriter(config)
+    try:
+        return Emitter(writer, topic, codec, default_headers)
+    except Exception:
+        writer.close()
+        raise
 
 
 class KafkaWriter:

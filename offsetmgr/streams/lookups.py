@@ -41,7 +41,10 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
     key = (repr(sorted(kafka.items())), topic)
     with _lock:
         rows = _tables.get(key)
-        if rows is None or rows.failed:
+        if rows is not None and rows.failed:
+            rows.close()
+            rows = None
+        if rows is None:
             rows = _tables[key] = TopicRows(kafka, topic)
     rows.wait()
     return rows
@@ -93,6 +96,10 @@ class TopicRows:
     def failed(self) -> bool:
         """True if reading has ended with an error."""
         return self._reader.error is not None
+
+    def close(self) -> None:
+        """End reading."""
+        self._reader.stop(RECOVERY_S)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the row of ``key``, None without one."""

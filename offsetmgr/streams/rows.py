@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from offsetmgr.streams.codecs import whole
+from offsetmgr.streams.codecs import check_codec, whole
 from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key, shown_key
 from offsetmgr.types import check_count
@@ -53,6 +53,7 @@ class TableRows:
     """Rows of a table that a view has stored."""
 
     def __init__(self, storage: Storage | LmdbReader, codec: Codec) -> None:
+        check_codec(codec, "codec", "decode")
         self._storage = storage
         self._codec = codec
         self._decode = codec.decode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import (
     GraphError,
+    Tester,
     codecs,
     define_group,
     group_table,
@@ -23,6 +25,8 @@ from offsetmgr.streams import (
     persist,
     visitor,
 )
+from offsetmgr.streams.memory import MemoryStorage
+from offsetmgr.streams.rows import TableRows
 
 C = codecs.String()
 
@@ -83,6 +87,12 @@ def test_topics_are_consumed_once() -> None:
         visitor("\ud800", called)
     with pytest.raises(InvalidValueError, match="callback of input 'a' None cannot be called"):
         input("a", C, None)  # type: ignore[arg-type]
+    uses: list[Any] = [partial(input, "a", callback=called), partial(output, "a"), persist]
+    uses += [partial(TableRows, MemoryStorage()), lambda codec: Tester().add_emitter("a", codec)]
+    for use in uses:
+        for wrong in (codecs.String, None, 5):
+            with pytest.raises(InvalidValueError, match=r"codec .*is not a codec; give an object"):
+                use(codec=wrong)
     with pytest.raises(InvalidValueError, match="loop_suffix '-x' is that of the table"):
         define_group("group", persist(C), loop_suffix="-x", table_suffix="-x")
 
