@@ -7,7 +7,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
@@ -28,7 +27,6 @@ from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.storage import LmdbStorage, MemoryStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
-from tests.kafka.test_views import served
 from tests.secured import USER, user_login
 from tests.waiting import eventually
 
@@ -139,25 +137,6 @@ class TestTransactions:
             hanging.producer.commit_transaction(WAIT_S)
             view.wait_until_running(WAIT_S)
             assert view.get("b") == "1"
-
-    def test_nothing_is_served_before_the_table_was_read(
-        self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
-    ) -> None:
-        """A row that is missing may still come."""
-        topic = new_topic(1)
-        hanging = Transactional(kafka, unique_name)
-        hanging.write(topic, "a", "1")
-        options = ["--table", topic, "--path", str(tmp_path), "--codec", "string"]
-        options += ["--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers]
-        with served(options) as url, httpx.Client(base_url=url, timeout=WAIT_S) as http:
-            for target in ("/v1/keys/a", "/v1/rows"):
-                answer = http.get(target)
-                assert answer.status_code == 503
-                assert "has not read all rows" in answer.json()["error"]["message"]
-            assert http.get("/v1/status").json()["partitions"][0]["lag"] == 1
-            hanging.producer.commit_transaction(WAIT_S)
-            eventually(lambda: http.get("/v1/keys/a").status_code, 200)
-            assert http.get("/v1/keys/b").status_code == 404
 
 
 @pytest.mark.usefixtures("quick")

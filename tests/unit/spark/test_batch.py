@@ -165,22 +165,6 @@ def test_until_refuses_missing_offsets(
     assert managers(service) == 0
 
 
-def test_a_bounded_batch_goes_on_where_it_ended(service: Running, client: OffsetClient) -> None:
-    """Batch by batch each record is read once."""
-    read: list[tuple[TopicPartition, int]] = []
-    sizes = []
-    while True:
-        with kafka_batch(client, GROUP, ["orders"], max_records=10) as batch:
-            for where, (start, end) in batch.ranges.items():
-                read += [(where, offset) for offset in range(start, end)]
-        if batch.is_empty:
-            break
-        sizes.append(batch.records)
-    assert sizes == [10, 10, 5]
-    everything = [(ZERO, n) for n in range(10, 30)] + [(ONE, n) for n in range(5)]
-    assert sorted(read) == everything
-
-
 @pytest.mark.parametrize(
     ("most", "sizes"), [(1, [0, 0, 1]), (3, [1, 1, 1]), (20, [2, 9, 9]), (200, [2, 30, 100])]
 )

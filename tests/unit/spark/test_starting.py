@@ -109,14 +109,10 @@ def test_an_offset_of_a_former_log_starts_where_none_is_committed(
     assert f"starting at {told}" in beyond
 
 
-def test_an_offset_of_a_former_log_may_be_an_error(client: OffsetClient, cut: str) -> None:
-    """It is as missing as one that was never committed."""
+def test_gaps_may_be_an_error(client: OffsetClient, cut: str) -> None:
+    """The partitions are named, those of a former log too; where there are none, all is well."""
     with pytest.raises(InvalidValueError, match=f"beyond the end of the log: {cut}-1"):
         starting_offsets(client, cut, [cut], missing="error")
-
-
-def test_gaps_may_be_an_error(client: OffsetClient) -> None:
-    """The partitions are named; where there are none, all is well."""
     with pytest.raises(InvalidValueError, match="nothing committed for orders-eu-0;"):
         starting_offsets(client, GROUP, ["orders-eu"], missing="error")
     client.submit(GROUP, {("orders-eu", 0): 1}, sync=True)

@@ -15,10 +15,8 @@ from offsetmgr.streams import (
     Tester,
     codecs,
     define_group,
-    input,
     inputs,
     join,
-    lookup,
     loop,
     output,
     persist,
@@ -104,26 +102,3 @@ def test_crashes_change_nothing(messages: list[tuple[str, str, int]], crashes: s
     assert [message.value for message in log] == outputs
     for topic in ("left", "right", "transfers-loop"):
         assert processor.committed(topic) == tester.queue_tracker(topic).high_watermark
-
-
-@given(st.lists(st.tuples(KEYS, st.text(st.characters(codec="ascii"), max_size=3))))
-def test_a_chain_of_groups_is_one_function(messages: list[tuple[str, str]]) -> None:
-    """The second group reads what the first emits; a lookup sees each row at once."""
-    seen: list[tuple[str, str | None]] = []
-
-    def first(ctx: Context, text: str) -> None:
-        ctx.set_value(text)
-        ctx.emit("middle", text, ctx.key)
-
-    def second(ctx: Context, key: str) -> None:
-        seen.append((ctx.key, ctx.lookup("first-table", key)))
-
-    text = codecs.String()
-    tester = Tester()
-    edges = [input("in", text, first), output("middle", text), persist(text)]
-    tester.add_processor(define_group("first", edges))
-    edges = [input("middle", text, second), lookup("first-table", text)]
-    tester.add_processor(define_group("second", edges))
-    for key, value in messages:
-        tester.consume("in", key, value)
-    assert seen == [(value, value) for _, value in messages]

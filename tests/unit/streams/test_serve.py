@@ -15,6 +15,7 @@ from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.serve import ViewApp
 from offsetmgr.streams.storage import MemoryStorage
+from offsetmgr.streams.view import ViewState, ViewStats
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 class Stopped(TableRows):
     def get(self, key: str) -> Any:
         raise ViewError(f"nothing can be read, not even {key}")
+
+
+class Late(TableRows):
+    topic = "prices"
+    state = ViewState.CATCH_UP
+    has_caught_up = False
+
+    def stats(self) -> ViewStats:
+        return ViewStats(
+            "prices", self.state, 1, 0.0, 0.5, stalled=False, error=None, partitions=()
+        )
 
 
 HOSTS: Final = frozenset({"localhost", "[::1]"})
@@ -65,6 +77,11 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         assert text in answer.json()["error"]["message"]
     stopped = ask(app_of(Stopped(storage, codecs.Json())), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
+    for target in ("/v1/keys/a", "/v1/keys/b", "/v1/rows"):  # a row that is missing may still come
+        late = ask(app_of(Late(storage, codecs.Json())), target)
+        assert late.status_code == 503
+        assert "is catch_up, and has not read all rows: ask" in late.json()["error"]["message"]
+    assert ask(app_of(Late(storage, codecs.Json())), "/v1/status").json()["lag"] == 1
 
 
 def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
