@@ -173,7 +173,8 @@ class QueryPlanner(NamedTuple):
             joins={topic: layout.join_name(topic) for topic in joins},
             targets=self._targets(),
             partitions=partitions,
-            lookup_kafka=self.kafka,
+            # They travel with each task, passwords and callbacks included.
+            lookup_kafka=self.kafka if graph.lookup_tables else {},
             lookup_views=settings.lookup_views,
             dead_letters=settings.dead_letters,
             record_ids=settings.record_ids,

@@ -50,7 +50,12 @@ def spark_options(kafka: Mapping[str, object], options: Mapping[str, str]) -> di
     for name in options:
         if name.lower() in _OURS:
             raise InvalidValueError("kafka_options", name, "is set by the processor", "remove it")
-    own = {name: _text(value) for name, value in options.items()}
+    # Spark's own options have no case; this one is read here, too.
+    loss = "failOnDataLoss"
+    own = {
+        loss if name.lower() == loss.lower() else name: _text(value)
+        for name, value in options.items()
+    }
     java = {name: str(kafka[name]) for name in _SAME if name in kafka}
     if "kafka.security.protocol" not in options:
         java |= _trust(kafka) | _login(kafka)

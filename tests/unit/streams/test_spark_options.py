@@ -32,7 +32,7 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         "ssl.endpoint.identification.algorithm": "none",
         "fetch.wait.max.ms": 5,
     }
-    given: dict[str, Any] = {"kafka.linger.ms": 5, "failOnDataLoss": False}
+    given: dict[str, Any] = {"kafka.linger.ms": 5, "failondataloss": False}
     options = spark_options(kafka, given)
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     assert options == {
