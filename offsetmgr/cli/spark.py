@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from offsetmgr.cli.common import DEFAULT_SERVICE, Exit, TokenFile, say
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -98,13 +99,17 @@ def follow(
     with open_offsets(service, token_file, "offsetmgr spark follow") as client:
         follower = Follower({"command": wanted}, client, on_batch=batches.put)
         if once:
+            deadline = Deadline(timeout)
             is_read = follower.once(timeout)
             found = list(iter(lambda: None if batches.empty() else batches.get(), None))
-            are_committed = [_print_committed(client, batch) for batch in found]
+            are_committed = [
+                _print_committed(client, batch, min(_FLUSH_S, deadline.left_s)) for batch in found
+            ]
             are_well = [each.problem is None for each in follower.queries()]
             if not is_read:
                 say(f"not all checkpoints were read within {timeout} s", error=True)
             follower.close()
+            client.close(timeout=deadline.left_s)
             status = 0 if all([*are_committed, *are_well]) else Exit.TROUBLE
             return status if is_read else Exit.INCOMPLETE
         follower.start()
@@ -112,17 +117,17 @@ def follow(
             with _until_signalled() as caught:
                 while not caught:
                     with suppress(Empty):
-                        _print_committed(client, batches.get(timeout=_LOOK_S))
+                        _print_committed(client, batches.get(timeout=_LOOK_S), _FLUSH_S)
         finally:
             follower.close()
     return 0
 
 
-def _print_committed(client: Offsets, batch: FollowedQuery) -> bool:
+def _print_committed(client: Offsets, batch: FollowedQuery, timeout_s: float) -> bool:
     """Wait until a batch is committed, and print so; return False if it is not yet."""
     are_committed = True
     for group, offsets in batch.offsets.items():
-        flushed = client.flush(timeout=_FLUSH_S, group=group, partitions=offsets)
+        flushed = client.flush(timeout=timeout_s, group=group, partitions=offsets)
         left = offsets.keys() - {key.topic_partition for key in flushed.committed}
         records = "" if batch.records is None else f", {batch.records} records"
         text = f"{group}  {batch.name}  batch {batch.batch_id}"

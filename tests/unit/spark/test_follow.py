@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from actors import ActorSystem
 from offsetmgr.answers import Failure
+from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, error_info
 from offsetmgr.spark import follow as follow_threads
@@ -19,7 +21,7 @@ from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
 from offsetmgr.types import TopicPartition
-from tests.service.support import local_over
+from tests.service.support import local_over, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
 
@@ -320,15 +322,22 @@ def test_a_folder_that_cannot_be_listed_hides_no_other(
     assert problems["eu-kpt"] == "None"
 
 
-def test_a_single_look_ends_in_time(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
-    """Also where the checkpoints are read, and Kafka does not answer for the group."""
-    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
-    coordinator.pause("etl")
-    with local_over(coordinator) as client:
-        follower = Follower({"f": follow(tmp_path / "c")}, client)
-        assert not follower.once(0.3)
-        follower.close()
-        coordinator.resume("etl")
+def test_a_single_look_ends_in_time(tmp_path: Path) -> None:
+    """Also where Kafka does not answer for many groups: 10 s for each would be too much here."""
+    groups = [f"dead-{number}" for number in range(30)]
+    with running() as service:
+        service.coordinator.broker.create_topic("orders")
+        service.coordinator.broker.set_log(PLACE, 0, 10)
+        for group in groups:
+            service.coordinator.pause(group)
+            WrittenCheckpoint(tmp_path / group).batch(0, orders(5))
+        options = ["--checkpoint", f"{tmp_path}/*", "--group", "{name}", "--timeout", "1"]
+        options += ["--service", service.address]
+        done = CliRunner().invoke(app, ["spark", "follow", "--once", *options])
+        for group in groups:
+            service.coordinator.resume(group)
+    assert done.exit_code in {1, 3}, done.output
+    assert "1 partitions are not committed" in done.output
 
 
 def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
