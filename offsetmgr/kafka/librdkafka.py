@@ -35,7 +35,7 @@ from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.logs import SafeLogger
 from offsetmgr.text import visible
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import OffsetAndMetadata, TopicPartition, new_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -144,13 +144,15 @@ class _PartitionList(ctypes.Structure):
     )
 
 
+_READ: Final = ("partition", "offset", "metadata", "metadata_size", "private", "error")
+"""Fields of an answer, behind the topic."""
+
 _POINTER: Final = ctypes.c_void_p
 _TEXT: Final = ctypes.c_char_p
 _INT: Final = ctypes.c_int
 _SIZE: Final = ctypes.c_size_t
 _POINTERS: Final = _POINTER * 1
 _LIST: Final = ctypes.POINTER(_PartitionList)
-_ELEMENT: Final = ctypes.POINTER(_Partition)
 _TEXTS: Final = ctypes.POINTER(_TEXT)
 
 _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -200,8 +202,8 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "topic_partition_list_add": (None, (_POINTER, _TEXT, _INT)),
     "topic_partition_list_add_range": (None, (_POINTER, _TEXT, _INT, _INT)),
     "topic_partition_list_destroy": (None, (_LIST,)),
-    "topic_partition_get_leader_epoch": (ctypes.c_int32, (_ELEMENT,)),
-    "topic_partition_set_leader_epoch": (None, (_ELEMENT, ctypes.c_int32)),
+    "topic_partition_get_leader_epoch": (ctypes.c_int32, (_POINTER,)),
+    "topic_partition_set_leader_epoch": (None, (_POINTER, ctypes.c_int32)),
     "TopicCollection_of_topic_names": (_POINTER, (_TEXTS, _SIZE)),
     "TopicCollection_destroy": (None, (_POINTER,)),
     "DescribeTopics": (None, (_POINTER, _POINTER, _POINTER, _POINTER)),
@@ -369,8 +371,8 @@ class Library:
         """
         made = self.partition_list(offsets)
         elements = made.contents.elems
-        _column(made, "offset", "q")[:] = array("q", [each.offset for each in offsets.values()])
-        _column(made, "error", "i")[:] = array("i", [NOT_NAMED]) * len(offsets)
+        _column(made, "offset")[:] = array("q", [each.offset for each in offsets.values()])
+        _column(made, "error")[:] = array("i", [NOT_NAMED]) * len(offsets)
         for index, (_, metadata, leader_epoch) in enumerate(offsets.values()):
             if not metadata and leader_epoch is None:
                 continue
@@ -381,29 +383,30 @@ class Library:
                 partition.metadata_size = len(raw)
                 ctypes.memmove(partition.metadata, raw, len(raw))
             if leader_epoch is not None:
-                pointer = ctypes.pointer(partition)
-                self.topic_partition_set_leader_epoch(pointer, leader_epoch)
+                self.topic_partition_set_leader_epoch(ctypes.addressof(partition), leader_epoch)
         return made
 
     def read_list(self, found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]:
         """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
+        if refused and not any(_column(found, "error")):
+            return
         names: dict[bytes, str] = {}
-        elements = found.contents.elems
-        for index, error in enumerate(_column(found, "error", "i")):
+        address, columns = _address(found), [_column(found, name) for name in _READ]
+        topics = (_TEXT * found.contents.cnt).from_buffer(array("q", _column(found, "topic")))
+        for raw, number, at, text, size, private, error in zip(topics, *columns, strict=True):
+            here, address = address, address + ctypes.sizeof(_Partition)
             if refused and not error:
                 continue
-            partition = elements[index]
-            raw, size = partition.topic, partition.metadata_size
-            metadata, epoch = "", -1
-            if size:  # confluent-kafka's consumers commit it with a NUL behind it
-                text = ctypes.string_at(partition.metadata, size)
-                metadata = decoded(text.removesuffix(b"\0"))
-            if partition.private:
-                epoch = self.topic_partition_get_leader_epoch(ctypes.pointer(partition))
-            offset = OffsetAndMetadata(partition.offset, metadata, epoch if epoch >= 0 else None)
             topic = names.get(raw) or names.setdefault(raw, decoded(raw))
-            where = TopicPartition(topic, partition.partition)
-            yield PartitionAnswer(where, offset if offset.offset >= 0 else None, error)
+            offset = None
+            if at >= 0:
+                # confluent-kafka's consumers commit metadata with a NUL behind it.
+                metadata = size and decoded(ctypes.string_at(text, size).removesuffix(b"\0"))
+                epoch = self.topic_partition_get_leader_epoch(here) if private else -1
+                given = at, metadata or "", epoch if epoch >= 0 else None
+                offset = new_tuple(OffsetAndMetadata, given)
+            where = new_tuple(TopicPartition, (topic, number))
+            yield new_tuple(PartitionAnswer, (where, offset, error))
 
 
 class GroupClient:
@@ -707,13 +710,18 @@ class Member:
         return None
 
 
-def _column(found: Any, name: str, kind: Literal["i", "q"]) -> memoryview:
-    """Return one field of all partitions of a list, as in an ``array`` of that kind."""
+def _address(found: Any) -> int:
+    """Return the address of a list's first partition; 0 if there is none."""
+    return ctypes.addressof(found.contents.elems.contents) if found.contents.cnt else 0
+
+
+def _column(found: Any, name: str) -> memoryview:
+    """Return one field of all partitions of a list, as numbers; pointers are addresses."""
+    size, field = ctypes.sizeof(_Partition), getattr(_Partition, name)
+    kind: Literal["i", "q"] = "i" if field.size == ctypes.sizeof(ctypes.c_int) else "q"
     if not found.contents.cnt:
         return memoryview(array(kind))
-    size, field = ctypes.sizeof(_Partition), getattr(_Partition, name)
-    address = ctypes.addressof(found.contents.elems.contents)
-    memory = (ctypes.c_byte * (found.contents.cnt * size)).from_address(address)
+    memory = (ctypes.c_byte * (found.contents.cnt * size)).from_address(_address(found))
     whole = memoryview(memory).cast("B").cast(kind)
     return whole[field.offset // whole.itemsize :: size // whole.itemsize]
 

@@ -368,7 +368,7 @@ class CommitPlan:
             elif known and manager.topic_id and known != manager.topic_id:
                 yield manager, Recreated(found, known)
             else:
-                yield manager, Read(found, known, topic in result.topic_ids)
+                yield manager, new_tuple(Read, (found, known, topic in result.topic_ids))
 
     def heir(self, manager: OffsetManager) -> OffsetManager | None:
         """Return the manager that has taken the partition over from a stopped one, if any."""
