@@ -22,11 +22,15 @@ from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult, or_fa
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import Coordinator
+    from actors import Clock, Timers
+    from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 LOOK_AGE_S: Final = 0.05
 """Age up to which a topic's id counts as seen just now."""
+
+SHARED_S: Final = 2.0
+"""Time in which groups that verify the same topic come together to read the ends of its logs."""
 
 _KEPT: Final = 10_000
 """Topics whose ids are kept."""
@@ -45,15 +49,17 @@ _NEVER: Final = (-inf, "")
 class LogGuard:
     """The coordinator as managers use it.  Thread-safe; never blocks."""
 
-    def __init__(self, coordinator: Coordinator, now: Callable[[], float]) -> None:
-        """``now`` is a monotonic clock, in seconds."""
+    def __init__(self, coordinator: Coordinator, clock: Clock, timers: Timers) -> None:
         self._coordinator = coordinator
-        self._now = now
+        self._now = clock.now
+        self._timers = timers
         self._lock = Lock()
         self._seen: dict[str, tuple[float, TopicId]] = {}
         """The ids of topics, and when they were asked for."""
         self._asked: dict[str, Future[Mapping[str, TopicId]]] = {}
         """The request under way that will tell the id of a topic."""
+        self._shared: dict[str, Future[TopicLog]] = {}
+        """Reads of the ends of a topic's logs that have not begun."""
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
@@ -132,6 +138,33 @@ class LogGuard:
                 answer.set(CommitResult(failures))
 
         self._look(guarded, LOOK_AGE_S, timeout_s, or_fail(answer, looked), call_soon)
+        return answer
+
+    def topic_log(self, topic: str, timeout_s: float, *, shared: bool) -> Future[TopicLog]:
+        """Read the ends of a topic's logs; if ``shared`` a little later, with all who ask by then.
+
+        The future has an exception if they could not be asked for.
+        """
+        if not shared:
+            return self._read_log(topic, timeout_s, Future())
+        with self._lock:
+            answer = self._shared.get(topic)
+            if answer is None:
+                answer = self._shared[topic] = Future()
+                read = partial(self._read_log, topic, timeout_s, answer)
+                self._timers.call_after(SHARED_S, read)
+        return answer
+
+    def _read_log(self, topic: str, timeout_s: float, answer: Future[TopicLog]) -> Future[TopicLog]:
+        with self._lock:
+            if self._shared.get(topic) is answer:
+                del self._shared[topic]
+        try:
+            sent = self._coordinator.topic_logs((topic,), timeout_s)
+        except Exception as error:  # noqa: BLE001 -- as for any other request
+            answer.set_exception(error)
+        else:
+            sent.add_done_callback(or_fail(answer, lambda done: answer.set(done.get()[topic])))
         return answer
 
     def look_ahead(self, topics: Collection[str], timeout_s: float) -> None:

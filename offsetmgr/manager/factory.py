@@ -107,7 +107,7 @@ class Factory:
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._coordinator = coordinator
-        self._logs = LogGuard(coordinator, self._system.clock.now)
+        self._logs = LogGuard(coordinator, self._system.clock, self._system.timers)
         self._observer = observer
         rng = rng if rng is not None else Random()  # noqa: S311 -- jitter, no secret
         self._timing = Timing(self._settings, rng)
@@ -170,7 +170,6 @@ class Factory:
         group: Group[OffsetManager] = Group(name, self._system, self._settings.commit_interval_s)
         committer = GroupCommitter(
             group,
-            self._coordinator,
             self._logs,
             self._settings.request_timeout_s,
             self._timing,

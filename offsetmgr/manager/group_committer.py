@@ -8,6 +8,7 @@ them directly.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -38,7 +39,7 @@ from offsetmgr.types import StopResult, new_tuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import Coordinator, TopicLog
+    from offsetmgr.coordinator.base import TopicLog
     from offsetmgr.coordinator.logs import LogGuard
     from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.group import Group
@@ -80,12 +81,12 @@ class _Answered(NamedTuple):
     result: CommitResult | FetchResult
 
 
-class _LogsRead(NamedTuple):
-    """The logs of the topics of some managers."""
+class _LogRead(NamedTuple):
+    """The log of the topic of some managers."""
 
     numbers: Mapping[OffsetManager, int]
-    """Of their newest versions when the logs were asked for."""
-    logs: Mapping[str, TopicLog]
+    """Of their newest versions when the log was asked for."""
+    log: TopicLog
 
 
 class _Looked(NamedTuple):
@@ -103,7 +104,7 @@ class Flight(NamedTuple):
 
 
 CommitterMessage: TypeAlias = (
-    Collect | Flush | Stop | Expire | _Pump | _Answered | _LogsRead | _Looked
+    Collect | Flush | Stop | Expire | _Pump | _Answered | _LogRead | _Looked
 )
 
 
@@ -116,7 +117,6 @@ class GroupCommitter(PooledActor):
     def __init__(
         self,
         group: Group[OffsetManager],
-        coordinator: Coordinator,
         logs: LogGuard,
         timeout_s: float,
         timing: Timing,
@@ -124,13 +124,9 @@ class GroupCommitter(PooledActor):
         release: Callable[[OffsetManager], None],
         vacate: Callable[[Group[OffsetManager]], bool],
     ) -> None:
-        """``logs`` guards ``coordinator``.
-
-        ``release`` frees a manager's name, ``vacate`` the group's if no manager has come.
-        """
+        """``release`` frees a manager's name, ``vacate`` the group's if no manager has come."""
         super().__init__()
         self._group = group
-        self._coordinator = coordinator
         self._logs = logs
         self._timeout_s = timeout_s
         self._timing = timing
@@ -171,8 +167,9 @@ class GroupCommitter(PooledActor):
                 self._take_steps([(manager, StopAsked()) for manager in managers], now)
             case Expire(managers):
                 self._take_steps([(manager, Expired()) for manager in managers], now)
-            case _LogsRead(numbers, logs):
-                self._logs_read(numbers, logs, now)
+            case _LogRead(numbers, topic_log):
+                events = [(each, LogRead(topic_log, number)) for each, number in numbers.items()]
+                self._take_steps(events, now)
         self._pump(now)
         self._deliver_answers()
 
@@ -207,7 +204,7 @@ class GroupCommitter(PooledActor):
         self._apply(effects)
         self._end_managers()
         if look := plan.next_look(now, self._timeout_s):
-            self._look(look)
+            self._look(look, shared=False)
         if request is not None:
             self._send(request, now)
         elif not plan.managers and self._vacate(group):
@@ -243,7 +240,7 @@ class GroupCommitter(PooledActor):
 
         future.add_done_callback(answered)
         if isinstance(request, ReadRequest) and request.verifies:
-            self._look([manager for manager in request.managers if manager.committed])
+            self._look([each for each in request.managers if each.committed], shared=True)
 
     def _answered(self, flight: Flight, result: Any, now: float) -> None:
         if flight is not self._flight:
@@ -261,29 +258,22 @@ class GroupCommitter(PooledActor):
         size, took_s = len(request.managers), now - flight.started_at
         self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
 
-    def _look(self, managers: Sequence[OffsetManager]) -> None:
+    def _look(self, managers: Iterable[OffsetManager], *, shared: bool) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
-        ref, numbers = self.actor_ref, {manager: manager.number for manager in managers}
+        numbers: defaultdict[str, dict[OffsetManager, int]] = defaultdict(dict)
+        for manager in managers:
+            numbers[manager.key.topic][manager] = manager.number
 
-        def answered(done: Future[Mapping[str, TopicLog]]) -> None:
-            if done.exception() is None:
-                ref.tell_due(_LogsRead(numbers, done.get()))
+        def answered(asked: Mapping[OffsetManager, int], done: Future[TopicLog]) -> None:
+            error = done.exception()
+            if error is None:
+                self.actor_ref.tell_due(_LogRead(asked, done.get()))
+            else:
+                log.error("the ends of a topic's logs could not be asked for", exc_info=error)
 
-        topics = tuple(sorted({manager.key.topic for manager in managers}))
-        try:
-            self._coordinator.topic_logs(topics, self._timeout_s).add_done_callback(answered)
-        except Exception:  # as for any other request
-            log.exception("the ends of logs could not be asked for")
-
-    def _logs_read(
-        self, numbers: Mapping[OffsetManager, int], logs: Mapping[str, TopicLog], now: float
-    ) -> None:
-        events = [
-            (manager, LogRead(logs[manager.key.topic], number))
-            for manager, number in numbers.items()
-            if manager.key.topic in logs
-        ]
-        self._take_steps(events, now)
+        for topic, asked in numbers.items():
+            sent = self._logs.topic_log(topic, self._timeout_s, shared=shared)
+            sent.add_done_callback(partial(answered, asked))
 
     # Steps and their effects.
 

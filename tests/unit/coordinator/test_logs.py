@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors import Future
+from actors import Future, Timers
+from actors.testing import ManualClock
+from offsetmgr.coordinator.base import TopicLog
 from offsetmgr.coordinator.logs import LogGuard
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -37,7 +39,10 @@ def outcome(asked: Future[Any]) -> str:
     """Return the answer's failure; the answer must be there."""
     assert asked.done()
     error = asked.exception()
-    return repr(error) if error is not None else str(asked.get().failures.get(WHERE))
+    if error is not None:
+        return repr(error)
+    answer = asked.get()
+    return str(answer.failure if isinstance(answer, TopicLog) else answer.failures.get(WHERE))
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,9 @@ def outcome(asked: Future[Any]) -> str:
         ("fetch", raises_later),
         ("commit", raises_at_once),
         ("commit", raises_later),
+        ("topic_logs", raises_at_once),
+        ("topic_logs", raises_later),
+        ("topic_logs", leaves_all_out),
         ("topic_ids", raises_at_once),
         ("topic_ids", raises_later),
         ("topic_ids", leaves_all_out),
@@ -56,12 +64,14 @@ def test_a_failing_client_is_an_answer_and_not_a_hang(
     method: str, fails: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each question is answered, however the client fails, and so is the next one."""
-    memory, now = MemoryCoordinator(), [0.0]
+    memory, clock = MemoryCoordinator(), ManualClock()
     memory.broker.create_topic("t", 1)
-    guard = LogGuard(memory, lambda: now[0])
+    guard = LogGuard(memory, clock, Timers(clock))
 
     def ask() -> str:
-        now[0] += 60.0
+        clock.advance(60.0)
+        if method == "topic_logs":
+            return outcome(guard.topic_log("t", 5.0, shared=False))
         if method != "commit":
             return outcome(guard.fetch("g", [WHERE], 5.0))
         topic_id = memory.broker.topic_ids(["t"])["t"]
@@ -72,6 +82,7 @@ def test_a_failing_client_is_an_answer_and_not_a_hang(
     assert ask() == "None"
     with monkeypatch.context() as broken:
         broken.setattr(memory, method, fails)
-        why = "leaves it out" if fails is leaves_all_out else "no more threads"
+        left_out = "KeyError" if method == "topic_logs" else "leaves it out"
+        why = left_out if fails is leaves_all_out else "no more threads"
         assert why in ask()
     assert ask() == "None"
