@@ -134,6 +134,8 @@ def commit_in_batches(
     ``send`` keeps the deadline.  Nothing is sent behind a failure of the whole group.
     """
     batches = _batches(group, offsets)
+    if len(batches) == 1:  # nearly always
+        return send(offsets)
     failures: dict[TopicPartition, Failure] = {}
     committed: Future[CommitResult] = Future()
 
