@@ -56,7 +56,8 @@ def main() -> None:
         for group in (ARCHIVE, ALARMS):
             show_group(client, group, given.topic)
     for name in ("archive", "alarms"):
-        print(f"{spark.read.parquet(str(given.folder / name)).count():,} orders in {name}")
+        found = spark.read.schema(SCHEMA).parquet(str(given.folder / name))
+        print(f"{found.count():,} orders in {name}")
 
 
 def read(
