@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from actors import MonotonicClock
-from offsetmgr.admin.deletions import read_causes
-from offsetmgr.admin.history import group_at, steps
+from offsetmgr.admin.history import group_at, read_causes, steps
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
     PlannedOffset,

@@ -20,8 +20,7 @@ import confluent_kafka
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.deletions import cause_of, first_records_of
-from offsetmgr.admin.history import Cause, CommitStep, Move, steps
+from offsetmgr.admin.history import Cause, CommitStep, Move, cause_of, first_records_of, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.deadlines import Deadline

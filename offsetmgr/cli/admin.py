@@ -11,9 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
-from offsetmgr.admin.deletions import read_causes
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
-from offsetmgr.admin.history import HISTORY_FIELDS, history_report, steps
+from offsetmgr.admin.history import HISTORY_FIELDS, history_report, read_causes, steps
 from offsetmgr.admin.migration import OffsetMigration, starting_offsets
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
@@ -295,9 +294,9 @@ def delete_offsets(
         failures = change.delete_offsets(group, wanted) if options.execute else {}
     note = "deleted" if options.execute else "to be deleted"
     rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
-    rows_of = {group: rows}
+    executed, count = options.execute, len(rows)
     _print_plans(
-        rows_of, {group: failures}, {}, executed=options.execute, output=output, count=len(rows)
+        {group: rows}, {group: failures}, {}, executed=executed, output=output, count=count
     )
     return Exit.INCOMPLETE if failures else 0
 
@@ -543,9 +542,6 @@ def _say_left(
 ) -> None:
     """Print what an exported plan leaves out, or what was not done of it."""
     _say_refused(refused)
-    for group, planned in plans.items():
-        for row in planned:
-            why = failures.get(group, {}).get(row.partition)
-            if why or row.new is None:
-                text = row.note if why is None else outcome(why)
-                say(f"group {group}, {row.partition}: {text}", error=True)
+    for group, topic, partition, _, new, *_, note in plan_rows(plans, failures):
+        if new is None or str(note).startswith("not "):
+            say(f"group {group}, {topic}-{partition}: {note}", error=True)

@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
-from offsetmgr.admin.deletions import read_causes
-from offsetmgr.admin.history import history_report, steps
+from offsetmgr.admin.history import history_report, read_causes, steps
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
     PLAN_FIELDS,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.admin.deletions import cause_of
-from offsetmgr.admin.history import Cause, GroupAt, Move, group_at, history_report, steps
+from offsetmgr.admin.history import Cause, GroupAt, Move, cause_of, group_at, history_report, steps
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.kafka.log_reader import NextRecord
