@@ -120,6 +120,8 @@ class GroupChanges:
         self._service = service
         self._timeout_s = timeout_s
         self._history_s = history_s or timeout_s
+        self.topic_ids: dict[str, str] = {}
+        """The topics of all plans, as of before their logs were read."""
 
     def check_free(self, group: str, right: str = "READ") -> GroupDescription:
         """Return the group's description.
@@ -191,6 +193,8 @@ class GroupChanges:
             place = ("group", group) if given is None else (option, value)
             fix = "check the name of the group, or name topics (--topic)"
             raise InvalidValueError(*place, "has no committed offsets", fix)
+        ids = self.cluster.topic_ids({at.topic for at in partitions})
+        self.topic_ids |= {topic: each for topic, each in ids.items() if isinstance(each, str)}
         logs, unread = self.readable_logs(partitions)
         if mode in {"to-datetime", "by-duration"}:
             # Records without a time are found at no time.
@@ -269,6 +273,20 @@ class GroupChanges:
         if moved:
             text = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
             raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
+
+    def carry_out(
+        self, group: str, rows: Sequence[PlannedOffset], *, live: bool = False
+    ) -> dict[TopicPartition, str]:
+        """Execute a plan that this object has made; by the service's managers if ``live``.
+
+        Returns as ``commit``.  Raises OffsetConflictError, having changed nothing, if the offsets
+        or topics are not those of the plan any more.
+        """
+        changed = [row for row in rows if row.new is not None]
+        self.check_unmoved(group, {row.partition: row.current for row in changed}, live=live)
+        topics = {row.partition.topic for row in changed}
+        self.check_topics({t: each for t, each in self.topic_ids.items() if t in topics})
+        return self.rewind(group, rows) if live else self.commit(group, rows)
 
     def check_topics(self, topic_ids: Mapping[str, str]) -> None:
         """Raise OffsetConflictError where a topic has another id: it was recreated or deleted.

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
@@ -199,7 +200,7 @@ def reset(
                 change.check_free(group)
             return change.plan(group, name, value, wanted)
 
-        do = change.rewind if live else change.commit
+        do = partial(change.carry_out, live=live)
         plans, refused = _divided({group: tried(make, group) for group in names})
         done, interrupted = _carried_out(plans, do) if options.execute else ({}, False)
     failures, not_done = _divided(done)

@@ -24,7 +24,6 @@ from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError, OffsetConflictError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.kafka.errors import tried
 from offsetmgr.service.messages import (
     HistoryQuery,
     PlanRequest,
@@ -150,13 +149,12 @@ class Changes:
             with self._changes() as change:
                 value, seen = asked.value or "", partial(by.sees, None)
                 rows = change.plan(asked.group, asked.mode, value, scope, "value", seen)
-                ids = tried(change.cluster.existing_ids, {row.partition.topic for row in rows})
                 try:
                     self._check_owners(change, asked)
                 except (GroupHeldError, HttpStatusError) as error:
                     refused = error
             answer = self._answer(asked, rows, refused=refused)
-            return msgspec.structs.replace(answer, topic_ids=ids if isinstance(ids, dict) else {})
+            return msgspec.structs.replace(answer, topic_ids=change.topic_ids)
 
         threads = self._histories if asked.mode == "to-history" else self._threads
         return await threads.run(by, make)

@@ -385,7 +385,7 @@ def test_times_are_by_the_clock_of_the_service(tab: Tab) -> None:
     """The browser's may be an hour behind: a commit is as old as it is."""
     now_s = time.time() + 3_600
     tab.api.headers = {"Date": formatdate(now_s, usegmt=True)}
-    tab.api.says("lag", answers.lag("orders-etl", answers.partition(0, committed_at=now_s - 600)))
+    tab.api.says("lag", answers.lag("orders-etl", answers.partition(0, committed_at=now_s - 630)))
     page = tab.open("groups/orders-etl")
     expect(page.get_by_role("cell", name="10 min")).to_be_visible()
 

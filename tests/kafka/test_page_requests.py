@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
+from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.cli.app import app
+from offsetmgr.errors import OffsetConflictError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
@@ -206,7 +208,10 @@ def test_a_plan_names_no_topic_that_its_identity_may_not_see(
 def test_a_plan_of_a_recreated_topic_is_refused(
     kafka: DevKafka, page: httpx.Client, new_topic: TopicFactory, group: str
 ) -> None:
-    """Its offsets are of the former log, also where nothing was committed before."""
+    """Its offsets are of the former log, also where nothing was committed before.
+
+    So are those of a command that is between plan and execution.
+    """
     topic = new_topic(1)
     produce(kafka, topic, 0, 20)
     commit(kafka, group, {TopicPartition(new_topic(1), 0): 0})
@@ -214,12 +219,17 @@ def test_a_plan_of_a_recreated_topic_is_refused(
     (row,) = planned["partitions"]
     entry = {name: row[name] for name in ("topic", "partition", "current", "new")}
     plan = {"group": group, "partitions": [entry], "topic_ids": planned["topic_ids"]}
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    servers = kafka.bootstrap_servers
+    command = GroupChanges({"bootstrap.servers": servers}, timeout_s=_WAIT_S)
+    rows = command.plan(group, "to-latest", "", {topic: None})
+    admin = AdminClient({"bootstrap.servers": servers})
     admin.delete_topics([topic])[topic].result(_WAIT_S)
     assert "deleted or recreated" in ask(page, "reset", 409, **plan)["error"]["message"]
     until(lambda: topic not in admin.list_topics(timeout=_WAIT_S).topics)
     create_topic(kafka, topic, 1)
     assert "deleted or recreated" in ask(page, "reset", 409, **plan)["error"]["message"]
+    with command, pytest.raises(OffsetConflictError, match="deleted or recreated"):
+        command.carry_out(group, rows)
 
 
 def test_a_held_group_is_reset_through_its_managers_alone(
