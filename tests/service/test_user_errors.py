@@ -104,19 +104,6 @@ def test_a_name_of_the_host_that_the_service_does_not_know(service: Running) -> 
         assert len(failed.log) <= 1
 
 
-def test_bad_input() -> None:
-    """Field, value and fix, at the line of the script."""
-    asked = {
-        "client.submit('g', {('t', 0): -1})": "offset of t-0 -1 is negative; give a whole number",
-        "client.submit('g', {'t': 1})": "partition 't' is not a topic and a number; ",
-        "client.committed('')": "group '' is empty; name the consumer group",
-        "client.flush(timeout='x')": "timeout 'x' is not a number of seconds; give seconds",
-        "OffsetClient('unix://x')": "url 'unix://x' is not the address of a service; ",
-    }
-    for failed, error in zip(fail("http://127.0.0.1:1", *asked), asked.values(), strict=True):
-        assert failed.last.startswith(f"offsetmgr.errors.InvalidValueError: {error}")
-
-
 def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
     service: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
