@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.errors import does_not_exist, known
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
@@ -261,7 +261,7 @@ class OffsetMigration:
         syncs = self._syncs(offsets)
         records = self._source.records_at(offsets, source_logs)
         wanted = {targets[where]: found[-1] for where, found in records.items() if found}
-        mirrors = self._target.from_time_on(wanted, target_logs)
+        mirrors = self._target.from_time_on(wanted, target_logs, unread_there)
 
         def translated(where: TopicPartition, starts_at: int | None = None) -> Translation:
             source_log, target_log = source_logs.get(where), target_logs.get(targets[where])
@@ -284,7 +284,7 @@ class OffsetMigration:
         unplaced = [where for where in new if new[where].offset is None and where in source_logs]
         first = self._target.first_records({targets[where] for where in unplaced}, target_logs)
         wanted = {w: first[targets[w]] for w in unplaced if targets[w] in first}
-        for where, found in self._source.from_time_on(wanted, source_logs).items():
+        for where, found in self._source.from_time_on(wanted, source_logs, unread).items():
             new[where] = translated(where, wanted[where].place_in(found))
         rows = []
         for where, translation in new.items():
@@ -387,11 +387,20 @@ class _Cluster(GroupChanges):
         self,
         wanted: Mapping[TopicPartition, Record],
         logs: Mapping[TopicPartition, PartitionRange],
+        unread: dict[TopicPartition, str],
     ) -> dict[TopicPartition, list[Record]]:
-        """Return the records of each log from the time of a wanted one on: up to 1,000 offsets."""
+        """Return the records of each log from the time of a wanted one on: up to 1,000 offsets.
+
+        Those that cannot be read now are added to ``unread``.
+        """
         times = {where: record.at_ms for where, record in wanted.items() if where in logs}
         answers = self.cluster.offsets_at(times)
-        starts = {w: at for w, answer in answers.items() if (at := known(answer)) is not None}
+        starts = {where: at for where, at in answers.items() if isinstance(at, int)}
+        unread |= {
+            where: f"left as it is: {answer}"
+            for where, answer in answers.items()
+            if isinstance(answer, OffsetManagerError)
+        }
         return self.read(starts, {where: at + _FROM_ITS_TIME for where, at in starts.items()})
 
 
