@@ -88,8 +88,7 @@ class Client:
     def version(self, given: int | None) -> int:
         """Return ``given``; where there is none, the request is newer than all before."""
         version = self.newest + 1 if given is None else given
-        if version > self.newest:  # noqa: PLR1730 -- faster than max, for each offset
-            self.newest = version
+        self.newest = max(self.newest, version)
         return version
 
 
@@ -216,9 +215,11 @@ class Registry:
     ) -> Sorting:
         """Return which partitions the client owns, and for which the version comes too late."""
         mine, new, stopped = sorting = Sorting({}, {}, {})
-        held = client.held.get(group, {})
+        held, newest = client.held.get(group, {}), client.newest
         for where, number in given.items():
-            version = client.version(number)
+            version = newest + 1 if number is None else number  # ``version``, without a call
+            if version > newest:  # noqa: PLR1730 -- faster than max
+                newest = version
             seen = held.get(where)
             if seen is not None:
                 if seen < version:  # else it was taken before
@@ -227,6 +228,7 @@ class Registry:
                 stopped[where] = version
             else:
                 new[where] = version
+        client.newest = newest
         return sorting
 
     def room(self, client: Client, group: str, leaving: Mapping[str, int]) -> tuple[int, str]:
