@@ -25,6 +25,7 @@ from offsetmgr.errors import (
 from offsetmgr.kafka.producer import OF_A_BATCH, POLL_S, UNBOUNDED, MessageProducer
 from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -380,8 +381,8 @@ class _Target:
         name = f"write-{link.name}"
         self._producer = MessageProducer(link.settings(ours), on_error=self._heard, name=name)
         self._ended = Latch()
-        self._thread = threading.Thread(target=self._probe, name=f"probe-{link.name}", daemon=True)
-        self._thread.start()
+        self._worker = Worker(f"probe-{link.name}", self._probe)
+        self._worker.ensure()
 
     def write(
         self, wanted: Sequence[tuple[int, ProducerRecord]], *, again: bool
@@ -411,7 +412,7 @@ class _Target:
     def end(self) -> None:
         self._ended.set()
         self._producer.close(self._wait_s)
-        self._thread.join()
+        self._worker.join(self._wait_s)
         self.link.close()
 
     def _produce_all(

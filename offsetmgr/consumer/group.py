@@ -6,6 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,9 @@ from confluent_kafka import Message
 from offsetmgr.consumer.base import LONG_S, BaseConsumer, MessageReader
 from offsetmgr.consumer.marks import Markable, Marks
 from offsetmgr.consumer.member import PREFETCH
-from offsetmgr.consumer.settings import log
+from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -301,7 +303,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
     ) -> tuple[Work, Subscription]:
         self._work = PartitionStreams()
         self._mark = self._work.mark
-        self._reader = threading.Thread(target=self._read, name=f"partitions-{group}", daemon=True)
+        self._reader = Worker(f"partitions-{group}", self._read)
         return self._work, subscription
 
     def partitions(self) -> Iterator[PartitionStream]:
@@ -310,8 +312,8 @@ class PartitionedConsumer(Markable, BaseConsumer):
         Reading begins with the first call.  A partition that was released and is claimed again
         comes as a new stream.  Raises KafkaRequestError where Kafka refuses this consumer for good.
         """
-        if self._reader.ident is None:
-            self._reader.start()
+        if not self._reader.ensure() and self._reader.error is not None:
+            raise self._reader.error
         while (stream := self._work.new.get()) is not None:
             if not stream.ended:
                 yield stream
@@ -323,19 +325,13 @@ class PartitionedConsumer(Markable, BaseConsumer):
         try:
             super().close()
         finally:
-            if self._reader.is_alive():
-                self._reader.join()
+            self._reader.join(LONGEST_WAIT_S)
             self._work.new.put(None)
 
     def _read(self) -> None:
-        while not self.closed:
-            try:
+        with suppress(OffsetManagerError):  # which has ended it
+            while not self.closed:
                 self._member.wait_for(PREFETCH, LONG_S)
-            except OffsetManagerError:
-                break
-            except BaseException:  # noqa: BLE001 -- such as SystemExit of a callback
-                log.exception("group %s: reading failed, and goes on", self.name)
-                self._member.ended.wait(LONG_S)
         self._work.drop(self._member.assigned)
         self._work.new.put(None)
 
