@@ -27,7 +27,12 @@ UNREAD: Final = 100
 MOST_METADATA_CHARS: Final = MAX_METADATA_CHARS - 1
 """Longest metadata of a commit: confluent-kafka's consumer adds a NUL."""
 
+REFRESH_S: Final = 30.0
+"""Interval at which the topics are looked up.  librdkafka's own is 5 minutes, in which it does not
+see added partitions, nor that a topic or its cluster has come back."""
+
 _DEFAULTS: Final = {
+    "topic.metadata.refresh.interval.ms": int(REFRESH_S * 1_000),
     # In its default of 1 s a fast consumer of small messages reads the whole queue and waits.
     "fetch.queue.backoff.ms": 50,
     # Errors are reported by the consumer; librdkafka would write each attempt to stderr.

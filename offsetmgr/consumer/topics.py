@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.claims import LATE_S, no_answer
+from offsetmgr.consumer.settings import REFRESH_S
 from offsetmgr.errors import (
     InvalidValueError,
     KafkaRequestError,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
-
-_INTERVAL_S: Final = 30.0
-"""Interval at which patterns are matched, where librdkafka's setting names no other."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Discovery:
         self._group = group
         self._report = report
         refresh_ms = float(kafka.get("topic.metadata.refresh.interval.ms", 0))
-        self._interval_s = max(_RETRY_S, refresh_ms / 1000) if refresh_ms > 0 else _INTERVAL_S
+        self._interval_s = max(_RETRY_S, refresh_ms / 1000) if refresh_ms > 0 else REFRESH_S
         self._unplaced: Collection[str] | None = None if latest else ()
         """Topics whose ends are to be looked up, at first with ``latest`` all."""
         self._due_s = -inf
