@@ -54,6 +54,7 @@ def main() -> None:
     checkpoint = f"{given.folder}/checkpoint"
     settings = {
         "spark.jars": given.jars,
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
     }

@@ -108,7 +108,7 @@ def test_a_group_without_a_table_does_the_same_on_spark_as_in_the_tester(
     ):
         lab.send(topic, (key, None if text is None else text.encode()))
         tester.consume(topic, key, text)
-    with lab.processor(graph, buckets=50) as processor:
+    with lab.processor(graph, buckets=5) as processor:
         lab.drain(processor)
     expected: dict[str, list[str]] = defaultdict(list)
     for message in tracker:
