@@ -16,8 +16,7 @@ T ?=
 # that are not named here run as the part "others".
 UNIT := tests/unit tests/model tests/sim examples/streams
 SERVICE := tests/service
-CONSUMERS := $(patsubst %,tests/kafka/test_%.py,acks clusters consumer_offsets dlq group_consumer \
-  group_members migration views)
+CONSUMERS := $(patsubst %,tests/kafka/test_%.py,clusters consumer_offsets dlq group_consumer migration views)
 MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
 # Those of managers, in this process or in the service, and of whoever is on call for them.
 MANAGERS := tests/faults $(patsubst %,tests/kafka/test_%.py,commit_log coordinator coordinator_contract \
