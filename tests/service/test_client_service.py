@@ -15,7 +15,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.service.support import Running, memory_process, running
+from tests.service.support import Running, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -132,22 +132,3 @@ def test_a_dead_client_with_a_fast_clock_is_followed(caplog: pytest.LogCaptureFi
             client.submit("g", {WHERE: 7}, sync=True, timeout=60)
             assert client.committed("g") == {WHERE: OffsetAndMetadata(7)}
     assert [each for each in caplog.messages if "its lease ends in" in each]
-
-
-def test_killed_and_started_again(tmp_path: Path) -> None:
-    """After kill -9 a successor is given all that the client holds, over a Unix socket."""
-    listen = f"listen=unix://{tmp_path}/s"
-    with memory_process(listen) as first:
-        client = OffsetClient(first.address, "etl")
-        manager = client.spawn("g", "orders", 3)
-        manager.submit(5)
-        client.flush(timeout=60)
-        first.process.kill()
-        first.wait()
-    manager.submit(6)
-    with memory_process(listen) as second:
-        assert second.address == client.url
-        assert client.flush(timeout=60) == ({KEY: OffsetAndMetadata(6)}, {})
-        assert client.committed("g") == {WHERE: OffsetAndMetadata(6)}
-        assert not client.close().uncommitted
-        assert second.stop() == 0

@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 
 from offsetmgr import (
-    ManagerExistsError,
     ManagerKey,
     ManagerStoppedError,
     OffsetAndMetadata,
@@ -143,16 +142,6 @@ def test_errors_say_all_that_is_known(way: Way) -> None:
     assert (error.code, error.retriable) == ("GROUP_AUTHORIZATION_FAILED", False)
     assert error.hint == "grant READ on group g"
     assert handle.errors().dropped == 0
-
-
-def test_a_stop_commits_and_gives_the_name_back(way: Way) -> None:
-    """Twice is harmless, and a successor starts from what was committed."""
-    handle = way.spawn()
-    with pytest.raises(ManagerExistsError):
-        way.spawn()
-    handle.submit(7)
-    assert [handle.stop(timeout=WAIT_S) for _ in range(2)] == [StopResult(at(7))] * 2
-    assert way.spawn().initial_offset(timeout=WAIT_S) == at(7)
 
 
 def test_after_a_stop(way: Way) -> None:

@@ -120,12 +120,12 @@ def test_a_lower_offset(offsets: Offsets, kafka: MemoryCoordinator) -> None:
 
 
 def test_a_manager_is_handed_out_once(offsets: Offsets, kafka: MemoryCoordinator) -> None:
-    """Also one that a submit has made; then again after its stop."""
+    """Also one that a submit has made; then again after its stop, which may be repeated."""
     offsets.submit("g", {WHERE: 42})
     handle = offsets.spawn("g", *WHERE)
     with pytest.raises(ManagerExistsError, match="etl"):
         offsets.spawn("g", *WHERE)
-    assert handle.stop(timeout=WAIT_S).committed == at(42)
+    assert [handle.stop(timeout=WAIT_S).committed for _ in range(2)] == [at(42)] * 2
     assert offsets.spawn("g", *WHERE).initial_offset(timeout=WAIT_S) == at(42)
 
 
@@ -168,21 +168,22 @@ def test_refusals_of_kafka_are_raised(offsets: Offsets, kafka: MemoryCoordinator
     assert offsets.topics(["orders"], timeout=WAIT_S)["orders"][3] == (10, 90)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True], ids=repr)
-def test_bad_time_outs(offsets: Offsets, timeout: Any) -> None:
+def test_bad_time_outs(offsets: Offsets) -> None:
     """They are refused by name."""
-    for ask in (
-        lambda: offsets.claim("g", [WHERE], timeout=timeout),
-        lambda: offsets.submit("g", {WHERE: 1}, timeout=timeout),
-        lambda: offsets.flush(timeout=timeout),
-        lambda: offsets.stop_managers(timeout=timeout),
-        lambda: offsets.committed("g", timeout=timeout),
-        lambda: offsets.topics(["orders"], timeout=timeout),
-        lambda: offsets.topic_names(timeout=timeout),
-        lambda: offsets.close(timeout=timeout),
-    ):
-        with pytest.raises(InvalidValueError, match=r"^timeout "):
-            ask()
+    asks: tuple[Callable[[Any], object], ...] = (
+        lambda timeout: offsets.claim("g", [WHERE], timeout=timeout),
+        lambda timeout: offsets.submit("g", {WHERE: 1}, timeout=timeout),
+        lambda timeout: offsets.flush(timeout=timeout),
+        lambda timeout: offsets.stop_managers(timeout=timeout),
+        lambda timeout: offsets.committed("g", timeout=timeout),
+        lambda timeout: offsets.topics(["orders"], timeout=timeout),
+        lambda timeout: offsets.topic_names(timeout=timeout),
+        lambda timeout: offsets.close(timeout=timeout),
+    )
+    for timeout in (-1, float("nan"), "5", True):
+        for ask in asks:
+            with pytest.raises(InvalidValueError, match=r"^timeout "):
+                ask(timeout)
     assert offsets.flush(timeout=0) == ({}, {})
 
 

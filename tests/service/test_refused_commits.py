@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import error_info
 from tests.logs import capture_logs
 from tests.service.support import running
 from tests.waiting import until
 
-REFUSED = [12, 24, 28, 29, 30]
-"""Errors that no retry mends.  Brokers answer 28 also if a record is too large."""
+REFUSED = 28
+"""No retry mends it; brokers answer it also if a record is too large."""
 
 
-@pytest.mark.parametrize("code", REFUSED)
-def test_a_group_that_is_refused_makes_nothing_unready(code: int) -> None:
+def test_a_group_that_is_refused_makes_nothing_unready() -> None:
     """/metrics, the list of managers and the last line have the answer of Kafka."""
-    name = error_info(code).name
+    name = error_info(REFUSED).name
     bad = {"group": "bad", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
     with capture_logs() as records:
         with running(stop_timeout_s=2) as service, service.http("etl") as etl:
-            service.coordinator.inject("commit", *[Refuse(code)] * 1_000, group="bad")
+            service.coordinator.inject("commit", *[Refuse(REFUSED)] * 1_000, group="bad")
             waited = etl.post("/v1/offsets", json=bad | {"wait": True, "timeout_s": 60}).json()
             assert [each["error"]["code"] for each in waited["uncommitted"]] == [name]
             good = etl.post("/v1/offsets", json=bad | {"group": "good", "wait": True}).json()
