@@ -33,11 +33,10 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import Names, no_names, partitions_of
-from offsetmgr.service.sessions import NEVER
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from actors import Clock, Future
     from offsetmgr.manager import Factory, Submission
@@ -128,10 +127,11 @@ class OffsetService:
     )
     async def open(self, by: Requester, asked: OpenRequest) -> OpenAnswer:
         """Start the managers that the client does not have yet, up to the limit."""
-        wanted = {e.where: e.version for e in asked.partitions}
+        wanted = [each.where for each in asked.partitions]
+        versions = [each.version for each in asked.partitions]
         with self.under_way(by):
-            client, taken, errors = await self._acquire(by, asked.group, wanted)
-            self._registry.own(client, asked.group, taken)
+            client, taken, errors = await self._acquire(by, asked.group, wanted, versions)
+            client.take(asked.group, taken)
         return OpenAnswer(
             [PartitionOutcome(*where, body_or_none(errors.get(where))) for where in wanted]
         )
@@ -140,15 +140,17 @@ class OffsetService:
     async def submit(self, by: Requester, asked: SubmitRequest) -> SubmitAnswer:
         """Submit offsets, and start missing managers; with ``wait``, answer after the commit."""
         offsets = asked.submissions()
-        given = dict(zip(offsets, [each.version for each in asked.offsets], strict=True))
+        versions = [each.version for each in asked.offsets]
         rewound = self._moves(asked.group, [each for each in asked.offsets if each.rewind])
         with self.under_way(by, asked.timeout_s if asked.wait else 0.0):
-            client, taken, refused = await self._acquire(by, asked.group, given)
-            chosen = {where: offsets[where] for where in taken}
+            client, taken, refused = await self._acquire(by, asked.group, offsets, versions)
+            chosen = offsets
+            if len(taken) < len(offsets):
+                chosen = {where: offsets[where] for where in taken}
             refused |= self._factory.submit(asked.group, chosen, topic_ids=asked.topic_ids)
             for where in refused:  # it may be taken when it is repeated
                 taken.pop(where, None)
-            self._registry.own(client, asked.group, taken)
+            client.take(asked.group, taken)
             lower = [each for each in rewound if each["from"] is None or each["to"] < each["from"]]
             if lower:
                 facts = {"group": asked.group, "partitions": lower}
@@ -282,11 +284,16 @@ class OffsetService:
                 client.heard_s = self._clock.now()
 
     async def _acquire(
-        self, by: Requester, group: str, given: Mapping[TopicPartition, int | None]
+        self,
+        by: Requester,
+        group: str,
+        partitions: Collection[TopicPartition],
+        versions: Iterable[int | None],
     ) -> tuple[Client, dict[TopicPartition, int], Refusals]:
         """Return the client, the versions of what it has or is given now, and other's errors."""
-        await self._wait_for_stops(group, given)
+        await self._wait_for_stops(group, partitions)
         client = self._enter(by)  # again, as a newer incarnation may have come
+        given = zip(partitions, versions, strict=True)
         sorting = self._registry.sort(client, group, given)
         refused = self._spawn(by, client, group, list(sorting.new))
         for where in sorting.stopped:
@@ -356,7 +363,7 @@ class OffsetService:
             refused |= dict.fromkeys(free[room:], OverloadedError(text))
         if free[:room]:
             self._factory.spawn_many(group, free[:room], client.name)
-            self._registry.own(client, group, dict.fromkeys(free[:room], NEVER))
+            self._registry.own(client, group, free[:room])
             topics = sorted({each.topic for each in free[:room]})
             managers = min(room, len(free))
             facts = {"group": group, "topics": topics, "managers": managers}

@@ -10,7 +10,7 @@ from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from offsetmgr.service.messages import Caller, StreamingQuery
 
@@ -84,6 +84,11 @@ class Client:
         for held in self.held.values():
             for where in held:
                 held[where] = NEVER
+
+    def take(self, group: str, versions: Mapping[TopicPartition, int]) -> None:
+        """Note that these versions of its partitions were taken."""
+        if versions:
+            self.held[group].update(versions)
 
     def version(self, given: int | None) -> int:
         """Return ``given``; where there is none, the request is newer than all before."""
@@ -211,12 +216,12 @@ class Registry:
             )
 
     def sort(
-        self, client: Client, group: str, given: Mapping[TopicPartition, int | None]
+        self, client: Client, group: str, given: Iterable[tuple[TopicPartition, int | None]]
     ) -> Sorting:
         """Return which partitions the client owns, and for which the version comes too late."""
         mine, new, stopped = sorting = Sorting({}, {}, {})
         held, newest = client.held.get(group, {}), client.newest
-        for where, number in given.items():
+        for where, number in given:
             version = newest + 1 if number is None else number  # ``version``, without a call
             if version > newest:  # noqa: PLR1730 -- faster than max
                 newest = version
@@ -250,15 +255,12 @@ class Registry:
         """Return the clients of an identity, or of none."""
         return [each for each in self._clients.values() if each.identity == identity]
 
-    def own(self, client: Client, group: str, versions: Mapping[TopicPartition, int]) -> None:
-        """Note that ``client`` owns the partitions, and that these versions were taken."""
-        if versions:
-            held = client.held.setdefault(group, {})
-            for where in versions:
-                if where not in held:
-                    self._managers += 1
-                    client.stopped.pop(ManagerKey(group, *where), None)
-            held.update(versions)
+    def own(self, client: Client, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Note that ``client`` owns ``partitions`` from now on; of none a version was taken."""
+        client.held.setdefault(group, {}).update(dict.fromkeys(partitions, NEVER))
+        self._managers += len(partitions)
+        for where in partitions:
+            client.stopped.pop(ManagerKey(group, *where), None)
 
     def stop(self, client: Client, keys: Iterable[ManagerKey], version: int) -> list[ManagerKey]:
         """Take ``keys`` from ``client``; return those that it owned and did not touch since.

@@ -83,8 +83,8 @@ def test_late_requests_that_undo_newer_ones(monkeypatch: pytest.MonkeyPatch) -> 
     """A service that does not look at the version of an offset is found."""
     sort = Registry.sort
 
-    def newest(self: Registry, client: Client, group: str, given: Mapping[Any, Any]) -> Sorting:
-        return sort(self, client, group, dict.fromkeys(given))
+    def newest(self: Registry, client: Client, group: str, given: Iterable[Any]) -> Sorting:
+        return sort(self, client, group, [(where, None) for where, _ in given])
 
     monkeypatch.setattr(Registry, "sort", newest)
     fallen = "committed offset fell from|committed after a newer submit|was flushed; called"

@@ -41,7 +41,7 @@ def test_a_fast_clock_locks_no_successor_out() -> None:
     registry = registry_of()
     fast, slow = Caller("etl", 900), Caller("etl", 500)
     client = registry.enter(fast, 0.0)
-    registry.own(client, GROUP, {TopicPartition("orders", 0): 7})
+    registry.own(client, GROUP, [TopicPartition("orders", 0)])
     with pytest.raises(ClientExistsError, match="its lease ends in 10 s"):
         registry.enter(slow, LEASE_S - 10)
     registry.renew(slow, LEASE_S - 5)  # it may read meanwhile, which keeps no lease
