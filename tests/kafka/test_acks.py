@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
@@ -197,21 +196,6 @@ def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) ->
         assert {each.tries for each in again} == {2}
         (batch,) = [batch for batch, _ in zip(consumer.batches(5, 0.1), [1], strict=False)]
         assert {each.tries for each in batch} == {3}
-
-
-def test_bad_metadata_is_dropped_with_a_word(
-    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    filled(kafka, group, 8)
-    other = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
-    other.commit(offsets=[KafkaPartition(group, 0, 1, "not ours!")], asynchronous=False)
-    other.close()
-    with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
-        messages = taken(consumer, 7)
-        assert {number_of(each) for each in messages} == set(range(1, 8))
-        for message in messages:
-            message.ack()
-    assert f"the metadata committed for {group}-0 is dropped" in caplog.text
 
 
 def test_rejected_messages_go_through_the_retries_to_the_dead_letters(

@@ -30,7 +30,7 @@ from tests.waiting import eventually
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from offsetmgr.consumer import AckMessage, PartitionStream
+    from offsetmgr.consumer import PartitionStream
     from offsetmgr.devkafka import DevKafka
 
 Kind = Literal["marks", "acks"]
@@ -387,20 +387,6 @@ def test_metadata_of_other_programs_is_not_taken_for_acks(kafka: DevKafka, group
         assert reader.read(40, done=False) == list(range(40))
         (error,) = reader.consumer.errors()
         assert "it has acks beyond the log's end 40" in str(error)
-
-
-def test_an_ack_of_a_message_of_the_former_log_is_ignored(kafka: DevKafka, group: str) -> None:
-    filled(kafka, group, 40, partitions=1)
-    with Reader(kafka, group, "acks", settings={"dwell_s": 0.0}) as reader:
-        old: list[AckMessage] = [reader.consumer.poll(WAIT_S) for _ in range(40)]
-        recreate(kafka, group)
-        produce(kafka, group, range(100, 110), partitions=1)
-        seen = reader.read(10, done=False)
-        assert seen == list(range(100, 110))
-        for message in old:
-            message.ack()
-        reader.consumer.commit_offsets()
-        assert offset(kafka, group) == 0
 
 
 @KINDS

@@ -169,12 +169,3 @@ def test_a_reset_that_is_higher_changes_nothing() -> None:
     for offset in (120, 99, 50, 70):
         marked.reset_partition_offset("orders", 0, offset)
     assert marked.commit() == {0: (51, "")}
-
-
-def test_a_first_position_is_committed_at_once() -> None:
-    marks = Marks()
-    marks.claim({ZERO: Start(None, 7), ONE: Start(OffsetAndMetadata(3), 9)})
-    assert marks.to_commit() == {ZERO: OffsetAndMetadata(7)}
-    marks.release([ZERO, ONE])
-    marks.mark(ZERO, 8, "", None, reset=False)
-    assert marks.to_commit() == {}
