@@ -39,7 +39,7 @@ def claim(
     Raises OffsetManagerError, whatever error the store raises.
     """
     try:
-        return checked_answer(store.claim(group, partitions), partitions)
+        return checked_answer(store.claim(group, [*partitions]), partitions)
     except Exception as error:
         raise as_store_error(f"claim for group {group}", error) from error
 

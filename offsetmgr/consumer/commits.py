@@ -117,7 +117,7 @@ class Commits:
         if isinstance(self._store, MemberStore):
             self._answer = self._store.begin_commit(self._group, offsets)
         else:
-            self._answer = Question(partial(self._store.commit, self._group, offsets)).answer
+            self._answer = Question(partial(self._store.commit, self._group, {**offsets})).answer
             self._late_at_s = time.monotonic() + LATE_S
 
     def end(self, timeout_s: float = 0.0) -> OffsetManagerError | None:

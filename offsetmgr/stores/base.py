@@ -41,7 +41,8 @@ class OffsetStore(ABC):
 
     A subclass implements ``fetch`` and ``commit``; ``claim`` and ``release`` too if only one
     process at a time may commit a partition.  Groups, partitions and offsets are checked before.
-    Any thread may call any method; each waits for its result, at most some seconds.
+    Any thread may call any method; each waits for its result, at most some seconds.  What a method
+    gets is its own to change.
 
     Failures of a partition raise OffsetCommitError or OffsetFetchError with group, topic and
     partition; others OffsetStoreError or KafkaRequestError.  Consumers and managers take any other
@@ -125,7 +126,7 @@ class OffsetStore(ABC):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets of ``partitions``; by default all that are committed."""
         asked = None if partitions is None else check_topic_partitions(partitions)
-        return checked_answer(self.fetch(check_group(group), asked), asked)
+        return checked_answer(self.fetch(check_group(group), asked and [*asked]), asked)
 
     def __enter__(self) -> Self:
         return self

@@ -107,7 +107,7 @@ class StoreCoordinator:
             claimed = {each: at for each, at in offsets.items() if each not in failures}
             try:
                 if claimed:
-                    self._store.commit(group, claimed)
+                    self._store.commit(group, {**claimed})
             except OffsetManagerError as error:
                 refused = refusals(error, claimed)
                 failures |= {each: _failure_of(error) for each, error in refused.items()}
@@ -131,7 +131,7 @@ class StoreCoordinator:
             part = parts.pop()
             try:
                 if part:
-                    self._store.claim(group, part)
+                    self._store.claim(group, [*part])
             except BaseException as error:  # noqa: BLE001 -- whatever a store raises
                 if len(part) == 1 or self._clock.now() > until_s:
                     failures |= dict.fromkeys(part, _failure_of(error))
