@@ -50,9 +50,14 @@ class LogTimeline:
         self.points = points
 
     def with_end(self, end: int, at_s: float) -> LogTimeline:
-        """Return the timeline with one more end; a log that shrank was recreated."""
+        """Return the timeline with one more end.
+
+        It begins anew if the log shrank, as it was recreated, and if the clock was set back.
+        """
         points = self.points
         last = points[-1] if points else None
+        if last is not None and at_s < last.last_s - CLOSE_S:
+            points, last = (), None
         if last is not None and at_s < last.last_s:
             return self
         if last is not None and end == last.offset:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.lag.ages import LogTimeline, RecordAges
+from offsetmgr.lag.ages import CLOSE_S, LogTimeline, RecordAges
 from offsetmgr.lag.burrow import (
     INTERVALS,
     CommitWindow,
@@ -199,8 +199,13 @@ class _PartitionWatch:
         self._rounds = 0
 
     def add(self, offset: int, timestamp_ms: int, observed_ms: int) -> None:
-        """Take in a commit; one that is older than the newest is left out."""
+        """Take in a commit; one that is older than the newest is left out.
+
+        One that is much older begins a new window: the clock of a broker was set back.
+        """
         commits = self._window.commits
+        if commits and timestamp_ms < commits[-1].timestamp_ms - CLOSE_S * 1_000:
+            commits.clear()
         if not commits or timestamp_ms >= commits[-1].timestamp_ms:
             lag = max(self._log.ends[-1] - offset, 0)
             self._window.add(ObservedCommit(offset, timestamp_ms, observed_ms, lag))
@@ -215,6 +220,10 @@ class _PartitionWatch:
         logged: bool,
     ) -> WatchedPartition:
         """Take in what a round has read, and judge it."""
+        if self._samples and now_s < self._samples[-1].at_s:  # the clock was set back
+            self._samples.clear()
+            self._window.commits.clear()
+            self._rounds, self._newest = 0, None
         now_ms = int(now_s * 1000)
         if committed != self._newest and not (logged and self._window.commits):
             self.add(committed.offset, now_ms, now_ms)

@@ -168,6 +168,19 @@ def test_an_older_commit_is_not_a_rewind() -> None:
     assert [each.offset for each in watched.partition().commits] == [50]
 
 
+def test_a_clock_that_is_set_back_hides_no_stopped_group() -> None:
+    """The group is judged as one that was first seen then; its lag is not 0 s old for an hour."""
+    watched = Watched()
+    for _ in range(12):
+        watched.round(100, 100)
+    watched.now_s -= 3_600
+    for end in range(110, 230, 10):
+        watched.round(end)
+        assert watched.partition().now.seconds != 0
+    assert watched.status() is not Status.OK
+    assert watched.partition().rate_in is not None
+
+
 def test_an_offset_outside_its_log_is_trouble_at_once() -> None:
     """No window is needed; with the group's other troubles it is the worst; back in the log, none.
 
