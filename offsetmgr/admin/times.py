@@ -81,10 +81,10 @@ def time_before(at_s: float) -> str:
 
 
 def seconds_text(seconds: float | None) -> str | None:
-    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``."""
+    """Return a length of time as people say it, such as ``25 s`` or ``3.5 h``; at least ``0 s``."""
     if seconds is None or math.isinf(seconds):
         return None
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"{max(seconds, 0.0):.0f} s"

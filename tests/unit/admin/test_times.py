@@ -82,5 +82,5 @@ def test_every_year_is_a_time(text: str, seconds: float) -> None:
 
 
 def test_durations_are_printed_in_the_largest_unit_of_two_or_more() -> None:
-    shown = [seconds_text(s) for s in (None, math.inf, 0, 59.6, 3_700, 200_000)]
+    shown = [seconds_text(s) for s in (None, math.inf, -9, 59.6, 3_700, 200_000)]
     assert shown == [None, None, "0 s", "60 s", "61.7 min", "2.3 d"]
