@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.client import OffsetClient
     from offsetmgr.spark import KafkaBatch
-    from tests.conftest import TopicFactory
 
 
 def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
@@ -54,7 +53,10 @@ def test_each_record_is_read_by_one_batch(
 def test_transactions_are_read_when_they_are_over(
     spark: SparkSession, client: OffsetClient, topic: Topic, group: str
 ) -> None:
-    """One that is open holds a batch up no more than an empty topic; an aborted one is not read."""
+    """One that is open holds a batch up no more than an empty topic; an aborted one is not read.
+
+    Spark takes the options of empty ranges, also together with one of records.
+    """
     config = {"bootstrap.servers": topic.kafka.bootstrap_servers, "transactional.id": group}
     producer = Producer(config)
     producer.init_transactions(WAIT_S)
@@ -79,15 +81,3 @@ def test_transactions_are_read_when_they_are_over(
         eventually(lambda: client.stable_ends([topic.name])[where], stable)
         assert read() == expected
     assert topic.described(group) == {0: 22, 1: 0, 2: 0}
-
-
-def test_an_empty_topic_is_an_empty_frame(
-    spark: SparkSession, client: OffsetClient, topic: Topic, new_topic: TopicFactory, group: str
-) -> None:
-    """Spark takes the options of an empty range, also together with one of records."""
-    full = Topic(topic.kafka, new_topic(), 1)
-    with kafka_batch(client, group, [topic.name]) as batch:
-        assert numbers(spark, topic, batch) == []
-    full.produce(3)
-    with kafka_batch(client, group, [topic.name, full.name]) as batch:
-        assert numbers(spark, topic, batch) == [0, 1, 2]
