@@ -123,6 +123,10 @@ class Start(NamedTuple):
         return "" if table is None else type(table.codec).__name__
 
     @property
+    def ids(self) -> dict[str, str]:
+        return {topic: log.topic_id for topic, log in self.logs.items()}
+
+    @property
     def stateful(self) -> bool:
         return bool(self.graph.group_table or self.graph.joint_tables)
 
@@ -141,7 +145,7 @@ class Start(NamedTuple):
             recovery=recovery,
             joins=joins,
             topics={**topics, STREAMS: self.streams},
-            ids={topic: log.topic_id for topic, log in self.logs.items()},
+            ids=self.ids,
         )
 
 
@@ -273,12 +277,11 @@ class _Moves:
         self._kept: dict[str, set[str]] = {}
         self._begin: dict[str, Offsets] = {}
         """Start offsets of topics that are new or were recreated."""
+        recreated = known.recreated(start.ids)
         for name, topics in layout.topics.items():
             before = known.topics.get(name, [])
             added = [topic for topic in topics if topic not in before]
-            again = [
-                topic for topic in topics if topic in before and _recreated(known, start, topic)
-            ]
+            again = [topic for topic in topics if topic in before and topic in recreated]
             self._kept[name] = {*topics} - {*again} - {*added}
             begin = start.positions(added) if name == STREAMS else _log_starts(start, added)
             self._begin[name] = begin | _log_starts(start, again)
@@ -357,7 +360,7 @@ def _adapted(known: Layout, start: Start, *, recovering: bool) -> Layout:
     joins = dict(known.joins)
     for edge in start.graph.joint_tables:
         topic = edge.topic
-        if topic not in known.topics.get(TABLES, ()) or _recreated(known, start, topic):
+        if topic not in known.topics.get(TABLES, ()) or topic in known.recreated(start.ids):
             joins[topic] = joins.get(topic, -1) + 1
     recovery = known.recovery if recovering and start.table else {}
     layout = start.layout(known.buckets, recovery, joins)
@@ -418,12 +421,9 @@ def _table_problem(known: Layout, start: Start, new: str) -> str:
 
 def _table_moved(known: Layout, start: Start) -> bool:
     """Return True if the table's topic is another one than that which the checkpoint wrote."""
-    table = start.table
-    return bool(known.table and table) and (known.table != table or _recreated(known, start, table))
-
-
-def _recreated(known: Layout, start: Start, topic: str) -> bool:
-    return bool(known.recreated({topic: start.logs[topic].topic_id}))
+    if not known.table or not start.table:
+        return False
+    return known.table != start.table or start.table in known.recreated(start.ids)
 
 
 def _log_starts(start: Start, topics: Iterable[str]) -> Offsets:
