@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -14,7 +15,7 @@ from offsetmgr.streams.messages import NO_TIME, Record, decode_key, encode_key, 
 from offsetmgr.text import error_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from offsetmgr.streams.graph import Edge, GroupGraph
     from offsetmgr.streams.messages import Headers, Message, Rows
@@ -176,7 +177,7 @@ class Context:
         return done
 
     def _emit(self, topic: str, key: str, data: bytes | None, headers: Headers | None) -> None:
-        if self._default_headers:
+        if self._default_headers and isinstance(headers or _NONE, Mapping):
             headers = {**self._default_headers, **(headers or _NONE)}
         self._write(topic, self._key(key), data, headers or _NONE)
 

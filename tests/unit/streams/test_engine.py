@@ -175,11 +175,12 @@ def test_any_key_survives(key: bytes) -> None:
         (lambda c: c.emit("out", 5, "v"), "key 5 is not text"),
         (lambda c: c.emit("out", "\ud800", "v"), "is not text"),
         (lambda c: c.set_value(1, headers={"a": "x"}), "header a 'x' is not bytes"),
+        (lambda c: c.emit("out", "k", "v", [("a", b"x")]), "is not a mapping; give names"),
         (lambda c: c.value(), "key b'bob' of persist group-table/Int64: ConnectionError: store"),
         (lambda c: c.join("names"), "key b'bob' of join names/String: ConnectionError: store"),
         (lambda c: c.lookup("rates", "k"), "key b'k' of lookup rates/Int64: ConnectionError"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
     """A callback cannot lose the failure, nor what follows it."""
@@ -202,7 +203,7 @@ def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
     away = Mock(get=Mock(side_effect=ConnectionError("store away")))
     tables = Tables(away, {"names": away}, {"rates": away})
     for callback in (plain, catching, swallowing):
-        text = failure(callback, tables=tables)
+        text = failure(callback, tables=tables, default_headers={"app": b"test"})
         assert why in text
         assert "in/3 at offset 42, key 'bob'" in text
         assert "hidden" not in text

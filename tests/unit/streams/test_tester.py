@@ -420,16 +420,3 @@ def test_conflicts_are_errors() -> None:
         tester.add_processor(sums())
     with pytest.raises(InvalidValueError, match=r"'other' has no codec; .*known: numbers, sums"):
         tester.consume("other", "k", "v")
-
-
-def test_nil_messages_and_wrapped_contexts() -> None:
-    """The options of a processor are the engine's."""
-    seen: list[object] = []
-    tester = Tester()
-    graph = define_group("g", input("in", TEXT, lambda ctx, value: seen.append((ctx, value))))
-    tester.add_processor(graph, nil_handling="process", context_wrapper=lambda ctx: ctx.key)
-    processor = tester.add_processor(sums())
-    tester.consume("in", "bob", None)
-    assert seen == [("bob", None)]
-    tester.consume("numbers", "bob", None)
-    assert processor.committed("numbers") == 1
