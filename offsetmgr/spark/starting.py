@@ -118,7 +118,7 @@ def starting_offsets(
     and ``client.committed`` raise.
     """
     check_group(group)
-    _check_missing(missing)
+    check_missing(missing)
     if unavailable not in ("error", *_SPARK_NAMES):
         fix = "give 'error', 'earliest' or 'latest'; a time needs Kafka to find its offsets"
         raise InvalidValueError("unavailable", unavailable, "is unknown", fix)
@@ -245,7 +245,7 @@ def kafka_batch(
     _check_until(until)
     if max_records is not None:
         check_count(max_records, "max_records")
-    _check_missing(missing)
+    check_missing(missing)
     check_flag(read_committed, "read_committed")
     deadline = Deadline(timeout)
     logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
@@ -446,7 +446,8 @@ def _check_topics(topics: object) -> list[str]:
     return [check_topic(topic, f"topics[{index}]") for index, topic in enumerate(names)]
 
 
-def _check_missing(missing: object) -> None:
+def check_missing(missing: object) -> None:
+    """Refuse what is not a ``Missing``."""
     if isinstance(missing, datetime):
         check_moment(missing, "missing")
     elif missing not in ("earliest", "latest", "error"):

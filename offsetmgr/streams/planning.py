@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import starting_offsets
-from offsetmgr.spark.starting import spark_json
+from offsetmgr.spark.starting import check_missing, spark_json
 from offsetmgr.streams import buckets
 from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES
 from offsetmgr.streams.query import Query, restore_table
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
-from offsetmgr.types import TopicPartition, check_moment, check_timeout, check_topic
+from offsetmgr.types import TopicPartition, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -93,11 +93,7 @@ class ProcessorSettings:
                 raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
         for name in ("trigger_interval_s", "defer_timeout_s"):
             check_timeout(getattr(self, name), name)
-        if isinstance(self.missing, datetime):
-            check_moment(self.missing, "missing")
-        elif self.missing not in ("earliest", "latest", "error"):
-            fix = "give 'earliest', 'latest', 'error' or a datetime with a time zone"
-            raise InvalidValueError("missing", self.missing, "is unknown", fix)
+        check_missing(self.missing)
         if self.dead_letters is not None:
             check_topic(self.dead_letters, "dead_letters")
 

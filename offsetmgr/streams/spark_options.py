@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.topics import setting_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,7 @@ def spark_options(kafka: Mapping[str, object], options: Mapping[str, str]) -> di
     # Spark's own options have no case; this one is read here, too.
     loss = "failOnDataLoss"
     own = {
-        loss if name.lower() == loss.lower() else name: _text(value)
+        loss if name.lower() == loss.lower() else name: setting_text(value)
         for name, value in options.items()
     }
     java = {name: str(kafka[name]) for name in _SAME if name in kafka}
@@ -105,11 +106,6 @@ def _read(name: str, path: str) -> str:
     except (OSError, ValueError) as error:
         fix = f"give a file in PEM ({error})"
         raise InvalidValueError(name, path, "cannot be read as text", fix) from None
-
-
-def _text(value: object) -> str:
-    """Return an option as PySpark sends it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _quoted(value: object) -> str:

@@ -150,7 +150,7 @@ class TopicManager:
         problems += [
             f"{name}={held.get(name)}, not {value}"
             for name, value in config.items()
-            if held.get(name) != _text(value)
+            if held.get(name) != setting_text(value)
         ]
         if problems and self.settings.mismatch != "ignore":
             text = f"topic {topic} has {'; '.join(problems)}: {fix}"
@@ -213,7 +213,7 @@ class TopicManager:
 
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         timeout_s = self._reader.timeout_s
-        texts = {name: _text(value) for name, value in config.items()}
+        texts = {name: setting_text(value) for name, value in config.items()}
         new = NewTopic(topic, partitions, self.settings.replication or -1, config=texts)
         try:
             create_topics(self._reader.admin, [new], timeout_s)
@@ -241,7 +241,7 @@ class TopicManager:
         return found
 
 
-def _text(value: object) -> str:
+def setting_text(value: object) -> str:
     """Return a topic's setting as Kafka has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
