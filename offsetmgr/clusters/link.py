@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.consumer.settings import UNREAD, guarded_callbacks
+from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
@@ -60,7 +60,6 @@ def check_clusters(clusters: object) -> dict[str, dict[str, object]]:
     checked = {name: checked_config(kafka) for name, kafka in clusters.items()}
     for kafka in checked.values():
         _refuse(kafka, ["error_cb"])
-        kafka.update(guarded_callbacks(kafka))
     return checked
 
 

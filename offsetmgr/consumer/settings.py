@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.config import guarded_callbacks
 from offsetmgr.logs import SafeLogger
-from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.types import MAX_METADATA_CHARS, check_callable, check_choice, check_timeout
+from offsetmgr.types import MAX_METADATA_CHARS, check_choice, check_timeout
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.types import TopicPartition
 
@@ -136,35 +134,3 @@ def kafka_settings(
         hint = "leave it out: the group's name and ConsumerSettings say it"
         raise InvalidValueError("kafka", name, "is set by the consumer itself", hint)
     return {**_DEFAULTS, **kafka, **guarded_callbacks(kafka), **ours}
-
-
-def guarded_callbacks(kafka: Mapping[str, Any]) -> dict[str, Callable[..., object]]:
-    """Return the application's callbacks so that they do not raise: messages would be lost.
-
-    In the main thread they raise SystemExit and KeyboardInterrupt, which may be a signal's.
-    Raises InvalidValueError.
-    """
-    return {
-        name: _guarded_callback(name, value)
-        for name, value in kafka.items()
-        if name != "oauth_cb" and (name.endswith("_cb") or name == "on_commit")
-    }
-
-
-def _guarded_callback(name: str, callback: Callable[..., object]) -> Callable[..., object]:
-    check_callable(callback, name)
-    repeats = RepeatLimiter()
-
-    def call(*arguments: object) -> object:
-        try:
-            return callback(*arguments)
-        except BaseException as error:
-            is_main = threading.current_thread() is threading.main_thread()
-            if is_main and not isinstance(error, Exception):
-                raise
-            suppressed = repeats.suppressed(type(error).__name__, time.monotonic())
-            if suppressed is not None:
-                log.exception("%s of the application has raised (%d more)", name, suppressed)
-            return None
-
-    return call

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from actors import MonotonicClock
-from offsetmgr.errors import OverloadedError
+from offsetmgr.errors import InvalidValueError, OverloadedError
 from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
 from offsetmgr.kafka.reports import ConnectionReports
 
@@ -103,6 +103,9 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
     """
     check_thread_room()
     settings: dict[str, Any] = {**config, **ours}
+    if not settings["group.id"]:  # confluent-kafka would end the process
+        hint = "give a name, or leave it out"
+        raise InvalidValueError("group.id", settings["group.id"], "is empty", hint)
     try:
         return Consumer(settings)
     except KafkaException as error:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.config import SECRET_NAME
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.oauth import TokenFunction
+from offsetmgr.logs import SafeLogger
+from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.text import visible
+from offsetmgr.types import check_callable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import KafkaException
 
 OWN_GROUP: Final = "offsetmgr-reads-only"
@@ -50,6 +57,7 @@ ASKS_CONTROLLER: Final[Mapping[str, object]] = {"enable.sparse.connections": Fal
 one without a pause, thousands of times a second.  Such a client is connected to all brokers."""
 
 _LARGEST: Final = 2**63
+log = SafeLogger("offsetmgr.kafka")
 _TEXT_CHARS: Final = 300
 
 
@@ -100,7 +108,7 @@ def checked_config(config: object) -> dict[str, object]:
     get_token = checked.get("oauth_cb")
     if callable(get_token) and not isinstance(get_token, TokenFunction):
         checked["oauth_cb"] = TokenFunction(get_token)
-    return checked
+    return checked | guarded_callbacks(checked)
 
 
 def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
@@ -121,3 +129,35 @@ def refused_config(config: Mapping[str, object], error: KafkaException) -> Inval
     problem = f"was refused by librdkafka: {text}"
     hint = "correct the setting it names; see librdkafka's CONFIGURATION.md"
     return InvalidValueError("kafka", sorted(config), problem, hint)
+
+
+def guarded_callbacks(kafka: Mapping[str, Any]) -> dict[str, Callable[..., object]]:
+    """Return the application's callbacks so that they do not raise: messages would be lost.
+
+    In the main thread they raise SystemExit and KeyboardInterrupt, which may be a signal's.
+    Raises InvalidValueError.
+    """
+    return {
+        name: _guarded_callback(name, value)
+        for name, value in kafka.items()
+        if name != "oauth_cb" and (name.endswith("_cb") or name == "on_commit")
+    }
+
+
+def _guarded_callback(name: str, callback: Callable[..., object]) -> Callable[..., object]:
+    check_callable(callback, name)
+    repeats = RepeatLimiter()
+
+    def call(*arguments: object) -> object:
+        try:
+            return callback(*arguments)
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and not isinstance(error, Exception):
+                raise
+            suppressed = repeats.suppressed(type(error).__name__, time.monotonic())
+            if suppressed is not None:
+                log.exception("%s of the application has raised (%d more)", name, suppressed)
+            return None
+
+    return call

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from confluent_kafka import Consumer
@@ -55,8 +56,23 @@ def test_messages_arrive_where_views_look_for_them(
 
 
 def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
-    """It runs in the producer's thread, which has to go on and make room in a full queue."""
-    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
+    """It runs in the producer's thread, which has to go on and make room in a full queue.
+
+    So does a callback of the application's settings.
+    """
+    away: dict[str, Any] = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "message.timeout.ms": 100,
+        "log_level": 0,
+    }
+    left = threading.Event()
+
+    def leave(_statistics: str) -> None:
+        left.set()
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit
+
+    away |= {"stats_cb": leave, "statistics.interval.ms": 1}
     emitter = kafka_emitter({**away, "queue.buffering.max.messages": 3}, "topic", codecs.String())
     again: list[Future[Written]] = []
 
@@ -66,6 +82,7 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
             again.append(emitter.emit("key", "again"))
         raise SystemExit
 
+    assert left.wait(WAIT_S)
     for _ in range(20):
         emitter.emit("key", "value").add_done_callback(retry)
     with pytest.raises(KafkaRequestError, match="write to topic: "):

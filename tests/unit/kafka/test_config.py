@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from actors.testing import ManualClock
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.repeats import INTERVAL_S
@@ -137,3 +138,9 @@ def test_a_refused_setting_shows_no_secret() -> None:
         error = refused_config(config, KafkaException(KafkaError(-186, text)))
         assert "geheim" not in str(error)
         assert 'Invalid value "***' in str(error)
+
+
+def test_an_empty_group_is_refused() -> None:
+    """confluent-kafka would end the process."""
+    with pytest.raises(InvalidValueError, match=r"group.id '' is empty; give a name"):
+        open_consumer({"bootstrap.servers": "127.0.0.1:1"}, {"group.id": ""})
