@@ -1,12 +1,15 @@
-"""The list of commands."""
+"""The list of commands, and their tables."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 from typer.main import get_group
 
 from offsetmgr.cli.app import app
 from offsetmgr.cli.commands import command_line
+from offsetmgr.cli.common import print_table
 
 ALL = get_group(app).commands
 
@@ -17,3 +20,13 @@ def test_a_command_is_the_same_without_the_others(word: str) -> None:
     alone = get_group(command_line(word)).commands
     assert alone.keys() < ALL.keys()
     assert list(vars(alone[word]).get("commands", [])) == list(vars(ALL[word]).get("commands", []))
+
+
+def test_no_column_is_left_out_on_the_narrowest_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal may have no size: the lines are those of one with 40 columns."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "0")
+    print_table(("group", "lag"), [("orders-etl", 42)])
+    assert "orders-etl   42" in capsys.readouterr().out
