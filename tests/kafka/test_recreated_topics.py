@@ -114,7 +114,7 @@ def test_a_restarted_service_does_not_commit_offsets_of_the_former_log(
         service.process.kill()
     delete(kafka, topic)
     recreate(kafka, topic, 150)
-    with client, serve_process(*options, env=env):
+    with serve_process(*options, env=env), client:
         error = manager.errors().get(timeout=WAIT_S)
         while error.code == "service_unavailable":
             error = manager.errors().get(timeout=WAIT_S)

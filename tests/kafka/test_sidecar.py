@@ -122,6 +122,7 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
             assert client.flush(timeout=WAIT_S).uncommitted == {}
             newest = sorted(offset for offset, _ in committed(kafka, group, topic, 8).values())
             assert newest == list(range(5_992, 6_000))
+            assert client.close(timeout=WAIT_S).ok
 
 
 @pytest.mark.fault(29)
