@@ -51,7 +51,7 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
     of the former one.  What is submitted next is compared with the end of the new log.
     """
     former_id, last, found = manager.topic_id, manager.committed, event.found
-    newest, first = manager.newest, not manager.initial.done()
+    newest, first = manager.version(), not manager.initial.done()
     ours = [version for version in (last, *manager.in_doubt, newest) if version is not None]
     manager.topic_id = event.topic_id
     manager.external = manager.recommit = manager.missing = False
@@ -106,7 +106,7 @@ def stopped_recreated(
 
 def former_error(manager: OffsetManager, former_id: str | None) -> CoordinatorError:
     """Return the error of the newest offset, of a former log; a notice if nothing waits."""
-    newest, failure = manager.newest, recreated(former_id, manager.topic_id or "")
+    newest, failure = manager.version(), recreated(former_id, manager.topic_id or "")
     offset = None if newest is None else newest.value.offset
     kind = OffsetCommitError if manager.dirty else OffsetNoticeError
     return kind(*manager.key, offset, failure.info, failure.detail)
@@ -165,9 +165,10 @@ def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing)
             return []
         manager.read_failures += 1
         manager.look_at = now + timing.backoff_s(manager.read_failures)
-        if not manager.dirty or manager.commit_at == inf or manager.newest is None:
+        newest = manager.version()
+        if newest is None or not manager.dirty or manager.commit_at == inf:
             return []
-        return not_committed(manager, manager.newest, failure)  # which waits for the look
+        return not_committed(manager, newest, failure)  # which waits for the look
     start, end = (0, -1) if ends is None else ends[:2]
     manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
     if manager.stray:

@@ -302,12 +302,6 @@ class OffsetManager(PooledActor):
         """True if the newest version is not known to be committed."""
         return self.number > self.settled
 
-    @property
-    def newest(self) -> Version | None:
-        """Newest submitted version."""
-        with self.group.lock:
-            return self.version()
-
     def version(self) -> Version | None:
         """Return the newest version, with the lock held."""
         value = self.value
@@ -317,7 +311,8 @@ class OffsetManager(PooledActor):
 
     def status(self) -> ManagerStatus:
         """Return a snapshot."""
-        newest, phase = self.newest, self.phase
+        with self.group.lock:
+            newest, phase = self.version(), self.phase
         if phase is Phase.IN_DOUBT:
             phase = Phase.READY
         stopping = self.closed and phase is not Phase.STOPPED

@@ -170,7 +170,7 @@ def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> E
     effects = _begin_committed(manager, event, now, timing)
     if first:
         if names_another_topic(manager):
-            effects += drop_former(manager, manager.newest)
+            effects += drop_former(manager, manager.version())
         else:
             manager.establish(manager.acknowledged)
         effects.append(PublishInitial())
@@ -316,7 +316,7 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
     if manager.phase is Phase.STOPPED:
         return
     if manager.external:
-        newest = manager.newest if manager.dirty else None
+        newest = manager.version() if manager.dirty else None
         manager.recommit = newest is None or (
             not manager.rewind_number
             and _external_refusal(manager, newest.value.offset) is not None
