@@ -230,7 +230,7 @@ class _Readers:
         self._do = do
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._begun_s: dict[Worker, float] = {}
+        self._begun_s: dict[int, float] = {}
         """The threads at work, with the time when each began."""
         self._workers: list[Worker] = []
         self._name = name
@@ -240,28 +240,26 @@ class _Readers:
         self.grow()
 
     def grow(self) -> None:
-        """Start another thread if tasks wait, and no more than ``READERS`` are not stuck."""
+        """Start threads for tasks that wait, up to ``READERS`` that are not stuck."""
         with self._lock:
-            began_s, threads = list(self._begun_s.values()), len(self._workers)
+            began_s = list(self._begun_s.values())
             stuck = sum(time.monotonic() - each > STUCK_S for each in began_s)
-            if (
-                self._tasks.qsize() > threads - len(began_s)
-                and threads - stuck < READERS
-                and threads < MOST_READERS
-            ):
-                worker = Worker(f"offsetmgr-follow {self._name}", lambda: self._run(worker))
-                if worker.ensure():
-                    self._workers.append(worker)
+            most = min(READERS + stuck, MOST_READERS)
+            while len(self._workers) < min(most, len(began_s) + self._tasks.qsize()):
+                worker = Worker(f"offsetmgr-follow {self._name}", self._run)
+                if not worker.ensure():
+                    return
+                self._workers.append(worker)
 
     def close(self) -> None:
         for _ in self._workers:
             self._tasks.put(None)
 
-    def _run(self, worker: Worker) -> None:
+    def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            self._begun_s[worker] = time.monotonic()
+            self._begun_s[threading.get_ident()] = time.monotonic()
             self._do(task)
-            del self._begun_s[worker]
+            del self._begun_s[threading.get_ident()]
 
 
 class _Task(ABC):
