@@ -11,6 +11,7 @@ Brokers before 2.8 have no topic ids: there offsets are committed unseen.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -31,6 +32,9 @@ LOOK_AGE_S: Final = 0.05
 
 SHARED_S: Final = 2.0
 """Time in which groups that verify the same topic come together to read the ends of its logs."""
+
+TOPICS_AT_ONCE: Final = 100
+"""Topics in one such read: a broker that hangs hides the others of its read as well."""
 
 _KEPT: Final = 10_000
 """Topics whose ids are kept."""
@@ -59,7 +63,7 @@ class LogGuard:
         self._asked: dict[str, Future[Mapping[str, TopicId]]] = {}
         """The request under way that will tell the id of a topic."""
         self._shared: dict[str, Future[TopicLog]] = {}
-        """Reads of the ends of a topic's logs that have not begun."""
+        """Reads of the ends of topics' logs that have not begun."""
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition], timeout_s: float
@@ -146,26 +150,34 @@ class LogGuard:
         The future has an exception if they could not be asked for.
         """
         if not shared:
-            return self._read_log(topic, timeout_s, Future())
+            answer: Future[TopicLog] = Future()
+            self._read_logs({topic: answer}, timeout_s)
+            return answer
         with self._lock:
-            answer = self._shared.get(topic)
-            if answer is None:
-                answer = self._shared[topic] = Future()
-                read = partial(self._read_log, topic, timeout_s, answer)
-                self._timers.call_after(SHARED_S, read)
-        return answer
+            if not self._shared:
+                self._timers.call_after(SHARED_S, partial(self._read_shared, timeout_s))
+            return self._shared.setdefault(topic, Future())
 
-    def _read_log(self, topic: str, timeout_s: float, answer: Future[TopicLog]) -> Future[TopicLog]:
+    def _read_shared(self, timeout_s: float) -> None:
         with self._lock:
-            if self._shared.get(topic) is answer:
-                del self._shared[topic]
+            asked, self._shared = self._shared, {}
+        answers = iter(asked.items())
+        while some := dict(islice(answers, TOPICS_AT_ONCE)):
+            self._read_logs(some, timeout_s)
+
+    def _read_logs(self, answers: Mapping[str, Future[TopicLog]], timeout_s: float) -> None:
+        def answered(
+            topic: str, answer: Future[TopicLog], done: Future[Mapping[str, TopicLog]]
+        ) -> None:
+            answer.set(done.get()[topic])
+
         try:
-            sent = self._coordinator.topic_logs((topic,), timeout_s)
+            sent = self._coordinator.topic_logs(tuple(answers), timeout_s)
         except Exception as error:  # noqa: BLE001 -- as for any other request
-            answer.set_exception(error)
-        else:
-            sent.add_done_callback(or_fail(answer, lambda done: answer.set(done.get()[topic])))
-        return answer
+            sent = Future()
+            sent.set_exception(error)
+        for topic, answer in answers.items():
+            sent.add_done_callback(or_fail(answer, partial(answered, topic, answer)))
 
     def look_ahead(self, topics: Collection[str], timeout_s: float) -> None:
         """Begin to look at ``topics``, so that commits to come need not wait for it."""

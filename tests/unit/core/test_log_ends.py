@@ -8,6 +8,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import Fault, OffsetNoticeError
+from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Core, at, tp
 
 if TYPE_CHECKING:
@@ -82,14 +83,18 @@ def test_unreadable_ends_do_not_hold_back_a_commit() -> None:
     assert told(core) == []
 
 
-def test_groups_that_verify_a_topic_together_share_a_look() -> None:
-    """Twenty groups that verify within two seconds ask for its ends once or twice a round."""
+def test_groups_and_topics_that_are_verified_together_share_a_look() -> None:
+    """Twenty groups of a topic, one of them of fifty others, ask for ends once or twice a round."""
     core, _ = begun(verify_interval_s=4.0)
+    others = [TopicPartition(f"other-{number}", 0) for number in range(50)]
+    for other in others:
+        core.broker.create_topic(other.topic, 1)
+    core.broker.commit_externally("g0", dict.fromkeys(others, at(0)))
     groups = [f"g{number}" for number in range(20)]
     for group in groups:
         for partition in range(2):
             core.put(at(30), partition, group)
-        core.factory.spawn_many(group, [tp(0), tp(1)])
+        core.factory.spawn_many(group, [tp(0), tp(1), *(others if group == "g0" else ())])
     core.advance(7.0)
     assert sum(len(core.requests("fetch", group)) for group in groups) >= 40
     assert 1 <= looks(core) <= 3
