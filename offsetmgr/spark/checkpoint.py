@@ -157,6 +157,14 @@ class Checkpoint:
             for folder, batch in newest.items()
             if batch >= 0 and self.read(f"{folder}/{batch}") == ""
         ]
+        if newest["offsets"] <= 0 and newest["commits"] < 0:  # Spark reads where sources began
+            problems += [
+                f"sources/{number}/0 is empty, as after a crash of its file system: Spark does not "
+                "start before it and offsets/0 are removed, and then begins where the option "
+                "startingOffsets says"
+                for number in self.names("sources")
+                if self.read(f"sources/{number}/0") == ""
+            ]
         batch = newest["commits"]
         if batch > newest["offsets"]:
             problems.append(

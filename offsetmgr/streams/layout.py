@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -79,11 +78,6 @@ class Layout(msgspec.Struct, frozen=True):
         """Return the name of a joined table's rows in the state."""
         number = self.joins[topic]
         return f"{topic}/{number}" if number else topic
-
-    @property
-    def read(self) -> set[str]:
-        """The topics that are read, and the table."""
-        return {*chain.from_iterable(self.topics.values()), *filter(None, [self.table])}
 
     def recreated(self, ids: Mapping[str, str]) -> dict[str, str]:
         """Return those of ``ids`` that are of a later topic of the same name."""

@@ -207,14 +207,15 @@ def missed_rows(
 ) -> str:
     """Return why rows may be stored that are deleted by now; or nothing.
 
-    ``away_s`` is the time since the log was last read to its end.
+    ``away_s`` is the time since the log was last read to its end; below 0 the clock was set back,
+    and its size is that of the jump at least.
     """
     if stored is None:
         return ""
     gone = log.log_start_offset - stored - 1
     if gone > 0:
         return f"{gone} messages are gone that were not read"
-    if away_s > delete_retention_s:
+    if abs(away_s) > delete_retention_s:
         return (
             f"it was read to its end {away_s:.0f} s ago, and tombstones stay in it for "
             f"{delete_retention_s:.0f} s (delete.retention.ms)"

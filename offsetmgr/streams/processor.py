@@ -12,12 +12,14 @@ import re
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.layout import Layout
+    from offsetmgr.streams.query import Query
     from offsetmgr.streams.view import View
 
 _log = SafeLogger("offsetmgr.streams")
@@ -57,7 +60,7 @@ STALLED_S: Final = 120.0
 """A batch that takes longer is reported as stalled."""
 
 LOOK_S: Final = 5.0
-"""Pause between two looks for topics that were recreated."""
+"""Pause between two looks for topics that were recreated, deleted or cut."""
 
 _STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
@@ -78,10 +81,17 @@ _CAUSES: Final = {
     "not present in metadata": _DELETED,
     "CONCURRENT_STREAM_LOG_UPDATE": _SHARED,
     "queries are concurrently using": _SHARED,
+    "ArithmeticException: long overflow": "a message has a timestamp beyond the year 294000, which "
+    "Spark cannot read (kafka-get-offsets.sh --time max-timestamp shows its offset): start the "
+    "processor with a new checkpoint behind it, and have brokers refuse such messages "
+    "(message.timestamp.after.max.ms)",
     "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
     "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
 }
 """Causes of failures, by the words of Spark's that tell of them."""
+
+_processors: Final[WeakValueDictionary[str, Processor]] = WeakValueDictionary()
+"""Processors of this process by the id of their query, which is that of its checkpoint."""
 
 
 class Processor:
@@ -130,6 +140,8 @@ class Processor:
         self._offsets = offsets
         # Settings of its own: other queries of the session keep theirs.
         self._spark = spark.newSession()
+        # Spark would end a query that has the same checkpoint, without an error.
+        self._spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
         self._layout: Layout | None = None
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
@@ -152,6 +164,7 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
+        self._check_unshared()
         with TopicManager(self._kafka, self.settings.topics) as topics:
             query = QueryPlanner(
                 self._spark, self._engine, self.settings, topics, self._kafka, self._options,
@@ -177,8 +190,9 @@ class Processor:
         except Exception as error:
             text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
             raise ProcessorError(text) from error
+        _processors[str(self._query.id)] = self
         watch = partial(_log.guard, "its topics are not watched", self._watch)
-        Worker(f"processor-{self.graph.group}", partial(watch, self._query, query.layout)).ensure()
+        Worker(f"processor-{self.graph.group}", partial(watch, self._query, query)).ensure()
         _log.info(
             "processor %s started: %d buckets, %d rows of its table to recover",
             self.graph.group, query.layout.buckets, sum(query.layout.recovery.values()),
@@ -308,33 +322,56 @@ class Processor:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         return self._query
 
-    def _watch(self, query: StreamingQuery, layout: Layout) -> None:
-        """Stop the query once a topic that it reads, or its table, was recreated.
+    def _check_unshared(self) -> None:
+        """Raise ProcessorError, before a file changes, if another processor uses the checkpoint."""
+        files = self._files()
+        other = _processors.get(files.query_id()) if files.read("metadata") else None
+        if other is not None and other is not self and other.state not in {"stopped", "failed"}:
+            text = f"group {self.graph.group} cannot start: another processor runs with checkpoint"
+            fix = "stop that one, or give each processor a checkpoint of its own"
+            raise ProcessorError(f"{text} {files.location}: {fix}")
 
-        Spark would pass over as many messages of the new log as it has read of the former one.
-        Where such a loss is accepted, the query goes on.
+    def _watch(self, running: StreamingQuery, query: Query) -> None:
+        """Stop the query once a topic that it needs is another one than at its start.
+
+        Of a recreated input or table, Spark would pass over as many messages as it has read of the
+        former one; where such a loss is accepted, the query goes on.  For a topic that it writes,
+        and that was deleted or has fewer partitions in two looks, Spark would wait for minutes.
         """
+        layout, plan = query.layout, query.plan
+        written = {topic: plan.partitions[topic] for topic in plan.targets}
+        read, lost = query.topics, set[str]()
         with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
-            while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
-                try:
-                    now = reader.existing_ids(layout.read)
-                except OffsetManagerError as error:
-                    _log.debug("the topics of %s are not known: %s", self.graph.group, error)
-                    continue
-                recreated = layout.recreated(now)
-                if not recreated:
-                    continue
-                text = f"topics were deleted and recreated while it ran: {listed(recreated)}"
-                if self._options.get("failOnDataLoss", "").lower() != "false":
-                    fix = "start the processor again, which reads them from their beginning"
-                    self._error = ProcessorError(f"group {self.graph.group}: {text}; {fix}")
-                    _log.error("%s", self._error)
-                    query.stop()
+            while not running.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
+                answers = reader.topic_ids(read).items()
+                ids = {topic: answer for topic, answer in answers if isinstance(answer, str)}
+                before, lost = lost, set()
+                for topic, found in reader.partitions_of(written).items():
+                    number = len(found) if isinstance(found, list) else 0
+                    if number < written[topic] and (number or does_not_exist(found)):
+                        lost.add(f"{topic} ({number} of {written[topic]} partitions)")
+                if not running.isActive:  # the look may have waited long for Kafka
                     return
-                _log.warning(
-                    "processor %s goes on, as failOnDataLoss=false says: %s", layout.group, text
-                )
-                layout = LayoutFiles(self._files()).renew(layout, recreated)
+                recreated = layout.recreated(ids)
+                text = f"topics were deleted and recreated while it ran: {listed(recreated)}"
+                if recreated and self._options.get("failOnDataLoss", "").lower() != "false":
+                    fix = "start the processor again, which reads them from their beginning"
+                elif lost & before:
+                    text = "topics that it writes were deleted, or recreated with fewer partitions"
+                    text = f"{text}: {listed(sorted(lost))}"
+                    fix = "start the processor again once they exist"
+                elif recreated:
+                    _log.warning(
+                        "processor %s goes on, as failOnDataLoss=false says: %s", layout.group, text
+                    )
+                    layout = LayoutFiles(self._files()).renew(layout, recreated)
+                    continue
+                else:
+                    continue
+                self._error = ProcessorError(f"group {layout.group}: {text}; {fix}")
+                _log.error("%s", self._error)
+                running.stop()
+                return
 
     def _has_stalled(self) -> bool:
         try:

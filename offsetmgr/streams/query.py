@@ -46,6 +46,13 @@ class Query(NamedTuple):
     tasks: int
     """Tasks of a batch of a group with state."""
 
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are read, and the table."""
+        table = self.plan.engine.graph.group_table
+        read = {source.topic for source in self.plan.sources}
+        return read if table is None else {*read, table.topic}
+
     def frame(self) -> DataFrame:
         """Return the stream of all that the processor writes, in the columns of Spark's sink."""
         rows = self._rows()

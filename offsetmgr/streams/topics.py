@@ -20,7 +20,7 @@ from offsetmgr.kafka.topics import EARLIEST, LATEST, create_topics, topic_logs
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.text import listed
-from offsetmgr.types import TopicPartition, check_topic
+from offsetmgr.types import TopicPartition, check_count, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,6 +131,7 @@ class TopicManager:
         return self._ensure(topic, partitions, config, "alter or delete the topic")
 
     def _ensure(self, topic: str, partitions: int, config: Mapping[str, str], fix: str) -> int:
+        check_count(partitions, "partitions")
         existing = self._replicas([topic]).get(topic)
         if existing is None:
             if not self.settings.create:

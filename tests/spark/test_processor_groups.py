@@ -158,11 +158,17 @@ FAULTS = (
 def test_an_exception_or_a_large_record_is_the_failure_of_its_message(
     lab: Lab,
 ) -> None:
-    """Exceptions that end a process or have no text, and too large records, fail alone."""
-    (orders,) = lab.topics(orders=1)
-    letters, out = f"{lab.group}-letters", f"{lab.group}-out"
-    limits = {letters: "900000", out: "10000"}
-    new = [NewTopic(name, 1, config={"max.message.bytes": most}) for name, most in limits.items()]
+    """Exceptions that end a process or have no text, and too large records, fail alone.
+
+    A time that Spark cannot hold fails before a callback, and is the cause in one sentence.
+    """
+    orders, letters, out = (f"{lab.group}-{name}" for name in ("orders", "letters", "out"))
+    settings = {
+        orders: {"message.timestamp.after.max.ms": str(2**63 - 1)},
+        letters: {"max.message.bytes": "900000"},
+        out: {"max.message.bytes": "10000"},
+    }
+    new = [NewTopic(name, 1, config=config) for name, config in settings.items()]
     admin = AdminClient({"bootstrap.servers": lab.brokers})
     for created in admin.create_topics(new).values():
         created.result(WAIT_S)
@@ -189,6 +195,11 @@ def test_an_exception_or_a_large_record_is_the_failure_of_its_message(
     assert b"its text cannot be had (RuntimeError)" in texts[3]
     assert b"for " + lab.group.encode() + b"-table" in texts[6]
     assert b"larger than the 10,000 bytes that Kafka takes" in texts[7]
+    producer = Producer({"bootstrap.servers": lab.brokers})
+    producer.produce(orders, b"late", "k", timestamp=2**62)
+    assert producer.flush(WAIT_S) == 0
+    with pytest.raises(ProcessorError, match=r"^group .*: a message has a timestamp beyond"):
+        lab.run(*edges, dead_letters=letters)
 
 
 def test_messages_of_aborted_transactions_are_not_read(
@@ -290,9 +301,12 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
 def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kind: Spark passes over messages of a new log, and has pages of Java for a lost one."""
+    """The kind: Spark passes over messages of a new log, and has pages of Java for a lost one.
+
+    It waits for minutes to write a partition that is no longer there.
+    """
     monkeypatch.setattr("offsetmgr.streams.processor.LOOK_S", 0.2)
-    orders, out = lab.topics(orders=1, out=1)
+    orders, out = lab.topics(orders=1, out=2)
     begun = lab.path / "begun"
 
     def copy(context: Context, value: str) -> None:
@@ -303,9 +317,9 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
 
     admin = AdminClient({"bootstrap.servers": lab.brokers})
 
-    def delete() -> None:
-        admin.delete_topics([orders])[orders].result(WAIT_S)
-        eventually(lambda: orders in admin.list_topics(timeout=WAIT_S).topics, expected=False)
+    def delete(topic: str = orders) -> None:
+        admin.delete_topics([topic])[topic].result(WAIT_S)
+        eventually(lambda: topic in admin.list_topics(timeout=WAIT_S).topics, expected=False)
 
     edges = [input(orders, TEXT, copy), output(out, TEXT)]
     lab.send(orders, ("k", b"one"))
@@ -330,6 +344,16 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
         ) as why:
             processor.await_end(WAIT_S)
     assert "\n" not in str(why.value)
+    lab.topics(orders=1)
+    with processor:
+        lab.drain(processor)
+        second = lab.processor(processor.graph)
+        with pytest.raises(ProcessorError, match="another processor runs with checkpoint"):
+            second.start()
+        delete(out)
+        lab.topics(out=1)
+        with pytest.raises(ProcessorError, match=rf"fewer partitions: {out} \([01] of 2 part"):
+            processor.await_end(WAIT_S)
 
 
 def test_tls_and_a_password_are_set_once(lab: Lab, kafka: DevKafka) -> None:

@@ -218,7 +218,7 @@ def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
     goes_on = Folder(folder.path / "goes on")
     goes_on.begin(start(CLICKS, NAMES), READ)
     layout = goes_on.prepare(again._replace(logs=TOPICS))
-    now = {name: log.topic_id for name, log in again.logs.items() if name in layout.read}
+    now = again.ids
     assert layout.recreated(now) == {"clicks": "second"}
     # A query that accepts the loss goes on in it, and so does the next start.
     assert LayoutFiles(goes_on.files).renew(layout, {"clicks": "second"}).recreated(now) == {}
@@ -253,7 +253,7 @@ def test_messages_that_are_gone_stop_the_start(folder: Folder) -> None:
     assert folder.offsets(0) == [READ[TABLES], READ[STREAMS]]
 
 
-@pytest.mark.parametrize("name", ["offsets/1", "commits/1"])
+@pytest.mark.parametrize("name", ["offsets/1", "commits/1", "sources/1/0"])
 def test_a_checkpoint_that_spark_refuses_is_refused_in_one_sentence(
     folder: Folder, name: str
 ) -> None:
@@ -264,6 +264,10 @@ def test_a_checkpoint_that_spark_refuses_is_refused_in_one_sentence(
         folder.files.remove(name)
     else:
         folder.files.write(name, "")
+    if name == "sources/1/0":  # which Spark reads until it has finished a batch
+        for number in range(2):
+            folder.files.remove(f"offsets/{number}")
+            folder.files.remove(f"commits/{number}")
     with pytest.raises(ProcessorError, match=f"group g cannot start: .*{name} is"):
         folder.prepare(made)
 

@@ -100,6 +100,7 @@ def test_connections_wait_longer_after_each_failure() -> None:
         (9, (0, 9), 0.0, "the log ends at offset 9, but the message at 9 is stored"),
         (3, (0, 0), 0.0, "the log ends at offset 0, but the message at 3 is stored"),
         (9, (15, 20), 0.0, "5 messages are gone that were not read"),
+        (9, (0, 10), -2 * DAY_S, "read to its end -172800 s ago"),  # the clock was set back
         (9, (0, 10), DAY_S + 1, "read to its end 86401 s ago, and tombstones stay in it for 86400"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import (
+    TopicManager,
     TopicsError,
     codecs,
     define_group,
@@ -23,7 +24,7 @@ from offsetmgr.streams.topics import TopicSettings, prepare_topics
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsetmgr.streams import GroupGraph, TopicManager
+    from offsetmgr.streams import GroupGraph
 
 C = codecs.String()
 GRAPH = define_group(
@@ -92,3 +93,10 @@ def test_settings_are_checked() -> None:
     """An unknown policy is refused."""
     with pytest.raises(InvalidValueError, match="mismatch 'stop' is unknown; give 'ignore'"):
         TopicSettings(mismatch="stop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", [-1, 0, True, 2.0])
+def test_a_number_of_partitions_below_one_is_refused(number: Any) -> None:
+    """Before Kafka is asked, as -1 would be its own number, which is not known here."""
+    with TopicManager("127.0.0.1:1") as topics, pytest.raises(InvalidValueError, match="partition"):
+        topics.ensure_topic("t", number, {})
