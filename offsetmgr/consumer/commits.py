@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.consumer.claims import LATE_S, no_answer
+from offsetmgr.consumer.settings import MOST_METADATA_CHARS
 from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
 from offsetmgr.kafka.errors import known, request_error
 from offsetmgr.stores.base import OffsetStore, as_store_error, causes_of
@@ -33,6 +34,8 @@ _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 
 _REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
 """Refusals of a commit between two generations of the group; later it succeeds."""
+
+_TOO_LONG: Final = "OFFSET_METADATA_TOO_LARGE"
 
 
 class MemberStore(OffsetStore):
@@ -90,15 +93,25 @@ class MemberStore(OffsetStore):
 
 
 class Commits:
-    """Commits of a consumer, one at a time; for one thread at a time."""
+    """Commits of a consumer, one at a time; for one thread at a time.
+
+    Metadata that is longer than the broker takes (``offset.metadata.max.bytes``) is left out: it
+    must not cost the offset.
+    """
 
     def __init__(
-        self, store: OffsetStore, group: str, committed: Callable[[_Offsets], object]
+        self,
+        store: OffsetStore,
+        group: str,
+        committed: Callable[[_Offsets], object],
+        report: Callable[[OffsetManagerError, str], None],
     ) -> None:
         """``committed`` is called with the offsets that were committed."""
         self._store = store
         self._group = group
         self._committed = committed
+        self._report = report
+        self._most_chars = MOST_METADATA_CHARS
         self._what = f"commit for group {group}"
         self._sent: _Offsets = {}
         self._answer: Future[None] | None = None
@@ -114,10 +127,11 @@ class Commits:
         if not offsets:
             return
         self._sent = offsets
+        fitting = self._fitting()
         if isinstance(self._store, MemberStore):
-            self._answer = self._store.begin_commit(self._group, offsets)
+            self._answer = self._store.begin_commit(self._group, fitting)
         else:
-            self._answer = Question(partial(self._store.commit, self._group, {**offsets})).answer
+            self._answer = Question(partial(self._store.commit, self._group, fitting)).answer
             self._late_at_s = time.monotonic() + LATE_S
 
     def end(self, timeout_s: float = 0.0) -> OffsetManagerError | None:
@@ -134,9 +148,34 @@ class Commits:
             return OffsetTimeoutError(f"{self._what}: {no_answer(LATE_S)}") if late else None
         self._answer = None
         if error is not None:
-            return as_store_error(self._what, error)
+            failure = as_store_error(self._what, error)
+            if not self._has_shortened(failure):
+                return failure
+            self.begin(self._sent)
+            return self.end(timeout_s)
         self._committed(self._sent)
         return None
+
+    def _fitting(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is to be sent, without metadata that is known to be too long."""
+        return {
+            where: at if len(at.metadata) <= self._most_chars else at._replace(metadata="")
+            for where, at in self._sent.items()
+        }
+
+    def _has_shortened(self, error: OffsetManagerError) -> bool:
+        """Return True if metadata was refused as too long, and will be left out."""
+        refused = {(e.topic, e.partition): e for e in causes_of(error) if e.code == _TOO_LONG}
+        lengths = [
+            len(at.metadata)
+            for where, at in self._fitting().items()
+            if at.metadata and (where in refused or (None, None) in refused)
+        ]  # librdkafka may name none where all are refused
+        if lengths:
+            self._most_chars = min(lengths) - 1
+            for each in refused.values():
+                self._report(each, "metadata is left out of commits")
+        return bool(lengths)
 
     def check_ended(self) -> None:
         """Raise OffsetTimeoutError if a commit is under way."""
@@ -148,9 +187,16 @@ class Commits:
         """Commit, after a commit under way; each has ``timeout_s``.  Raises OffsetManagerError."""
         if isinstance(self._store, MemberStore):
             self._answer = None  # librdkafka keeps the order, and the answer needs a poll
-            if offsets:
-                self._store.commit(self._group, offsets)
-            self._committed(offsets)
+            self._sent = offsets
+            try:
+                if offsets:
+                    self._store.commit(self._group, self._fitting())
+            except OffsetManagerError as failure:
+                if not self._has_shortened(failure):
+                    raise
+                self.commit(offsets, timeout_s)
+            else:
+                self._committed(offsets)
             return
         self.end(timeout_s)
         self.check_ended()

@@ -134,8 +134,7 @@ class Member:
         self._repeats = RepeatLimiter()
         # Locks of C are left wherever a handler raises.  Next polls wait for those in `_next`.
         self._next, self._turn = threading.RLock(), threading.RLock()
-        self._here = False  # the application waits for messages
-        self._closed = False
+        self._closed = self._here = False  # the latter while the application waits for messages
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
         self._moved: set[TopicPartition] = set()  # by `move`, to any offset
@@ -148,6 +147,8 @@ class Member:
         self._settling = Backoff(_RETRY_S / 4, _RETRY_S)
         self._leftovers: Mapping[TopicPartition, OffsetAndMetadata] = {}
         """Offsets of revoked partitions that the group did not take between two generations."""
+        self._unchanged: dict[TopicPartition, tuple[OffsetAndMetadata, float]] = {}
+        """Without membership: what is committed in Kafka, and since when."""
         config = kafka_settings(kafka, group, settings)
         self._error_cb: Callable[[KafkaError], object] = config.get("error_cb") or (lambda _: None)
         self._commit_cb: Callable[..., object] = config.get("on_commit") or (lambda *_: None)
@@ -155,7 +156,7 @@ class Member:
         self._consumer = open_consumer(config, ours)
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
-        self._commits = Commits(self._store, group, self._take_commit)
+        self._commits = Commits(self._store, group, self._take_commit, self.report)
         self._offer = TopicIdOffer(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
@@ -488,6 +489,13 @@ class Member:
     def _take_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         self._logs.positions.update((each, at.offset) for each, at in offsets.items())
         self.work.committed(offsets)
+        self._keep_in_kafka(offsets)
+
+    def _keep_in_kafka(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Have offsets committed again before Kafka deletes them, as it does without members."""
+        if self._partitions and isinstance(self._store, MemberStore):
+            now_s = time.monotonic()
+            self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
 
     def _commit(self, timeout_s: float) -> None:
         """Commit without a poll; a store has ``timeout_s``, and so has a former commit."""
@@ -498,7 +506,7 @@ class Member:
 
         An error also tells of partitions whose topic does not exist.
         """
-        offsets = dict(self.work.to_commit())
+        offsets = self._to_commit()
         if not self._logs.missing.isdisjoint(each.topic for each in offsets):
             self._logs.expire()
         if offsets:
@@ -511,6 +519,12 @@ class Member:
             text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
             what = f"commit for group {self.group}"
             raise KafkaRequestError(what, info, text, topic=missing[0].topic)
+
+    def _to_commit(self) -> _Offsets:
+        """Return what is processed, and what was committed too long ago."""
+        old_s = time.monotonic() - self.settings.recommit_interval_s
+        old = {each: at for each, (at, since_s) in self._unchanged.items() if since_s <= old_s}
+        return {**old, **self.work.to_commit()}
 
     def _commit_and_poll(self, timeout_s: float) -> None:
         """Commit; serve rebalances until that is answered.  Raises OffsetManagerError."""
@@ -548,7 +562,7 @@ class Member:
         """Begin to commit what is processed; False if that has to wait."""
         if self._commits.under_way:
             return False
-        if not self.work.to_commit():
+        if not self._to_commit():
             return True
         if not self._look_at_logs():
             return False
@@ -696,6 +710,7 @@ class Member:
             self._starts[each] = offset
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
+        self._keep_in_kafka(committed)
         if committed:
             self.work.claim(starts)
             self._notify("ok", claimed=committed)

@@ -57,6 +57,10 @@ class ConsumerSettings:
     commit_interval_s: float = 1.0
     """Marks and acks are committed this often, in one request."""
 
+    recommit_interval_s: float = 86_400.0
+    """Without membership, unchanged offsets are committed again this often: Kafka deletes those
+    older than ``offsets.retention.minutes``."""
+
     dwell_s: float = 5.0
     """Time that the application has to process what it got of a partition that is released."""
 

@@ -438,12 +438,17 @@ class OffsetTransaction:
         is tried again, or is read again after a restart, no message is new.
 
         Raises OffsetCommitError with GENERATION_FENCED where another process has claimed one of the
-        partitions, OffsetConflictError where messages before these were not stored.
+        partitions, OffsetConflictError where messages before these were not stored,
+        InvalidValueError for messages of an AckConsumer, which come in any order.
         """
         given = list(messages)
         if any(type(each) is Message and each.error() for each in given):
             hint = "leave out messages whose error() is not None"
             raise InvalidValueError("messages", "an event", "is not a message of Kafka's", hint)
+        if any(hasattr(each, "nack") for each in given):
+            hint = "read with GroupConsumer, or store each message under its partition and offset"
+            problem = "may come after later ones, which would make it count as stored"
+            raise InvalidValueError("messages", "of an AckConsumer", problem, hint)
         firsts: dict[tuple[str, int], int] = {}
         lasts: dict[tuple[str, int], int] = {}
         back = set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr import LocalOffsets, ManagerExistsError, OffsetAndMetadata
 from offsetmgr.codes import GROUP_REFUSED
@@ -30,7 +31,7 @@ from offsetmgr.stores import MemoryOffsetStore, OffsetStore, open_store
 from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import WAIT_S, filled
+from tests.kafka.messages import WAIT_S, committed, filled, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -326,6 +327,24 @@ def test_a_consumer_that_cannot_begin_gives_its_partitions_back(
         filled(kafka, group, 4, partitions=1)
         with GroupConsumer(kafka.bootstrap_servers, group, store=offsets, **options) as consumer:
             assert consumer.subscriptions() == {group: [0]}
+
+
+def test_offsets_of_a_quiet_consumer_do_not_expire(kafka: DevKafka, group: str) -> None:
+    """Without members Kafka deletes each offset some time after its last commit."""
+    partitions = two_partitions(kafka, group)
+    settings = ConsumerSettings(commit_interval_s=0.1, recommit_interval_s=0.5)
+    with GroupConsumer(
+        kafka.bootstrap_servers, group, partitions=partitions, settings=settings
+    ) as consumer:
+        message = consumer.poll(timeout=WAIT_S)
+        assert message is not None
+        consumer.mark_offset(message, "kept")
+        consumer.commit_offsets()
+        mark = {message.partition(): (1, "kept")}
+        assert committed(kafka, group, group) == mark
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_consumer_groups([group])[group].result(WAIT_S)
+        wait_until(lambda: committed(kafka, group, group) == mark)
 
 
 def test_partitions_that_do_not_exist_are_reported_once(kafka: DevKafka, group: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, 
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
+from offsetmgr.consumer import AckMessage
 from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetConflictError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from offsetmgr.consumer.ack_messages import Claim
     from offsetmgr.stores.sql import OffsetTransaction
 
 TABLES = MetaData()
@@ -112,6 +114,15 @@ def test_messages_that_come_again_are_not_new(
     write(successor, messages(range(2)))
     assert results(store) == list(range(8))
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
+
+
+def test_messages_that_come_in_any_order_are_refused(store: SqlOffsetStore) -> None:
+    """One that comes after later ones would count as stored, and be lost."""
+    claim = cast("Claim", None)
+    late = [AckMessage(each, claim) for each in messages(range(3))]
+    with pytest.raises(InvalidValueError, match="read with GroupConsumer"):
+        store.run(lambda _, offsets: offsets.new_messages("etl", cast("list[Message]", late)))
+    assert store.fetch_offset("etl", "orders", 0) is None
 
 
 def test_an_event_of_the_consumer_is_not_a_message(store: SqlOffsetStore) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsetmgr.consumer.claims import Claims
 from offsetmgr.consumer.commits import Commits
-from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.waiting import until
@@ -152,7 +152,7 @@ def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatc
             offsets.clear()
 
     done: list[object] = []
-    commits = Commits(HangingStore(), "etl", done.append)
+    commits = Commits(HangingStore(), "etl", done.append, lambda *_: None)
     commits.begin({ZERO: OffsetAndMetadata(5)})
     assert isinstance(commits.end(), OffsetTimeoutError)
     with pytest.raises(OffsetTimeoutError):  # before a partition is released
@@ -160,6 +160,35 @@ def test_a_store_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatc
     answers.set()
     assert commits.end(WAIT_S) is None
     assert done == [{ZERO: OffsetAndMetadata(5)}]
+
+
+@pytest.mark.parametrize("names_partitions", [True, False])
+def test_metadata_that_is_too_long_costs_no_offset(names_partitions: bool) -> None:  # noqa: FBT001
+    """Metadata is an addition: a broker may take less of it than others, whichever way it says."""
+
+    class StrictStore(MemoryOffsetStore):
+        def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+            for where, at in offsets.items():
+                if len(at.metadata) > 10:
+                    place: dict[str, Any] = {"topic": where.topic, "partition": where.partition}
+                    info = error_info(12)
+                    raise KafkaRequestError("commit", info, **(place if names_partitions else {}))
+            super().commit(group, offsets)
+
+    store, failures = StrictStore(), []
+    done: list[object] = []
+    commits = Commits(store, "etl", done.append, lambda error, _: failures.append(error.code))
+    offsets = {ZERO: OffsetAndMetadata(5, "x" * 30), ONE: OffsetAndMetadata(6, "x" * 20)}
+    commits.commit(offsets, WAIT_S)
+    shorter = {ZERO: OffsetAndMetadata(7, "x" * 11), ONE: OffsetAndMetadata(8, "x" * 10)}
+    commits.commit(shorter, WAIT_S)
+    assert done == [offsets, shorter]
+    kept = "x" * 10 if names_partitions else ""
+    assert store.fetch("etl", [ZERO, ONE]) == {
+        ZERO: OffsetAndMetadata(7),
+        ONE: OffsetAndMetadata(8, kept),
+    }
+    assert set(failures) == {"OFFSET_METADATA_TOO_LARGE"}
 
 
 def test_a_claim_that_ends_after_the_consumer_is_released() -> None:
