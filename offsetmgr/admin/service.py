@@ -117,7 +117,7 @@ class ServiceReader:
         with self._connection(Deadline(self._timeout_s)) as connection:
             answer, pieces = connection.stream(request, _SILENT_S)
             if answer.status != _OK:
-                raise self._failure(answer.status, msgspec.json.decode(b"".join(pieces)))
+                raise self._failure(answer.status, msgspec.json.decode(answer.body))
             for event in read_events(pieces):
                 if event.get("event") == "failed":
                     yield msgspec.json.decode(event["data"])

@@ -225,8 +225,10 @@ class OffsetClient(Offsets):
         more += [("stable", "true")] if stable else []
         found: dict[TopicPartition, LogEnds] = {}
         for at in range(0, len(topics), TOPICS_PER_REQUEST):
-            named = [("topic", name) for name in topics[at : at + TOPICS_PER_REQUEST]]
-            found |= self._get(wire.TOPICS, named + more, deadline, wire.logs_of)
+            asked = topics[at : at + TOPICS_PER_REQUEST]
+            named = [("topic", name) for name in asked]
+            read = partial(wire.logs_of, topics=asked)
+            found |= self._get(wire.TOPICS, named + more, deadline, read)
         return found
 
     def _topic_names(self, deadline: Deadline) -> list[str]:

@@ -79,6 +79,9 @@ RETRY_S: Final = 5.0
 REPORT_INTERVAL_S: Final = 1.0
 """Pause between two reports of streaming queries."""
 
+ID_DIGITS: Final = 19
+"""The service's numbers of events are of 64 bits."""
+
 READ_TIMEOUT_S: Final = 30.0
 """The service sends something every 10 s: after three of them in silence it is gone."""
 
@@ -579,6 +582,8 @@ class Core:
         except OffsetManagerError as error:
             if not (isinstance(error, ServiceError) and error.status in _BAD_REQUESTS):
                 with self.lock:
+                    if error.code == wire.MALFORMED:  # for one entry, which holds up no other then
+                        self.partitions.limit = max(1, len(batch.items) // 2)
                     self.partitions.give_back(batch)
                 self._try_later(error)
                 return
@@ -655,7 +660,9 @@ class EventReader:
         core = self._core
         with closing(core.session.stream(wire.EVENTS, self._last_id, READ_TIMEOUT_S)) as events:
             for event in events:
-                self._last_id = event.get("id", self._last_id)
+                number = event.get("id", "")
+                if number.isascii() and number.isdecimal() and len(number) <= ID_DIGITS:
+                    self._last_id = number  # else no service would take it, for good
                 try:
                     self._apply(event.get("event", ""), event["data"])
                 except ServiceError as error:  # a newer service may send more than we know

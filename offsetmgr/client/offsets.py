@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from offsetmgr.backoff import Backoff
@@ -24,6 +25,7 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
     listed,
 )
+from offsetmgr.logs import SafeLogger
 from offsetmgr.types import (
     FlushResult,
     ManagerKey,
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     Refusals = dict[ManagerKey, OffsetManagerError]
 
 _T = TypeVar("_T")
+
+log = SafeLogger("offsetmgr.client")
 
 AT_EXIT_S: Final = 2.0
 """Seconds that all open instances together may delay the interpreter's exit."""
@@ -447,7 +451,8 @@ class Offsets(ABC):
 def close_all() -> None:
     found = list(open_offsets)
     for each in found:
-        each.close(timeout=AT_EXIT_S / len(found))
+        close = partial(each.close, timeout=AT_EXIT_S / len(found))
+        log.guard(f"{each!r} could not be closed at the exit", close)
 
 
 atexit.register(close_all)

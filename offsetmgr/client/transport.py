@@ -153,7 +153,11 @@ class ServiceAddress(NamedTuple):
     def connect(self, timeout_s: float) -> HTTPConnection:
         """Return an open connection, which is used as long as it lasts."""
         if self.tls:
-            context = self.credentials.tls_context()
+            try:
+                context = self.credentials.tls_context()
+            except OSError as error:  # of a file, and not of the service
+                named = ", ".join(path for path in self.credentials.files.values() if path)
+                raise Unreachable(f"cannot be asked: {named} cannot be used ({error})") from None
             http: HTTPConnection = HTTPSConnection(self.host, self.port, context=context)
         else:
             http = HTTPConnection(self.host or "localhost", self.port)
@@ -287,21 +291,29 @@ class Connection:
 
     def exchange(self, request: Request, deadline: Deadline) -> Answer:
         """Send `request`, with the token, and read its whole answer; Unreachable otherwise."""
-        response = self._ask(request, deadline)
+        return self._whole(self._ask(request, deadline), deadline)
+
+    def _whole(self, response: HTTPResponse, deadline: Deadline) -> Answer:
         late = f"did not complete its answer within {deadline.timeout} s"
-        pieces: list[bytes] = []
+        body = bytearray()
         while piece := self._read(response, late):
-            pieces.append(piece)
-            if sum(map(len, pieces)) > MAX_BODY_BYTES:
+            body += piece
+            if len(body) > MAX_BODY_BYTES:
                 raise Unreachable(f"answered with more than {MAX_BODY_BYTES} bytes")
         if response.length:
             raise Unreachable("closed the connection in the middle of its answer")
         response.close()
-        return Answer(response.status, response.headers, b"".join(pieces))
+        return Answer(response.status, response.headers, bytes(body))
 
     def stream(self, request: Request, read_timeout_s: float) -> tuple[Answer, Iterator[bytes]]:
-        """Send `request`; return the head of its answer, and the pieces of its body."""
-        response = self._ask(request, Deadline(read_timeout_s))
+        """Send `request`; return the head of its answer, and the pieces of its body.
+
+        A failure is a whole answer without pieces.
+        """
+        deadline = Deadline(read_timeout_s)
+        response = self._ask(request, deadline)
+        if response.status != HTTPStatus.OK:
+            return self._whole(response, deadline), iter(())
         late = f"sent nothing for {read_timeout_s} s"
 
         def pieces() -> Iterator[bytes]:
@@ -408,8 +420,6 @@ class Session:
             if self._ended:
                 return
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
-            if head.status != HTTPStatus.OK and "content-length" in head.headers:
-                head = head._replace(body=b"".join(pieces))
             self._heard(self._check(head))
             yield from read_events(pieces)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -26,7 +26,13 @@ from offsetmgr.errors import (
     shown,
 )
 from offsetmgr.text import visible
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.types import (
+    ManagerKey,
+    OffsetAndMetadata,
+    TopicPartition,
+    check_leader_epoch,
+    check_offset,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -45,7 +51,11 @@ INITIAL_OFFSETS: Final = "/v1/initial-offsets"
 TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
+MALFORMED: Final = "malformed"
 _BAD_GATEWAY: Final = 502
+_UNREADABLE: Final = (
+    KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
 _TEXT_CHARS: Final = 4_000
 
 
@@ -120,14 +130,12 @@ def reading(what: str) -> Iterator[None]:
     """Turn whatever an answer lacks into a ServiceError."""
     try:
         yield
-    except (
-        KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
-    ) as error:  # fmt: skip
+    except _UNREADABLE as error:
         text = (
             f"the service's answer about {what} cannot be read ({type(error).__name__}: {error}); "
             "is it of another version than this client?"
         )
-        raise ServiceError(_BAD_GATEWAY, text, "malformed") from None
+        raise ServiceError(_BAD_GATEWAY, text, MALFORMED) from None
 
 
 def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
@@ -140,11 +148,13 @@ def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
 
 def topic_ids_of(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the ids of topics; none from a service that is older than this client."""
-    return dict(data.get("topic_ids", {}))
+    found = (data.get("topic_ids") or {}).items()
+    return {topic: topic_id for topic, topic_id in found if isinstance(topic_id, str)}
 
 
 def offset_of(data: Mapping[str, Any]) -> OffsetAndMetadata:
-    return OffsetAndMetadata(int(data["offset"]), str(data["metadata"]), data["leader_epoch"])
+    offset, leader_epoch = check_offset(data["offset"]), check_leader_epoch(data["leader_epoch"])
+    return OffsetAndMetadata(offset, str(data["metadata"]), leader_epoch)
 
 
 def partition_of(data: Mapping[str, Any]) -> TopicPartition:
@@ -159,18 +169,43 @@ def outcome_of(
     data: Mapping[str, Any], batch: Batch
 ) -> tuple[dict[ManagerKey, OffsetManagerError], dict[str, str]]:
     """Return the refusals in the answer to `batch`, and the ids of its topics."""
-    refused = {}
+    refused: dict[ManagerKey, OffsetManagerError] = {}
     for entry in data["refused"] if batch.submits else data["managers"]:
-        if entry["error"] is not None:
-            key = ManagerKey(batch.group, *partition_of(entry))
-            refused[key] = error_of(entry["error"], key)
+        key = ManagerKey(batch.group, *partition_of(entry))
+        with _reading_entry(key, refused):
+            if entry["error"] is not None:
+                refused[key] = error_of(entry["error"], key)
     return refused, topic_ids_of(data)
 
 
 def settled_of(data: Mapping[str, Any]) -> Settled:
-    committed = {key_of(each): offset_of(each) for each in data["committed"]}
-    keys = [(key_of(each), each["error"]) for each in data["uncommitted"]]
-    return committed, {key: error_of(error, key) for key, error in keys}
+    committed: dict[ManagerKey, OffsetAndMetadata] = {}
+    errors: dict[ManagerKey, OffsetManagerError] = {}
+    for key, entry in _keyed(data["committed"]):
+        with _reading_entry(key, errors):
+            committed[key] = offset_of(entry)
+    for key, entry in _keyed(data["uncommitted"]):
+        with _reading_entry(key, errors):
+            errors[key] = error_of(entry["error"], key)
+    return committed, errors
+
+
+def _keyed(entries: Iterable[Any]) -> Iterator[tuple[ManagerKey, Any]]:
+    """Yield entries with their keys; one without a key answers for nobody."""
+    for entry in entries:
+        with suppress(*_UNREADABLE):
+            key = key_of(entry)
+            yield key, entry
+
+
+@contextmanager
+def _reading_entry(key: ManagerKey, errors: dict[ManagerKey, OffsetManagerError]) -> Iterator[None]:
+    """Make what an entry lacks an error of its own key alone."""
+    try:
+        with reading(str(key)):
+            yield
+    except ServiceError as error:
+        errors[key] = error
 
 
 def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetadata | None] | None:
@@ -179,7 +214,8 @@ def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetad
         if partition_of(entry) == key.topic_partition:
             if not entry["known"]:
                 raise error_of(entry["error"], key)
-            return (entry["committed"] and offset_of(entry["committed"]),)
+            committed = entry["committed"]
+            return (None if committed is None else offset_of(committed),)
     return None
 
 
@@ -191,15 +227,18 @@ def names_of(data: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in data["names"]]
 
 
-def logs_of(data: Mapping[str, Any]) -> dict[TopicPartition, LogEnds]:
-    """Return the ends of partitions; raise what Kafka says against a topic or one of them."""
+def logs_of(data: Mapping[str, Any], topics: Iterable[str]) -> dict[TopicPartition, LogEnds]:
+    """Return the ends of ``topics``; raise what Kafka says against one or a partition of it."""
     found: dict[TopicPartition, LogEnds] = {}
-    for topic in data["topics"]:
-        name = str(topic["topic"])
+    answers = {str(topic["topic"]): topic for topic in data["topics"]}
+    for name in topics:
+        topic = answers[name]
         _check_kafka(f"topic {name}", topic.get("error"))
         for each in topic["partitions"]:
             where = TopicPartition(name, int(each["partition"]))
             _check_kafka(f"partition {where}", each.get("error"))
+            for field in ("log_start_offset", "high_watermark"):
+                check_offset(each[field], field)
             ends = LogEnds(*map(each.get, LogEnds._fields))
             found[where] = ends._replace(topic_id=str(topic.get("topic_id", "")))
     return found
@@ -243,7 +282,7 @@ def _kafka_error(
     info = error_info(int(data["kafka_code"]), code)._replace(name=code)
     hint = _line(data.get("hint") or "")
     detail = "" if hint == info.hint else hint
-    offset = data.get("offset")
+    offset = None if data.get("offset") is None else check_offset(data["offset"])
     # Only a commit is about an offset.
     kind = OffsetFetchError if offset is None else OffsetCommitError
     return (OffsetNoticeError if data.get("notice") else kind)(*key, offset, info, detail)
@@ -258,5 +297,5 @@ def failure_of(status: int, body: bytes) -> OffsetManagerError:
     """Return the error of a failed request."""
     try:
         return error_of(json.loads(body)["error"], None, status)
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except _UNREADABLE:
         return ServiceError(status, f"the service answered with status {status}: {shown(body)}")

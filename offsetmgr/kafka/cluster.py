@@ -7,6 +7,7 @@ partitions.
 from __future__ import annotations
 
 import time
+import warnings
 from concurrent.futures import Future as Pending
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
@@ -215,7 +216,9 @@ class ClusterReader:
         not know; asked for such a group as for a classic one, Kafka says that it is dead.
         """
         try:
-            listed: list[Any] = self.admin.list_groups(timeout=self.timeout_s)
+            with warnings.catch_warnings():  # its successor leaves out just those
+                warnings.simplefilter("ignore", DeprecationWarning)
+                listed: list[Any] = self.admin.list_groups(timeout=self.timeout_s)
         except KafkaException:
             return {}
         found: dict[str, GroupListing] = {}

@@ -151,7 +151,7 @@ class ScriptedService:
             for reader in self._readers:
                 reader.put(None)
 
-    def emit(self, event: str, data: Json, number: int | None = None) -> None:
+    def emit(self, event: str, data: Json, number: int | str | None = None) -> None:
         """Send an event to all readers."""
         head = "" if number is None else f"id: {number}\n"
         text = f"{head}event: {event}\ndata: {json.dumps(data)}\n\n"

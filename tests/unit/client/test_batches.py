@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +11,11 @@ from offsetmgr.client import wire
 from offsetmgr.client.partitions import ClientPartition, Partitions
 from offsetmgr.errors import ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.unit.client.scripted import error_body
+from tests.unit.client.scripted import Fault, error_body
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
-    from tests.unit.client.scripted import ScriptedService, Seen
+    from tests.unit.client.scripted import Json, ScriptedService, Seen
 
 OFFSETS = {("orders", number): 5 for number in range(4)}
 
@@ -71,6 +72,32 @@ def test_a_bad_offset_is_refused_alone(
     assert isinstance(error, ServiceError)
     assert error.status == status
     assert "too long for us" in str(manager.errors().get(timeout=10))
+
+
+ENDLESS = {"code": "offset_regression", "message": "m", "offset": 1e999, "floor": 1}
+
+
+@pytest.mark.parametrize("odd", ["no", {"code": "x"}, ENDLESS], ids=["text", "short", "infinite"])
+def test_an_unreadable_entry_fails_its_own_partition_alone(
+    service: ScriptedService, client: OffsetClient, odd: Json | str
+) -> None:
+    """In the answer to a submit and to a flush; it is reported, and the others are committed.
+
+    The kind: one odd entry makes the whole answer unreadable.
+    """
+    refused = [{"topic": "orders", "partition": 9, "error": odd}]
+    answer = json.dumps({"accepted": 1, "refused": refused}).encode()
+    service.script("/v1/offsets", Fault(act=False, status=200, body=answer))
+    client.submit("g", {**OFFSETS, ("orders", 9): 5})
+    committed = OffsetAndMetadata(5)._asdict()
+    rows = [{**ManagerKey("g", *where)._asdict(), **committed} for where in OFFSETS]
+    half = {**ManagerKey("g", "orders", 9)._asdict(), **committed, "offset": 1.5}
+    answer = json.dumps({"committed": [None, half, *rows], "uncommitted": []}).encode()
+    service.script("/v1/flush", Fault(status=200, body=answer))
+    result = client.flush(timeout=20)
+    assert len(result.committed) == len(OFFSETS)
+    ((where, left),) = result.uncommitted.items()
+    assert (where.partition, left.error.code) == (9, "malformed")
 
 
 def test_text_is_not_escaped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from offsetmgr.errors import (
     OffsetRegressionError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
+    ServiceError,
     ServiceUnavailableError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
@@ -190,6 +192,16 @@ def test_topics(client: OffsetClient) -> None:
     found = client.topics([*names, "t0"])
     assert list(found) == names
     assert found["t0"] == {0: (0, 10), 1: (1, 11)}
+
+
+def test_an_answer_about_another_topic_is_refused(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """The topic that was asked for would look like one without partitions."""
+    body = json.dumps({"topics": [{"topic": "other", "error": None, "partitions": []}]}).encode()
+    service.script("/v1/topics", Fault(status=200, body=body))
+    with pytest.raises(ServiceError, match="cannot be read"):
+        client.topics(["orders"])
 
 
 def test_reads_wait_for_a_service_that_starts(

@@ -101,6 +101,7 @@ def test_a_broken_stream_goes_on_where_it_was(
     service.wait_for_readers()
     service.emit("committed", committed(1))
     service.emit("failed", failed(5), 41)
+    service.emit("failed", failed(6), "ü€")  # with this one no stream would ever open again
     manager.errors().get(timeout=10)
     assert stream.get(timeout=10) == OffsetAndMetadata(1)
     service.down()

@@ -187,11 +187,15 @@ def test_the_zone_of_an_address_is_decoded() -> None:
 
 
 def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer longer than the limit is refused, not collected."""
+    """An answer longer than the limit is refused, not collected; in place of a stream as well."""
     monkeypatch.setattr(transport, "MAX_BODY_BYTES", 10)
-    Listener(listening, answer(b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"))
+    long = b" No\r\nContent-Length: 11\r\n\r\n" + 11 * b"x"
+    Listener(listening, answer(b"HTTP/1.1 200" + long), answer(b"HTTP/1.1 404" + long))
+    session = session_at(address(listening))
     with pytest.raises(Unreachable, match="more than 10 bytes"):
-        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
+        session.ask("/", Deadline(WAIT_S), dict)
+    with pytest.raises(Unreachable, match="more than 10 bytes"):
+        next(session.stream("/", "", WAIT_S))
 
 
 def test_unix_socket(tmp_path: Path) -> None:
