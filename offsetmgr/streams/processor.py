@@ -350,7 +350,8 @@ class Processor:
                     number = len(found) if isinstance(found, list) else 0
                     if number < written[topic] and (number or does_not_exist(found)):
                         lost.add(f"{topic} ({number} of {written[topic]} partitions)")
-                if not running.isActive:  # the look may have waited long for Kafka
+                # The look may have waited long for Kafka, and a stopped session ends no query.
+                if is_stopped(self._spark) or not running.isActive:
                     return
                 recreated = layout.recreated(ids)
                 text = f"topics were deleted and recreated while it ran: {listed(recreated)}"

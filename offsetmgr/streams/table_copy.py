@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,10 +84,11 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
             failures.append(answer)
 
     def produce(message: Message) -> None:
-        key, at_ms = message.key() or b"", max(0, _timestamp_ms(message))
+        # The target's broker may refuse times of the future, whatever the source's did.
+        at_ms = min(max(0, _timestamp_ms(message)), int(time.time() * 1_000))
         headers = headers_of(message)
         producer.send(
-            plan.target, message.value(), key, delivered,
+            plan.target, message.value(), message.key() or b"", delivered,
             headers=headers, timestamp_ms=at_ms, wait=True,
         )  # fmt: skip
 
