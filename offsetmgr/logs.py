@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import partialmethod
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ class SafeLogger:
     """Writes to a logger of the standard library and ignores what its handlers and filters raise.
 
     They are the application's: a fault in one of them must not end a thread of this package, or
-    keep an offset from being committed.  Only KeyboardInterrupt passes, which is Ctrl-C.
+    keep an offset from being committed.  Only Ctrl-C passes.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,10 +42,8 @@ class SafeLogger:
                 text, args = "%s", (line,)
             # The second frame up is the caller.
             self._logger.log(level, text, *args, exc_info=exc_info, extra=extra, stacklevel=2)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001, S110 -- nowhere is left to report it
-            pass
+        except BaseException as error:  # noqa: BLE001 -- nowhere is left to report it
+            _raise_ctrl_c(error)
 
     debug = partialmethod(log, logging.DEBUG)
     info = partialmethod(log, logging.INFO)
@@ -57,7 +56,13 @@ class SafeLogger:
         """Call a function of the application; what it raises is logged behind ``text``."""
         try:
             call(*args)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001 -- SystemExit ends no thread of ours either
+        except BaseException as error:  # noqa: BLE001 -- SystemExit ends no thread of ours either
+            _raise_ctrl_c(error)
             self.exception("%s", text)
+
+
+def _raise_ctrl_c(error: BaseException) -> None:
+    """Raise Ctrl-C; in another thread than the main one an application has raised it."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and isinstance(error, KeyboardInterrupt):
+        raise error

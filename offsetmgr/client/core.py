@@ -645,6 +645,7 @@ class EventReader:
             )
             self._last_id = self._last_id or core.first_event_id
         while not core.ended.is_set() and core.fenced is None:
+            began_at_s = time.monotonic()
             try:
                 self._read()
             except ClientFencedError as error:
@@ -653,6 +654,8 @@ class EventReader:
             except OffsetManagerError as error:
                 log.debug("event stream: %s", error)
             now = time.monotonic()
+            if now - began_at_s > LONGEST_PAUSE_S:  # it has lasted
+                self._times.succeeded()
             self._times.failed(now)
             core.ended.wait(self._times.resume_at - now)
 
@@ -667,7 +670,6 @@ class EventReader:
                     self._apply(event.get("event", ""), event["data"])
                 except ServiceError as error:  # a newer service may send more than we know
                     log.debug("event ignored: %s", error)
-                self._times.succeeded()
                 if core.ended.is_set():
                     return
 

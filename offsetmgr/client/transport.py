@@ -156,8 +156,8 @@ class ServiceAddress(NamedTuple):
             try:
                 context = self.credentials.tls_context()
             except OSError as error:  # of a file, and not of the service
-                named = ", ".join(path for path in self.credentials.files.values() if path)
-                raise Unreachable(f"cannot be asked: {named} cannot be used ({error})") from None
+                text = "ca_file, cert_file or key_file cannot be used any more"
+                raise Unreachable(f"cannot be asked: {text} ({error})") from None
             http: HTTPConnection = HTTPSConnection(self.host, self.port, context=context)
         else:
             http = HTTPConnection(self.host or "localhost", self.port)

@@ -112,8 +112,9 @@ def test_another_cause_is_logged(
 def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
     service: ScriptedService, client: OffsetClient, in_a_row: list[int]
 ) -> None:
-    """An opened stream does not count as a success yet."""
-    service.script("/v1/events", *[Fault(status=200, body=b": connected\n\n")] * FAILURES)
+    """Neither an opened stream nor an event in it counts as a success yet."""
+    body = b": connected\n\nid: 8\nevent: dropped\ndata: {}\n\n"
+    service.script("/v1/events", *[Fault(status=200, body=body)] * FAILURES)
     client.spawn("g", "orders", 3).errors()
     service.wait_for(lambda: len(service.of("/v1/events", "GET")) > FAILURES)
     assert in_a_row[:FAILURES] == list(range(1, FAILURES + 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +65,23 @@ def test_a_raising_handler_or_filter_is_ignored(
     log.error("failed", exc_info=ValueError())
     log.error("failed", value=_Unshowable())
     log.guard("a callback failed", fail)
+
+
+def test_only_the_main_thread_is_ended_by_a_keyboard_interrupt() -> None:
+    """There it is Ctrl-C; elsewhere a callback has raised it, and must not end our thread."""
+    log = SafeLogger(NAME)
+    with pytest.raises(KeyboardInterrupt):
+        log.guard("a callback failed", signal.raise_signal, signal.SIGINT)
+    went_on = threading.Event()
+
+    def run() -> None:
+        log.guard("a callback failed", signal.default_int_handler, signal.SIGINT, None)
+        went_on.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert went_on.is_set()
 
 
 class _Raising(logging.Handler):
