@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import ssl
+import stat
 import time
 from contextlib import closing, suppress
 from http import HTTPStatus
@@ -115,7 +116,8 @@ class Credentials:
         if path is None:
             return ""
         try:
-            found = Path(path).read_text(encoding="ascii").split()
+            is_regular = Path(path).is_file()  # to read a pipe could block
+            found = Path(path).read_text(encoding="ascii").split() if is_regular else []
         except (OSError, UnicodeDecodeError):
             found = []
         if not found:
@@ -125,17 +127,19 @@ class Credentials:
 
 
 def _path(name: str, given: object) -> str | None:
-    """Return the path of a readable file; None if none is given.  Raises InvalidValueError."""
+    """Return the whole path of a regular file; None without one.  Raises InvalidValueError."""
     if given is None:
         return None
-    fix = "give the path of a readable file"
+    reason = "it is not a regular file"
     try:
-        path = os.fspath(given)  # type: ignore[call-overload]
-        with Path(path).open("rb"):
-            return str(path)
+        path = Path(given).absolute()  # type: ignore[arg-type]
+        if stat.S_ISREG(path.stat().st_mode):  # to open a pipe could block
+            with path.open("rb"):
+                return str(path)
     except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not a path"
-        raise InvalidValueError(name, given, f"cannot be read ({reason})", fix) from None
+        reason = getattr(error, "strerror", None) or reason
+    hint = "give the path of a readable file"
+    raise InvalidValueError(name, given, f"cannot be read ({reason})", hint)
 
 
 NO_CREDENTIALS: Final = Credentials()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -171,6 +172,8 @@ def test_a_token_that_would_leak_or_is_none_is_refused(
 def test_files_without_certificates_are_refused(tmp_path: Path, authority: Authority) -> None:
     path = tmp_path / "file"
     path.write_text("x")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # to open it would block
     other = authority.sign("other.test")
     mine = authority.sign("etl.test")
     wrong: tuple[dict[str, Any], ...] = (
@@ -180,6 +183,8 @@ def test_files_without_certificates_are_refused(tmp_path: Path, authority: Autho
         {"key_file": mine.key},
         {"ca_file": tmp_path / "absent"},
         {"ca_file": 7},
+        {"ca_file": pipe},
+        {"token_file": pipe},
     )
     for given in wrong:
         with pytest.raises(InvalidValueError) as caught:
