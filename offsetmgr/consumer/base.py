@@ -175,7 +175,13 @@ class BaseConsumer(ABC):
         return replace(self._member.stats)
 
     def close(self) -> None:
-        """Commit what is processed and leave the group; twice is harmless."""
+        """Commit what is processed and leave the group; twice is harmless.
+
+        In a callback of librdkafka's, or a signal's handler during a poll, this returns at once,
+        and the poll does it.
+        """
+        if self._member.defers(self.close):
+            return
         try:
             self._member.close()
         finally:

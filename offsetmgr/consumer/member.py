@@ -97,6 +97,8 @@ class Member:
 
     _is_cut_off = False
     """True once no broker can be reached, until one answers."""
+    _deferred: Callable[[], None] | None = None
+    """A close that was asked for in a turn, which ends first."""
 
     def __init__(
         self,
@@ -202,6 +204,7 @@ class Member:
         finally:
             self._polled_at_s = time.monotonic()
             self._here = False
+            self._close_deferred()
 
     def end_if_interrupted(self, error: BaseException) -> None:
         """End where a signal's handler has raised: a later mark would pass over what was read."""
@@ -223,6 +226,7 @@ class Member:
         with self._next, self._turn:
             self._commit(LONGEST_WAIT_S)
             self._look_at_ends()
+        self._close_deferred()
 
     def move(self, offsets: Mapping[TopicPartition, int], before: Callable[[], None]) -> None:
         """Read on from ``offsets``, after ``before`` has dropped what was received.
@@ -256,10 +260,30 @@ class Member:
         self._fatal = self._fatal or error
         self.ended.set()
 
+    def defers(self, close: Callable[[], None]) -> bool:
+        """Return True in a turn of this thread, after which ``close`` is called.
+
+        A signal's handler or a callback of librdkafka's is called there: librdkafka would wait for
+        the end of the poll forever.
+        """
+        try:
+            threading.Condition(self._turn).notify()
+        except RuntimeError:  # it is another thread's, or nobody's
+            return False
+        self._deferred = close
+        self.ended.set()
+        return True
+
+    def _close_deferred(self) -> None:
+        close, self._deferred = self._deferred, None
+        if close is not None:
+            close()
+
     def close(self) -> None:
         """Commit what is processed and leave the group; twice is harmless."""
         self.ended.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
         with self._next, self._turn, ExitStack() as rest:  # whatever a signal's handler raises here
             if self._closed:
                 return
@@ -372,6 +396,7 @@ class Member:
                 log.exception("group %s: the member's own thread failed", self.group)
                 if self.ended.is_set():
                     self.end(as_store_error(f"polling for group {self.group}", error))
+        self._close_deferred()
 
     def _pause_and_resume(self, *, away: bool) -> None:
         wanted = self.assigned if away else self.assigned.intersection(self.work.paused)

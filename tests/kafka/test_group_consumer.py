@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import sys
 import threading
@@ -96,6 +97,28 @@ def test_a_poll_that_a_signal_handler_interrupts_anywhere(kafka: DevKafka, group
         found = store.fetch(group, None).values()
         offsets = [each.offset for each in found if each is not None]
         assert len(read) <= sum(offsets) <= len(read) + 1
+
+
+@pytest.mark.parametrize("caller", ["signal handler", "callback"])
+def test_a_consumer_may_be_closed_in_its_poll(kafka: DevKafka, group: str, caller: str) -> None:
+    """Librdkafka would wait for the end of the poll that calls the handler or callback."""
+    filled(kafka, group, 4, partitions=1)
+    config: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
+    if caller == "callback":
+        config["on_commit"] = lambda *_: consumer.close()
+    consumer: GroupConsumer = GroupConsumer(config, group, [group])
+    count = 0
+    before = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
+    try:
+        for count, message in enumerate(consumer, start=1):
+            consumer.mark_offset(message)
+            if caller == "signal handler" and count == 4:
+                signal.setitimer(signal.ITIMER_REAL, 0.3)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    consumer.close()
+    ((offset, _),) = committed(kafka, group, group, 1).values()
+    assert 1 <= offset <= count
 
 
 def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group: str) -> None:
