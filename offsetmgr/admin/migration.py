@@ -83,6 +83,13 @@ class Translation(NamedTuple):
     by: str
     note: str = ""
 
+    def over(self, current: int | None) -> Translation:
+        """Return it with the records that a group reads again that is at ``current`` already."""
+        back = (current or 0) - (self.offset or 0)
+        if self.offset is None or back <= max(0, self.again or 0):
+            return self
+        return self._replace(again=back, note=f"the group goes back from {current}")
+
 
 class Record(NamedTuple):
     """A record of a source or its mirror, which keeps time, key and value."""
@@ -287,9 +294,10 @@ class OffsetMigration:
         for where, found in self._source.from_time_on(wanted, source_logs, unread).items():
             new[where] = translated(where, wanted[where].place_in(found))
         rows = []
-        for where, translation in new.items():
+        for where, translated_offset in new.items():
             target = targets[where]
             current = committed[target].offset if target in committed else None
+            translation = translated_offset.over(current)
             rows.append(CopiedOffset(where, offsets[where], target, current, translation))
         return rows
 

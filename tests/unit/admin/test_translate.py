@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from offsetmgr.admin.migration import (
     OffsetSync,
     Record,
+    Translation,
     best_sync,
     parse_sync,
     translate,
+    unknown,
 )
 from offsetmgr.types import PartitionRange, TopicPartition
 
@@ -171,3 +173,11 @@ def test_the_key_of_a_sync_may_hold_any_topic() -> None:
     name = "a.b_c-9" * 30
     key = struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", 0)
     assert parse_sync(key, struct.pack(">qq", 1, 2)) == ((name, 0), (1, 2))
+
+
+def test_records_that_a_group_reads_again_in_the_target_are_counted() -> None:
+    """A copy may take a group back that has gone on in the target already."""
+    new = Translation(10, 2, "time")
+    assert new.over(None) == new.over(5) == new.over(12) == new
+    assert new.over(30) == Translation(10, 20, "time", "the group goes back from 30")
+    assert unknown("gone").over(30) == unknown("gone")
