@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.logs import SafeLogger
@@ -343,10 +343,14 @@ class Processor:
         read, lost = query.topics, set[str]()
         with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
             while not running.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
-                answers = reader.topic_ids(read).items()
-                ids = {topic: answer for topic, answer in answers if isinstance(answer, str)}
+                try:
+                    answers, counts = reader.topic_ids(read), reader.partitions_of(written)
+                except OffsetManagerError as error:  # such as where no connection can be opened
+                    _log.debug("the topics of %s are not known: %s", layout.group, error)
+                    continue
+                ids = {topic: each for topic, each in answers.items() if isinstance(each, str)}
                 before, lost = lost, set()
-                for topic, found in reader.partitions_of(written).items():
+                for topic, found in counts.items():
                     number = len(found) if isinstance(found, list) else 0
                     if number < written[topic] and (number or does_not_exist(found)):
                         lost.add(f"{topic} ({number} of {written[topic]} partitions)")
