@@ -253,12 +253,15 @@ def test_an_interrupted_reset_reports_each_group(
     groups = [f"{group}-{number}" for number in range(3)]
     for name in groups:
         assert not committer.commit(name, {where: OffsetAndMetadata(9)}, WAIT_S).get().failures
+    # A shell's background job ignores SIGINT, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Interrupting) as service:
         Thread(target=service.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{service.server_port}"
         words = ["--all-topics", "--to-earliest", "--execute", "--live", "--service", url, "--json"]
         done = run(logs.kafka, "reset", *groups, *words)
         service.shutdown()
+    signal.signal(signal.SIGINT, before)
     assert done.status == 130
     assert [each["note"] for each in done.json()["partitions"]] == [
         "",
