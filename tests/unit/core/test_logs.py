@@ -71,7 +71,7 @@ def test_only_the_main_thread_is_ended_by_a_keyboard_interrupt() -> None:
     """There it is Ctrl-C; elsewhere a callback has raised it, and must not end our thread."""
     log = SafeLogger(NAME)
     with pytest.raises(KeyboardInterrupt):
-        log.guard("a callback failed", signal.raise_signal, signal.SIGINT)
+        log.guard("a callback failed", signal.default_int_handler, signal.SIGINT, None)
     went_on = threading.Event()
 
     def run() -> None:
