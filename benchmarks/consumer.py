@@ -168,12 +168,10 @@ def _bare(
             count = int(message is not None and message.error() is None and bool(message.value()))
         if count == 0:
             continue
-        if commits and perf_counter() >= commit_at_s:
+        is_last = watch.see(count)
+        if commits and (is_last or perf_counter() >= commit_at_s):
             consumer.commit(asynchronous=False)
             commit_at_s = perf_counter() + COMMIT_S
-        watch.see(count)
-    if commits:
-        consumer.commit(asynchronous=False)
     watch.stop()
     consumer.close()
 
