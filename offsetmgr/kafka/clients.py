@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from actors import MonotonicClock
+from offsetmgr.deadlines import POLL_S
 from offsetmgr.errors import InvalidValueError, OverloadedError
 from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
 from offsetmgr.kafka.reports import ConnectionReports
@@ -25,7 +27,10 @@ CLOSE_S: Final = 5.0
 """Time for a client to end; its thread holds up nobody beyond their own deadline."""
 
 _FIRST_WAIT_S: Final = 0.5
-_NO_ANSWER: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})  # noqa: SLF001
+_NO_ANSWER: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001
+)
+"""Codes of calls that may succeed later; the last one comes without a wait."""
 
 _T = TypeVar("_T")
 
@@ -71,6 +76,7 @@ def in_short_waits(call: Callable[[float], _T], deadline: Deadline) -> _T:
         except KafkaException as error:
             if deadline.over or error.args[0].code() not in _NO_ANSWER:
                 raise
+        time.sleep(min(POLL_S, deadline.left_s))
         wait_s *= 2
 
 
