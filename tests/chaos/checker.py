@@ -7,7 +7,8 @@ The promises, each a rule here:
   lower offset.  One thing is counted instead: the service keeps no state, so one that has just
   been started takes a replaced client at its word until it hears of the successor.  What it took
   before that may also stand in the successor's way.  Each life of the service excuses one such fall
-  of a key, and nothing that was submitted when it had committed something of the successor.
+  of a key, and nothing that was submitted when it had committed something of the successor, unless
+  the successor was closed in that life of the service: then any other one takes over.
 - Another is counted too: what the service has given up as unknown may land behind newer commits,
   which are put back.  Such a commit has kept its group silent for a whole time-out before, or died
   with the service meanwhile: a silence excuses no more falls of a key than it had room for.
@@ -180,8 +181,11 @@ def _covers(tag: Tag, promised: Tag) -> bool:
 def check(evidence: Evidence) -> Verdict:
     verdict = Verdict()
     trails: dict[Key, _Trail] = defaultdict(_Trail)
+    closed: dict[tuple[str, int], float] = {}
     for event in evidence.events:
         verdict.actions[event.action, event.outcome] += 1
+        if event.action == "close" and event.outcome == "ok":
+            closed[event.tag[:2]] = event.at_s
         _follow(verdict, trails[event.key], event)
     commits = list(evidence.commits)
     silences = _silences(commits, evidence)
@@ -190,7 +194,7 @@ def check(evidence: Evidence) -> Verdict:
     for commit in commits:
         verdict.commits += 1
         key = _key_of(commit, evidence)
-        excuses = _Excuses(evidence, silences[key.group], heard, requests)
+        excuses = _Excuses(evidence, silences[key.group], heard, requests, closed)
         _judge_commit(verdict, trails[key], key, commit, excuses)
     for key, trail in trails.items():
         _judge_key(verdict, trail, key, evidence)
@@ -262,14 +266,25 @@ class _Excuses(NamedTuple):
     heard: Mapping[str, Sequence[tuple[Event, float]]]
     """By client, what was committed of all groups, and when: the service had heard it by then."""
     requests: Requests
+    closed: Mapping[tuple[str, int], float]
+    """Lives of clients that ended with a close, and when."""
 
-    def heard_s(self, life: Tag, since_s: float) -> float:
-        """When a service that began then had surely heard a successor of that life; inf: never."""
+    def is_closed(self, life: Tag, since_s: float, until_s: float) -> bool:
+        """True if that life was closed meanwhile."""
+        return since_s < self.closed.get(life[:2], inf) < until_s
+
+    def heard_s(self, life: Tag, since_s: float, until_s: float) -> float:
+        """When a service that began at ``since_s`` had surely heard a successor of that life.
+
+        A successor that was closed by ``until_s`` does not count; inf if there was none.
+        """
         later = (
             at_s
             for submit, at_s in self.heard.get(life.client, ())
             # What was submitted before may have been taken by the service before.
-            if submit.tag.life > life.life and submit.at_s > since_s
+            if submit.tag.life > life.life
+            and submit.at_s > since_s
+            and not self.is_closed(submit.tag, since_s, until_s)
         )
         return min(later, default=inf)
 
@@ -434,15 +449,20 @@ def _backwards(trail: _Trail, tag: Tag, commit: CommitRecord) -> str:
 
 
 def _is_revenant(trail: _Trail, tag: Tag, commit: CommitRecord, excuses: _Excuses) -> bool:
-    """True if a replaced client speaks to a service that started since its successor's commit."""
+    """True if a replaced client speaks to a service that does not know, or that may let it.
+
+    It started since its successor's commit, or has closed the successor.
+    """
     submit = trail.submitted.get(tag)
     if submit is None or trail.newest is None or tag.life >= trail.newest[0].life:
         return False
     goes_on = trail.last is not None and tag >= trail.last[0]
+    newest, before = trail.newest
     for start_s in excuses.evidence.service_starts:
         if (
-            trail.newest[1].at_s < start_s < commit.at_s
-            and submit.at_s <= excuses.heard_s(tag, start_s) + _CLOCK_S
+            start_s < commit.at_s
+            and (before.at_s < start_s or excuses.is_closed(newest, start_s, commit.at_s))
+            and submit.at_s <= excuses.heard_s(tag, start_s, commit.at_s) + _CLOCK_S
             and (goes_on or start_s not in trail.believed)
         ):
             trail.believed.add(start_s)

@@ -206,6 +206,24 @@ def test_each_life_of_the_service_excuses_one_fall_to_a_replaced_client() -> Non
         assert (story.broken(), story.verdict().superseded) == (rules, counted)
 
 
+def test_a_replaced_client_takes_over_from_a_closed_one_in_a_service_that_started_since() -> None:
+    """It goes on as long as it likes, but not in the life of the service that replaced it."""
+    for close, started, rules, counted in (
+        ("close 2 50 @2", True, [], 2),
+        ("close:info 2 50 @2", True, ["backwards"] * 2, 0),
+        ("close 2 50 @2", False, ["backwards"] * 2, 0),
+    ):
+        story = Story()
+        story.tell("submit 1 10", "commit 1 10", "submit 1 40 @2", "commit 1 40 @2")
+        if started:
+            story.service_starts.append(story.now_s + 0.5)
+        story.tell("submit 2 50 @2", "commit 2 50 @2", close)
+        for number in (2, 3):
+            story.tell(f"submit {number} {60 + number}", f"commit {number} {60 + number}")
+        story.tell("commit 2 50 @2")
+        assert (story.broken(), story.verdict().superseded) == (rules, counted)
+
+
 def test_submits_of_a_replaced_client_behind_its_successor_do_not_excuse_it() -> None:
     """The service knows the client by then, for any partition, unless the one before sent it."""
     for known, rules, counted in ((True, ["backwards"] * 2, 0), (False, [], 2)):
