@@ -18,7 +18,6 @@ _EXTRAS: Final = {
     "pyarrow": "spark",
     "pykka": "kafka",
     "pyspark": "spark",
-    "rocksdict": "rocksdb",
     "sqlalchemy": "sql",
 }
 """By the module that is imported; all others are of ``server``."""

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from offsetmgr.streams.registry import RegistryCodec as RegistryCodec
     from offsetmgr.streams.rows import ViewReader as ViewReader
     from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
-    from offsetmgr.streams.storage import RocksStorage as RocksStorage
     from offsetmgr.streams.topics import TopicManager as TopicManager
     from offsetmgr.streams.topics import TopicSettings as TopicSettings
     from offsetmgr.streams.view import View as View
@@ -97,7 +96,6 @@ _LAZY: Final = {
     "ProcessorSettings": "planning",
     "ProcessorStats": "progress",
     "RegistryCodec": "registry",
-    "RocksStorage": "storage",
     "TopicManager": "topics",
     "TopicSettings": "topics",
     "View": "view",

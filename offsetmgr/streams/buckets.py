@@ -19,10 +19,15 @@ import pandas as pd
 from offsetmgr import retry_headers
 from offsetmgr.deadlines import Deadline
 from offsetmgr.streams.context import Tables
-from offsetmgr.streams.engine import update_rows
 from offsetmgr.streams.errors import BucketError, ProcessingError
-from offsetmgr.streams.hashing import partition_of
-from offsetmgr.streams.messages import MAX_BYTES, Message, Record, kafka_bytes
+from offsetmgr.streams.messages import (
+    MAX_BYTES,
+    Message,
+    Record,
+    kafka_bytes,
+    partition_of,
+    update_rows,
+)
 from offsetmgr.text import error_text
 
 if TYPE_CHECKING:

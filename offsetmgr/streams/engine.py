@@ -22,7 +22,7 @@ from offsetmgr.streams.messages import MAX_BYTES, header_list, kafka_bytes
 from offsetmgr.text import error_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from offsetmgr.streams.graph import Callback, GroupGraph
@@ -42,14 +42,6 @@ class Effects(NamedTuple):
 
 
 NO_EFFECTS: Final = Effects()
-
-
-def update_rows(rows: MutableMapping[bytes, bytes], key: bytes, value: bytes | None) -> None:
-    """Apply a record of a table's topic, where None is a tombstone."""
-    if value is None:
-        rows.pop(key, None)
-    else:
-        rows[key] = value
 
 
 class Engine:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.streams.messages import Headers, Record
 
 PARTITIONER: Final = "fnv1a"
-"""librdkafka's name of the hash in ``hashing.py``."""
+"""librdkafka's name of the hash of ``partition_of``."""
 
 _QUEUE_FULL: Final = "_QUEUE_FULL"
 _numbers: Final = count()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.errors import TopicsError, ViewError
-from offsetmgr.streams.memory import MemoryStorage
-from offsetmgr.streams.storage import LmdbReader
+from offsetmgr.streams.storage import LmdbReader, MemoryStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

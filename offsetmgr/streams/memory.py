@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsetmgr.streams.messages import update_rows
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -16,7 +18,7 @@ class MemoryStorage:
         self._offsets: dict[int, int] = {}
 
     def open(self, topic: str, topic_id: str) -> None:
-        """Nothing is to be opened."""
+        pass
 
     def close(self) -> None:
         self._rows.clear()
@@ -35,10 +37,7 @@ class MemoryStorage:
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         for key, value in rows.items():
-            if value is None:
-                self._rows.pop(key, None)
-            else:
-                self._rows[key] = value
+            update_rows(self._rows, key, value)
         self._offsets.update(offsets)
 
     def clear(self, topic_id: str) -> None:  # noqa: ARG002 -- nothing outlasts the process
@@ -47,11 +46,11 @@ class MemoryStorage:
     def seen_s(self) -> float | None:
         return None
 
-    def note_seen(self, at_s: float, *, complete: bool) -> None:
-        """Nothing is to be noted."""
+    def note_seen(self, at_s: float) -> None:
+        pass
 
     def flush(self) -> None:
-        """Nothing is to be flushed."""
+        pass
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, NamedTuple, Protocol
 
@@ -17,6 +17,11 @@ NO_TIME: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 MAX_BYTES: Final = 1_048_576
 """Largest record by the defaults of Kafka's producers and brokers."""
+
+_OFFSET_BASIS: Final = 0x811C9DC5
+_PRIME: Final = 0x01000193
+_SIGN: Final = 0x80000000
+_MASK: Final = 0xFFFFFFFF
 
 _BATCH_BYTES: Final = 61 + 21
 """Of a batch around its records, and most of a record around its parts."""
@@ -37,7 +42,7 @@ class Message(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A message to write, in the partition that ``hashing.partition_of`` finds for its key."""
+    """A message to write, in the partition that ``partition_of`` finds for its key."""
 
     topic: str
     key: bytes
@@ -51,6 +56,14 @@ class Rows(Protocol):
 
     def get(self, key: bytes, /) -> bytes | None:
         """Return the row of ``key``; None where there is none."""
+
+
+def update_rows(rows: MutableMapping[bytes, bytes], key: bytes, value: bytes | None) -> None:
+    """Apply a record of a table's topic, where None is a tombstone."""
+    if value is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = value
 
 
 def encode_key(key: str) -> bytes:
@@ -98,3 +111,22 @@ def decode_key(key: bytes) -> str:
 def shown_key(key: str) -> str:
     """Return a key as JSON and Arrow can have it; bytes that are not UTF-8 are replaced."""
     return key if key.isascii() else encode_key(key).decode("utf-8", "replace")
+
+
+def fnv1a(data: bytes) -> int:
+    """Return the hash of ``data``, 0 to 2^32-1."""
+    value = _OFFSET_BASIS
+    for byte in data:
+        value = (value ^ byte) * _PRIME & _MASK
+    return value
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of ``key`` in a topic of that many partitions, as goka does.
+
+    librdkafka's ``partitioner=fnv1a`` does too; Java's clients and librdkafka's default use other
+    hashes.
+    """
+    value = fnv1a(key)
+    # The absolute value of the hash as a signed number comes before the modulo, as in goka.
+    return (value if value < _SIGN else (_MASK + 1) - value) % partitions

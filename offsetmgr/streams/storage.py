@@ -1,4 +1,4 @@
-"""Stores of a view's table: lmdb, memory, or RocksDB.
+"""Stores of a view's table: lmdb or memory.
 
 All partitions of a table share one store.  A key is in one of them, so a read needs no hash, and
 rows are in the order of their keys.
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import time
-from abc import ABC, abstractmethod
 from hashlib import blake2b
 from heapq import merge
 from itertools import takewhile
@@ -25,7 +24,7 @@ from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_KEY_BYTES: Final = 511
 """Longest key that lmdb takes; it does not take the empty one either."""
@@ -86,32 +85,16 @@ class Storage(Protocol):
         """Delete all rows and offsets; from now on the rows are of the topic with this id."""
 
     def seen_s(self) -> float | None:
-        """Return the time, since 1970, until which no deletion was missed; None of a new store."""
+        """Return the time, since 1970, until which no deletion was missed; None if not known."""
 
-    def note_seen(self, at_s: float, *, complete: bool) -> None:
-        """Keep a new such time; ``complete`` says that the table was read to its end."""
+    def note_seen(self, at_s: float) -> None:
+        """Note that the table was read to its end at that time."""
 
     def flush(self) -> None:
         """Called once a partition has recovered its rows."""
 
 
-class _Notes(ABC):
-    """Reads what a store keeps with its rows."""
-
-    def offset(self, partition: int) -> int | None:
-        offset = self._meta_value(_offset_name(partition))
-        return None if offset is None else int(offset)
-
-    def seen_s(self) -> float | None:
-        seen = self._meta_value(_SEEN)
-        return None if seen is None else float(seen)
-
-    @abstractmethod
-    def _meta_value(self, name: bytes) -> bytes | None:
-        """Return the value that is kept under ``name``."""
-
-
-class LmdbReader(_Notes):
+class LmdbReader:
     """The rows of a view's lmdb store, while another process writes it or after that.
 
     A process opens a store once.  Raises ViewError where there is none at ``path``.
@@ -176,6 +159,14 @@ class LmdbReader(_Notes):
                 if key >= start:
                     yield key, value
 
+    def offset(self, partition: int) -> int | None:
+        offset = self._meta_value(_offset_name(partition))
+        return None if offset is None else int(offset)
+
+    def seen_s(self) -> float | None:
+        seen = self._meta_value(_SEEN)
+        return None if seen is None else float(seen)
+
     def _meta_value(self, name: bytes) -> bytes | None:
         with self._env.begin(self._meta) as txn:
             return txn.get(name)
@@ -229,6 +220,7 @@ class LmdbStorage(LmdbReader):
         self.path = Path(path)
         self._fsync = fsync
         self._map_bytes = map_bytes
+        self._empty = False
 
     def open(self, topic: str, topic_id: str) -> None:
         self._topic = topic
@@ -238,13 +230,7 @@ class LmdbStorage(LmdbReader):
             self._forget_unsynced()
             self._open(readonly=False, sync=self._fsync, map_bytes=self._map_bytes)
             opened.callback(self._env.close)
-            if _is_former(self.path, self._meta_value, topic, topic_id):
-                self.clear(topic_id)
-            held_id = self._meta_value(_TOPIC_ID) or b""
-            with self._writing() as txn:
-                txn.put(_TOPIC, topic.encode(), db=self._meta)
-                txn.put(_TOPIC_ID, topic_id.encode() or held_id, db=self._meta)
-                self._empty = txn.stat(self._rows)["entries"] == 0
+            self._take_over(topic_id)
             if self._fsync:
                 self._env.sync(True)  # noqa: FBT003 -- the library's parameter
                 self._mark.unlink(missing_ok=True)
@@ -299,18 +285,36 @@ class LmdbStorage(LmdbReader):
         with self._writing() as txn:
             for database in (self._rows, self._meta):
                 txn.drop(database, delete=False)
-            txn.put(_TOPIC_ID, topic_id.encode(), db=self._meta)
-            txn.put(_TOPIC, self._topic.encode(), db=self._meta)
-        self._empty = True
+            self._note_topic(txn, topic_id)
 
-    def note_seen(self, at_s: float, *, complete: bool) -> None:
+    def note_seen(self, at_s: float) -> None:
         with self._writing() as txn:
             txn.put(_SEEN, repr(at_s).encode(), db=self._meta)
-            if complete:
-                txn.put(_COMPLETE, b"1", db=self._meta)
+            txn.put(_COMPLETE, b"1", db=self._meta)
 
     def flush(self) -> None:
         self._env.sync(self._fsync)
+
+    def _take_over(self, topic_id: str) -> None:
+        """Delete the rows of a former topic.  Raises ViewError if they are of another topic."""
+        held, held_id = self.topic or self._topic, (self._meta_value(_TOPIC_ID) or b"").decode()
+        if held != self._topic:
+            text = f"the store at {self.path} has the rows of {held}, not of {self._topic}"
+            raise ViewError(f"{text}: give another path")
+        if held_id and topic_id and held_id != topic_id:
+            text = "the rows of topic %s in %s are deleted: the topic was deleted and recreated"
+            log.warning(text, held, self.path)
+            self.clear(topic_id)
+        else:
+            with self._writing() as txn:
+                self._note_topic(txn, topic_id or held_id)
+
+    def _note_topic(self, txn: lmdb.Transaction, topic_id: str) -> None:
+        txn.put(_TOPIC, self._topic.encode(), db=self._meta)
+        txn.put(_TOPIC_ID, topic_id.encode(), db=self._meta)
+        # A new store has missed no deletion yet.
+        txn.put(_SEEN, repr(time.time()).encode(), db=self._meta, overwrite=False)
+        self._empty = txn.stat(self._rows)["entries"] == 0
 
     @property
     def _mark(self) -> Path:
@@ -345,86 +349,6 @@ class LmdbStorage(LmdbReader):
             os.close(descriptor)
 
 
-class RocksStorage(_Notes):
-    """Rows in RocksDB, for tables larger than memory or many long keys; the extra ``rocksdb``.
-
-    Only its own process reads it.  ``fsync`` waits for the disk at each write.
-    """
-
-    def __init__(self, path: str | Path, *, fsync: bool = False) -> None:
-        self.path = Path(path)
-        self._fsync = fsync
-        self._db: Any = None
-
-    def open(self, topic: str, topic_id: str) -> None:
-        try:
-            import rocksdict  # noqa: PLC0415 -- an extra
-        except ImportError:
-            text = "RocksStorage needs rocksdict: pip install 'offsetmgr[rocksdb]'"
-            raise ViewError(text) from None
-        self._rocksdict = rocksdict
-        try:
-            self._db = rocksdict.Rdict(str(self.path), rocksdict.Options(raw_mode=True))
-        except Exception as error:
-            raise ViewError(f"the store at {self.path} cannot be opened: {error}") from error
-        try:
-            former = _is_former(self.path, self._meta_value, topic, topic_id)
-        except ViewError:
-            self.close()
-            raise
-        if former:
-            self.clear(topic_id)
-        self._db[_META + _TOPIC] = topic.encode()
-        if topic_id:
-            self._db[_META + _TOPIC_ID] = topic_id.encode()
-
-    def close(self) -> None:
-        self._db.close()
-
-    def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._db.get(_ROWS + key)
-        return found
-
-    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._db.items(from_key=_ROWS + start):
-            name = key[len(_ROWS) :]
-            if not key.startswith(_ROWS) or (end is not None and name >= end):
-                return
-            yield name, value
-
-    def _meta_value(self, name: bytes) -> bytes | None:
-        found: bytes | None = self._db.get(_META + name)
-        return found
-
-    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
-        batch = self._rocksdict.WriteBatch(raw_mode=True)
-        for key, value in rows.items():
-            if value is None:
-                batch.delete(_ROWS + key)
-            else:
-                batch.put(_ROWS + key, value)
-        for partition, offset in offsets.items():
-            batch.put(_META + _offset_name(partition), b"%d" % offset)
-        options = self._rocksdict.WriteOptions()
-        options.sync = self._fsync
-        try:
-            self._db.write(batch, options)
-        except Exception as error:
-            raise ViewError(f"the store at {self.path} cannot be written: {error}") from error
-
-    def clear(self, topic_id: str) -> None:
-        topic = self._meta_value(_TOPIC) or b""
-        self._db.delete_range(b"", b"\xff")
-        self._db[_META + _TOPIC] = topic
-        self._db[_META + _TOPIC_ID] = topic_id.encode()
-
-    def note_seen(self, at_s: float, *, complete: bool) -> None:  # noqa: ARG002 -- only we read it
-        self._db[_META + _SEEN] = repr(at_s).encode()
-
-    def flush(self) -> None:
-        self._db.flush()
-
-
 @contextlib.contextmanager
 def _failing(path: Path, done: str) -> Iterator[None]:
     """Raise ViewError for whatever the library or the disk raises."""
@@ -434,22 +358,6 @@ def _failing(path: Path, done: str) -> Iterator[None]:
         raise ViewError(f"the store at {path} is damaged ({error}): {_REBUILD}") from error
     except (lmdb.Error, OSError, ValueError) as error:
         raise ViewError(f"the store at {path} cannot be {done}: {error}") from error
-
-
-def _is_former(
-    path: Path, read: Callable[[bytes], bytes | None], topic: str, topic_id: str
-) -> bool:
-    """Return True if a store has the rows of a former topic.  Raises ViewError for another one."""
-    held = (read(_TOPIC) or topic.encode()).decode()
-    if held != topic:
-        text = f"the store at {path} has the rows of {held}, not of {topic}"
-        raise ViewError(f"{text}: give another path")
-    held_id = (read(_TOPIC_ID) or b"").decode()
-    if not (held_id and topic_id and held_id != topic_id):
-        return False
-    text = "the rows of topic %s in %s are deleted: the topic was deleted and recreated since"
-    log.warning(text, topic, path)
-    return True
 
 
 def _offset_name(partition: int) -> bytes:

@@ -54,9 +54,6 @@ GATHERED_BYTES: Final = 64 * 1024**2
 GATHERED_S: Final = 1.0
 """Longest time for which rows are gathered."""
 
-SEEN_S: Final = 60.0
-"""Pause between two notes in the store that the table was read to its end."""
-
 _CHUNK: Final = 250
 """Most messages of a read: fewer than start Python's garbage collector, whose full runs took half
 of a recovery's time."""
@@ -72,18 +69,15 @@ log = SafeLogger("offsetmgr.streams")
 
 
 class _Answer(NamedTuple):
-    """The topic as it is now."""
+    """The topic as it was when Kafka was asked."""
 
+    at_s: float
+    """Time of the question, since 1970."""
+    positions: Mapping[int, int]
+    """The next offsets of the partitions that were connected then."""
     log: TopicLog
     delete_retention_s: float
     """For so long tombstones stay in the topic; infinite if it is not compacted."""
-
-
-class _Ends(NamedTuple):
-    """The ends of all partitions at a time, kept until the table is read up to them."""
-
-    at_s: float
-    offsets: Mapping[int, int | None]
 
 
 class _Gathered:
@@ -118,14 +112,12 @@ class TableReader:
         until_stable: bool = False,
         timeout_s: float = 30.0,
     ) -> None:
-        """``kafka`` is the bootstrap servers or librdkafka's settings.
+        """``update`` replaces what is done with each message: its row is put or deleted.
 
-        ``group`` is never joined and nothing is committed to it, but Kafka may ask for the right to
-        it.  ``update`` is called with each message; without it the row of its key is put or
-        deleted.  ``changed`` is called after the state of a partition has changed.  With
-        ``until_stable`` a table is recovered at its last stable offset, else at its high watermark,
-        so that messages behind an open transaction are waited for.  ``timeout_s`` is for each
-        request.  Raises InvalidValueError.
+        ``group`` is never joined, but Kafka may ask for the right to it.  ``changed`` is called
+        after the state of a partition has changed.  With ``until_stable`` a table is recovered at
+        its last stable offset, else at its high watermark, which waits for open transactions.
+        ``timeout_s`` is for each request.  Raises InvalidValueError.
         """
         self._topic = check_topic(topic)
         self._storage = storage
@@ -150,6 +142,7 @@ class TableReader:
         self.partitions: dict[int, Progress] = {}
         self.error: Exception | None = None
         """Why it has ended by itself."""
+        self.stopped = False
         self.caught_up = Latch()
         """Set once all is read that the topic held at the start, or when it was recreated."""
         self._topic_id = ""
@@ -158,12 +151,9 @@ class TableReader:
         self._ended = Latch()
         self._away: KafkaError | None = None
         self._asked: Future[_Answer] | None = None
-        self._when_asked: dict[int, int | None] = {}
-        """The next offsets of the connected partitions when Kafka was asked."""
-        self._look_s = self._tick_s = self._seen_s = 0.0
-        self._asked_at_s = 0.0
-        """Time since 1970 of the last question."""
-        self._ends: _Ends | None = None
+        self._unread: _Answer | None = None
+        """An answer to whose ends the table is not read yet."""
+        self._look_s = self._tick_s = 0.0
         self._writing: Future[None] | None = None
         self._warned: set[str] = set()
 
@@ -173,9 +163,8 @@ class TableReader:
         Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
         """
         self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
-        self._asked_at_s = time.time()
         try:
-            answer = self._ask(connecting=True)
+            answer = self._ask({}, connecting=True)
             self._topic_id = answer.log.topic_id
             self._storage.open(self._topic, self._topic_id)
         except BaseException as error:
@@ -187,24 +176,28 @@ class TableReader:
         now_s = time.monotonic()
         self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
         self._changed()
-        self._pool = ThreadPoolExecutor(2, f"table-{self._topic}")
+        name = f"table-{self._topic}"
+        self._pool = ThreadPoolExecutor(2, name)
         self._asked = Future()
         self._asked.set_result(answer)
-        name = f"table-{self._topic}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """End reading, and close the store after the last write; again where it was interrupted."""
+        """End reading, and close the store after the last write; harmless when repeated."""
         self._ended.set()
         self._thread.join(timeout)
-        with suppress(RuntimeError):  # the pool was shut down before
-            self._pool.submit(self._reader.close)
-        self._pool.shutdown(wait=False)
         if self._thread.is_alive():
             text = f"the table of {self._topic} still writes its store after {timeout} s"
             raise OffsetTimeoutError(text)
-        self._storage.close()
+        if not self.stopped:
+            self.stopped = True
+            self._storage.close()
+
+    @property
+    def ending(self) -> bool:
+        """True once it is to end."""
+        return self._ended.is_set()
 
     # The thread that reads
 
@@ -226,6 +219,9 @@ class TableReader:
                 part.state = TableState.STOPPED
             self.caught_up.set()  # whoever waits for it finds the error
             self._changed()
+            with suppress(RuntimeError):  # of a process that ends
+                self._pool.submit(self._reader.close)
+            self._pool.shutdown(wait=False)
 
     def _look(self) -> None:
         """Ask about the topic where that is due, and take in the answer."""
@@ -234,13 +230,12 @@ class TableReader:
             self._written()
         if now_s >= self._tick_s:
             self._tick(now_s)
+        parts = self.partitions.values()
         if self._asked is None:
-            parts = self.partitions.values()
             due = any(part.is_due(now_s) for part in parts)
             if due or now_s >= self._look_s:
-                self._when_asked = {p.partition: p.next_offset for p in parts if p.connected}
-                self._asked_at_s = time.time()
-                self._asked = self._pool.submit(self._ask, connecting=due)
+                positions = {p.partition: p.next_offset or 0 for p in parts if p.connected}
+                self._asked = self._pool.submit(self._ask, positions, connecting=due)
         elif self._asked.done():
             asked, self._asked = self._asked, None
             self._look_s = now_s + LOOK_S
@@ -248,7 +243,6 @@ class TableReader:
                 answer = asked.result()
             except KafkaRequestError as error:
                 gone = does_not_exist(error)
-                parts = self.partitions.values()
                 self._lose([p for p in parts if p.is_due(now_s) or (gone and p.connected)], error)
             else:
                 self._take(answer)
@@ -262,19 +256,18 @@ class TableReader:
                 topic_partition = TopicPartition(self._topic, number)
                 _, end = self._consumer.get_watermark_offsets(topic_partition, cached=True)
                 part.high_watermark = max(end, part.high_watermark or 0)
-        if now_s >= self._seen_s and self._writing is None and self._note_seen():
-            self._seen_s = now_s + SEEN_S
+        if self._writing is None:
+            self._note_seen()
 
-    def _note_seen(self) -> bool:
-        """Note in the store the time up to which no tombstone was missed, if it is a later one."""
-        ends, parts = self._ends, self.partitions
-        if ends is None or any(
-            (parts[n].next_offset or 0) < (at or 0) for n, at in ends.offsets.items()
+    def _note_seen(self) -> None:
+        """Note the time of the question once the table is read to the ends of its answer."""
+        answer = self._unread
+        if answer is not None and all(
+            (self.partitions[number].next_offset or 0) >= (ends.last_stable_offset or 0)
+            for number, ends in answer.log.partitions.items()
         ):
-            return False
-        self._storage.note_seen(ends.at_s, complete=True)
-        self._ends = None
-        return True
+            self._storage.note_seen(answer.at_s)
+            self._unread = None
 
     def _take(self, answer: _Answer) -> None:
         now_s = time.monotonic()
@@ -291,7 +284,7 @@ class TableReader:
         for number, part in self.partitions.items():
             ends = logs.get(number)
             # One that was lost since may have stored more than the answer knows.
-            due = part.is_due(now_s) and number not in self._when_asked
+            due = part.is_due(now_s) and number not in answer.positions
             if ends is None or ends.failure is not None:
                 if due or (ends is None and part.connected):
                     self._lose([part], self._failure(number, ends))
@@ -299,13 +292,13 @@ class TableReader:
             part.high_watermark = ends.high_watermark
             part.last_stable_offset = ends.last_stable_offset
             # Without ids this alone tells of another log.
-            cut = part.connected and (self._when_asked.get(number) or 0) > ends.high_watermark
+            cut = part.connected and answer.positions.get(number, 0) > ends.high_watermark
             if due or cut:
                 self._connect(part, ends, answer.delete_retention_s)
             self._watch_transaction(part)
-        if self._ends is None and all(part.connected for part in self.partitions.values()):
-            offsets = {n: ends.last_stable_offset for n, ends in logs.items() if not ends.failure}
-            self._ends = _Ends(self._asked_at_s, offsets) if len(offsets) == len(logs) else None
+        complete = all(part.connected for part in self.partitions.values())
+        if self._unread is None and complete and not any(log.failure for log in logs.values()):
+            self._unread = answer
 
     def _failure(self, number: int, ends: PartitionLog | None) -> KafkaRequestError:
         if ends is None or ends.failure is None:
@@ -325,8 +318,6 @@ class TableReader:
             stored = None
         elif missed:
             log.warning("table %s/%d: %s", self._topic, number, missed)
-        if storage.seen_s() is None:
-            storage.note_seen(time.time(), complete=False)  # nothing is missed from now on
         start = ends.log_start_offset if stored is None else max(stored + 1, ends.log_start_offset)
         stable = ends.last_stable_offset
         target = stable if self._until_stable and stable else ends.high_watermark
@@ -346,7 +337,7 @@ class TableReader:
         self.caught_up.clear()
         self._close_consumer()
         self._gathered = _Gathered()
-        self._ends, self._seen_s = None, 0.0
+        self._unread = None
         self._storage.clear(topic_id)
         for part in self.partitions.values():
             part.start_over(time.monotonic())
@@ -476,20 +467,21 @@ class TableReader:
         return request_error(f"read of {self._topic}", error, right="READ", topic=self._topic)
 
     def _warn_once(self, text: str) -> None:
-        """Log a warning once."""
         if text not in self._warned:
             self._warned.add(text)
             log.warning("%s", text)
 
     # In other threads
 
-    def _ask(self, *, connecting: bool) -> _Answer:
+    def _ask(self, positions: Mapping[int, int], *, connecting: bool) -> _Answer:
         """Return the topic as it is now.  Raises KafkaRequestError."""
+        at_s = time.time()
         topic = logs_of(self._reader, [self._topic], self._timeout_s)[self._topic]
         if topic.failure is not None:
             what = f"description of topic {self._topic}"
             raise request_error(what, topic.failure, topic=self._topic)
-        return _Answer(topic, self._delete_retention_s() if connecting else _DAY_S)
+        retention_s = self._delete_retention_s() if connecting else _DAY_S
+        return _Answer(at_s, positions, topic, retention_s)
 
     def _delete_retention_s(self) -> float:
         """Return how long tombstones stay in the topic; infinite if none are taken out."""

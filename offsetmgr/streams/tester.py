@@ -15,10 +15,17 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
-from offsetmgr.streams.engine import Engine, update_rows
+from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.memory import MemoryStorage
-from offsetmgr.streams.messages import Message, Record, decode_key, encode_key, header_list
+from offsetmgr.streams.messages import (
+    Message,
+    Record,
+    decode_key,
+    encode_key,
+    header_list,
+    update_rows,
+)
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.text import error_text, listed
 from offsetmgr.types import check_offset

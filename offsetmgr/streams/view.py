@@ -108,28 +108,24 @@ class View(TableRows):
         self._timeout_s = timeout_s
         self._update = update
         self._reader: TableReader | None = None
-        self._last: TableReader | None = None
-        """The reader of the last start, for stats."""
+        """Of the last start."""
         self._observers: list[Callable[[ViewState], object]] = []
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._state = ViewState.IDLE
-        self._error: Exception | None = None
 
     def start(self) -> Self:
         """Open the store and begin to read the topic.
 
         Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
         """
-        if self._reader is None:
-            reader = TableReader(
+        if self._reader is None or self._reader.stopped:
+            self._reader = TableReader(
                 self._kafka, self.topic, self._store, group=GROUP, update=self._update,
                 changed=self._take_states, timeout_s=self._timeout_s,
             )  # fmt: skip
-            self._error = None
-            self._reader = self._last = reader
             try:
-                reader.start()
+                self._reader.start()
             except BaseException:
                 self._reader = None
                 raise
@@ -138,16 +134,9 @@ class View(TableRows):
     def stop(self, timeout: float = _STOP_S) -> None:
         """End reading and close the store; harmless when repeated."""
         check_timeout(timeout)
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            self._readable = False
-            try:
-                reader.stop(timeout)
-            except BaseException as error:
-                # After Ctrl-C, or in vain: it is to be stopped again.
-                if not isinstance(error, Exception) or isinstance(error, OffsetTimeoutError):
-                    self._reader = reader
-                raise
+        self._readable = False
+        if self._reader is not None:
+            self._reader.stop(timeout)
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all has been read that the topic holds.
@@ -181,7 +170,7 @@ class View(TableRows):
     def has_caught_up(self) -> bool:
         """True if the table was read to its end since the start, or the topic was recreated."""
         reader = self._reader
-        return reader is not None and reader.caught_up.is_set()
+        return reader is not None and not reader.stopped and reader.caught_up.is_set()
 
     def observe(self, observer: Callable[[ViewState], object]) -> Callable[[], None]:
         """Call ``observer`` with each new state, in a thread of the view's; it must not block.
@@ -205,7 +194,7 @@ class View(TableRows):
 
     def stats(self) -> ViewStats:
         """Return states, lag, rates and recovery."""
-        now_s, reader = time.monotonic(), self._last
+        now_s, reader = time.monotonic(), self._reader
         parts = () if reader is None else reader.partitions.values()
         found = tuple(part.stats(now_s) for part in parts)
         lags = [part.lag for part in found]
@@ -226,26 +215,30 @@ class View(TableRows):
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
+    @property
+    def _error(self) -> Exception | None:
+        return None if self._reader is None else self._reader.error
+
     def _refuse(self) -> None:
-        if self._error is not None:
-            raise ViewError(f"the view of {self.topic} has failed: {self._error}") from self._error
+        error = self._error
+        if error is not None:
+            raise ViewError(f"the view of {self.topic} has failed: {error}") from error
         state = self._state.name.lower()
         text = f"the view of {self.topic} is {state}, and has no rows to read yet"
         raise ViewError(f"{text}: call start() and wait_until_running()")
 
     def _take_states(self) -> None:
         """Take in new states of the partitions."""
-        reader = self._last
+        reader = self._reader
+        if reader is None:
+            return
         with self._lock:
-            if reader is None:
-                return
-            self._error = reader.error
             states = [part.state for part in reader.partitions.values()]
             lowest = _STATES[min(states, default=TableState.STOPPED)]
             if lowest is self._state:
                 return
             self._state = lowest
-            self._readable = lowest >= ViewState.CONNECTING and self._reader is not None
+            self._readable = lowest >= ViewState.CONNECTING and not reader.ending
             self._changed.notify_all()
             for observer in list(self._observers):
                 try:

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.streams import EmitterClosedError, codecs
-from offsetmgr.streams.hashing import partition_of
 from offsetmgr.streams.kafka import kafka_emitter
+from offsetmgr.streams.messages import partition_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -236,7 +236,7 @@ class TestPartitionsAndTopics:
         assert began_s <= (store.seen_s() or 0) <= time.time()
         # As if the tombstone of "ghost" had been compacted away meanwhile.
         store.apply({b"ghost": b"2"}, {})
-        store.note_seen(time.time() - away_s, complete=True)
+        store.note_seen(time.time() - away_s)
         store.close()
         with caplog.at_level(logging.WARNING), view_of(kafka, unique_name, tmp_path) as view:
             view.wait_until_running(WAIT_S)

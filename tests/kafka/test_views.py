@@ -19,10 +19,10 @@ from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
-from offsetmgr.streams.hashing import partition_of
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.storage import LmdbReader, MemoryStorage, RocksStorage
+from offsetmgr.streams.messages import partition_of
+from offsetmgr.streams.storage import LmdbReader, MemoryStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
 from tests.service.support import ServeProcess
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.streams.storage import Storage
     from tests.conftest import TopicFactory
 
 WAIT_S = 60.0
@@ -113,10 +112,9 @@ class TestRows:
     ) -> None:
         topic = new_topic(PARTITIONS)
         emit(kafka, topic, {"a": 1, "b": 2})
-        stores: list[Storage] = [MemoryStorage(), RocksStorage(tmp_path / "rocks")]
         servers = kafka.bootstrap_servers
-        views = [View(servers, topic, codecs.Int64(), storage=store) for store in stores]
-        views.append(view_of(kafka, topic, tmp_path / "lmdb"))
+        views = [View(servers, topic, codecs.Int64(), storage=MemoryStorage())]
+        views.append(view_of(kafka, topic, tmp_path))
         for view in views:
             view.start()
         for view in views:
@@ -125,7 +123,7 @@ class TestRows:
         with pytest.raises(InvalidValueError, match="path None is missing or one too many"):
             View(servers, topic, codecs.Int64())
         names = [thread.name for thread in threading.enumerate()]
-        assert len([name for name in names if name.startswith(f"table-{topic}")]) <= 9
+        assert len([name for name in names if name.startswith(f"table-{topic}")]) <= 6
         for view in views:
             view.stop()
 

@@ -27,7 +27,7 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError, TopicsError
-from offsetmgr.streams.hashing import partition_of
+from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.visits import request_visit
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S

@@ -31,8 +31,8 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.context import Tables
 from offsetmgr.streams.engine import Effects, Engine
-from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
+from offsetmgr.streams.storage import MemoryStorage
 from offsetmgr.streams.view import View
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from offsetmgr.streams import (
     persist,
     visitor,
 )
-from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.storage import MemoryStorage
 
 C = codecs.String()
 

@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.streams.hashing import fnv1a, partition_of
+from offsetmgr.streams.messages import fnv1a, partition_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

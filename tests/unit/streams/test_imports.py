@@ -123,7 +123,7 @@ from offsetmgr.streams.lookups import rows_of
 store = LmdbStorage("view")
 store.open("prices", "")
 store.apply({b"k": b"7"}, {0: 0})
-store.note_seen(1.0, complete=True)
+store.note_seen(1.0)
 store.close()
 with open("view/view.lock") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)  # as a view in another process
