@@ -199,7 +199,7 @@ class _StopFlag:
 class ActorRef(pykka.ActorRef[A]):
     """A pykka ``ActorRef`` with sends that do not raise, and stops that can be awaited.
 
-    ``actor_urn`` is the path of names from the root, such as ``/factory/orders-etl``.  It is not a
+    ``actor_urn`` is the path of names from the root, such as ``/orders-etl/orders/3``.  It is not a
     key: an actor that stopped may be followed by one of the same name.
     """
 

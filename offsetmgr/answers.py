@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,9 +27,6 @@ class FetchResult(NamedTuple):
     failures: Mapping[TopicPartition, Failure]
     group_failure: Failure | None = None
     """Set if all partitions were asked for (``partitions=None``) and the request failed."""
-    topic_ids: Mapping[str, str] = MappingProxyType({})
-    """The ids of the topics as they were just before, if they were asked for; empty ones from a
-    Kafka that has none, and none for a topic that does not exist."""
 
     @classmethod
     def failed(cls, asked: Iterable[TopicPartition] | None, failure: Failure) -> FetchResult:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Failure, TopicLog
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager.offset_manager import Version
+    from offsetmgr.manager.offset_manager import Version, Waiter
     from offsetmgr.types import OffsetAndMetadata, StopResult
 
 LANDING_TIMEOUTS: Final = 2
@@ -94,11 +94,10 @@ class Unknown(NamedTuple):
 
 
 class FlushAsked(NamedTuple):
-    """A caller waits for the newest version."""
+    """The newest version is to be committed now."""
 
-
-class StopAsked(NamedTuple):
-    """The user wants the newest version committed, and the manager gone."""
+    waiter: Waiter | None = None
+    """The caller of a flush; a stop has entered its own when it closed the manager."""
 
 
 class Expired(NamedTuple):
@@ -113,16 +112,7 @@ class LogRead(NamedTuple):
 
 
 Event: TypeAlias = (
-    Read
-    | Recreated
-    | ReadFailed
-    | Committed
-    | Refused
-    | Unknown
-    | FlushAsked
-    | StopAsked
-    | Expired
-    | LogRead
+    Read | Recreated | ReadFailed | Committed | Refused | Unknown | FlushAsked | Expired | LogRead
 )
 
 

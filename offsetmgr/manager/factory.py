@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pykka
 
-from actors import ActorSystem, PooledActor
+from actors import ActorSystem
 from offsetmgr.config import CommitSettings
-from offsetmgr.coordinator.logs import LogGuard
+from offsetmgr.coordinator.logs import TopicLooks
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerExistsError,
@@ -26,13 +26,11 @@ from offsetmgr.errors import (
     OffsetCommitError,
 )
 from offsetmgr.logs import SafeLogger
-from offsetmgr.manager.events import Timing
-from offsetmgr.manager.group import Group
-from offsetmgr.manager.group_committer import Expire, Flush, GroupCommitter, Stop
+from offsetmgr.manager.events import Expired, FlushAsked, Timing
+from offsetmgr.manager.group_committer import GroupCommitter, Steps
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
-from offsetmgr.manager.offset_manager import OffsetManager, Submission, submit_many
-from offsetmgr.manager.waiter import Waiter
+from offsetmgr.manager.offset_manager import Group, OffsetManager, Submission, Waiter
 from offsetmgr.types import (
     MAX_OFFSET,
     ManagerKey,
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from actors import ActorRef, Future
+    from actors import ActorRef, Future, PooledActor
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager.observer import Observer
@@ -71,10 +69,6 @@ STOP_GRACE_S: Final = 1.0
 _GROUP: Final = attrgetter("group")
 
 log = SafeLogger("offsetmgr.manager")
-
-
-class FactoryActor(PooledActor):
-    """Parent of all committers, whose children are their groups' managers: it ends after them."""
 
 
 class Factory:
@@ -107,16 +101,15 @@ class Factory:
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._coordinator = coordinator
-        self._logs = LogGuard(coordinator, self._system.clock, self._system.timers)
+        self._looks = TopicLooks(coordinator, self._system.clock, self._system.timers)
         self._observer = observer
         rng = rng if rng is not None else Random()  # noqa: S311 -- jitter, no secret
         self._timing = Timing(self._settings, rng)
         # Re-entrant: a signal handler may stop managers in the middle of a spawn.
         self._lock = RLock()
-        self._groups: dict[str, Group[OffsetManager]] = {}
+        self._groups: dict[str, Group] = {}
         """Changed with the lock held; a group is kept until its committer is done."""
         self._stopped = False
-        self._ref = self._system.spawn(FactoryActor, name="factory")
 
     # Managers.
 
@@ -166,11 +159,12 @@ class Factory:
                 }
         return made
 
-    def _start_group(self, name: str) -> Group[OffsetManager]:
-        group: Group[OffsetManager] = Group(name, self._system, self._settings.commit_interval_s)
+    def _start_group(self, name: str) -> Group:
+        group = Group(name, self._system, self._settings.commit_interval_s)
         committer = GroupCommitter(
             group,
-            self._logs,
+            self._coordinator,
+            self._looks,
             self._settings.request_timeout_s,
             self._timing,
             self._observer,
@@ -178,12 +172,12 @@ class Factory:
             self._vacate,
         )
         group.committer = committer.actor_ref
-        self._run(committer, name, self._ref, group)
+        self._run(committer, name, None, group)
         self._groups[name] = group
         return group
 
     def _run(
-        self, actor: PooledActor, name: str, parent: ActorRef[Any], group: Group[OffsetManager]
+        self, actor: PooledActor, name: str, parent: ActorRef[Any] | None, group: Group
     ) -> None:
         try:
             self._system.start(
@@ -194,7 +188,7 @@ class Factory:
             raise ManagerStoppedError(text) from None
 
     def _start(
-        self, group: Group[OffsetManager], partitions: Iterable[TopicPartition], owner: str
+        self, group: Group, partitions: Iterable[TopicPartition], owner: str
     ) -> list[OffsetManager]:
         limit = self._settings.error_limit
         managers = [OffsetManager(group, where, owner, limit) for where in partitions]
@@ -211,7 +205,7 @@ class Factory:
             if manager.group.managers.get(manager.topic_partition) is manager:
                 del manager.group.managers[manager.topic_partition]
 
-    def _vacate(self, group: Group[OffsetManager]) -> bool:
+    def _vacate(self, group: Group) -> bool:
         """Forget a group whose committer is done, unless managers have come to it."""
         with self._lock:
             if group.managers or self._groups.get(group.name) is not group:
@@ -270,7 +264,7 @@ class Factory:
             text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
             refused[partition] = ManagerStoppedError(text)
         if held is not None and entries:
-            refused.update(submit_many(held, entries, topic_ids, rewind=rewind))
+            refused.update(held.submit_many(entries, topic_ids, rewind=rewind))
         for partition, error in refused.items():
             if isinstance(error, OffsetCommitError):  # of a recreated topic, refused for good
                 self._observer.failed(ManagerKey(group, *partition), error)
@@ -308,10 +302,7 @@ class Factory:
         check_timeout(timeout)
         managers = self._find(keys)
         waiter = self._waiter(managers, timeout, stopping=False)
-        for group, members in groupby(managers, _GROUP):
-            message = Flush(list(members), waiter)
-            if not group.committer.try_tell(message):
-                waiter.answer((each, each.result_after(None)) for each in message.managers)
+        self._tell(managers, FlushAsked(waiter), waiter)
         return waiter.future
 
     def stop_managers(
@@ -336,13 +327,16 @@ class Factory:
             # What the managers did not need is the actors': thousands take seconds to end.
             self._system.stop(max(0.0, over_s - self._system.clock.now()))
         else:
-            self._ref.stop(block=False)
+            with self._lock:
+                groups = list(self._groups.values())
+            for group in groups:
+                group.committer.stop(block=False)
         return results
 
     def begin_stop(self, timeout: float = 10.0) -> Future[dict[ManagerKey, StopResult]]:
         """Take nothing more and stop all managers, without blocking; answers by the deadline.
 
-        The factory itself ends with its system, or with ``stop``.  Raises InvalidValueError.
+        Raises InvalidValueError.
         """
         check_timeout(timeout)
         with self._lock:
@@ -396,21 +390,24 @@ class Factory:
         waiter = self._waiter(managers, timeout, stopping=True)
         for manager in managers:
             manager.close(waiter)
-        for group, members in groupby(managers, _GROUP):
-            message = Stop(list(members))
-            if not group.committer.try_tell(message):
-                waiter.answer((each, each.result_after(None)) for each in message.managers)
+        self._tell(managers, FlushAsked(), waiter)
         return waiter.future
+
+    def _tell(self, managers: Sequence[OffsetManager], event: FlushAsked, waiter: Waiter) -> None:
+        for group, members in groupby(managers, _GROUP):
+            steps = Steps([(manager, event) for manager in members], urgent=True)
+            if not group.committer.try_tell(steps):
+                waiter.answer((manager, manager.result_after(None)) for manager, _ in steps.events)
 
     def _waiter(
         self, managers: Sequence[OffsetManager], timeout: float, *, stopping: bool
-    ) -> Waiter[OffsetManager]:
+    ) -> Waiter:
         waiter = Waiter(managers, self._system.clock.now() + timeout, timeout)
 
         def expire() -> None:
             late = waiter.expire()
             for group, members in groupby(late if stopping else (), _GROUP):
-                group.committer.try_tell(Expire(list(members)))
+                group.committer.try_tell(Steps([(manager, Expired()) for manager in members]))
 
         timer = self._system.timers.call_after(timeout, expire)
         waiter.future.add_done_callback(lambda _: timer.cancel())

@@ -13,7 +13,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
+from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.errors import ManagerStoppedError, Scope, error_info
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager.changes import doubt
@@ -21,17 +22,13 @@ from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
     AnswerFlushes,
     Committed,
-    Expired,
-    FlushAsked,
     LogRead,
     PublishError,
     PublishInitial,
     Refused,
-    StopAsked,
     Unknown,
 )
-from offsetmgr.manager.group import Collect
-from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.offset_manager import OffsetManager, Phase, WakeUp
 from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
 from offsetmgr.manager.step import step
 from offsetmgr.types import StopResult, new_tuple
@@ -39,76 +36,42 @@ from offsetmgr.types import StopResult, new_tuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import TopicLog
-    from offsetmgr.coordinator.logs import LogGuard
+    from offsetmgr.coordinator.base import Coordinator, TopicLog
+    from offsetmgr.coordinator.logs import TopicId, TopicLooks
     from offsetmgr.manager.events import Effects, Event, Timing
-    from offsetmgr.manager.group import Group
     from offsetmgr.manager.observer import Observer
+    from offsetmgr.manager.offset_manager import Group, Waiter
     from offsetmgr.manager.plan import GroupRequest
-    from offsetmgr.manager.waiter import Waiter
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 log = SafeLogger("offsetmgr.manager")
 
 
-class Flush(NamedTuple):
-    """Commit now what these managers hold, and answer ``waiter``."""
+class Steps(NamedTuple):
+    """Steps to take: of flushes, stops, and looks at logs."""
 
-    managers: Sequence[OffsetManager]
-    waiter: Waiter[OffsetManager]
-
-
-class Stop(NamedTuple):
-    """Commit now what these managers hold, then end them; each has its waiters."""
-
-    managers: Sequence[OffsetManager]
+    events: Sequence[tuple[OffsetManager, Event]]
+    urgent: bool = False
+    """True if a caller waits for what these managers hold to be committed."""
 
 
-class Expire(NamedTuple):
-    """The deadline of a stop of these managers has passed."""
+class _Looked(NamedTuple):
+    """The ids of the topics of a request are known."""
 
-    managers: Sequence[OffsetManager]
-
-
-class _Pump(NamedTuple):
-    """Look whether something is due."""
+    request: GroupRequest
+    ids: Mapping[str, TopicId]
 
 
 class _Answered(NamedTuple):
     """The coordinator's answer to the request in flight."""
 
-    flight: Flight
-    result: CommitResult | FetchResult
-
-
-class _LogRead(NamedTuple):
-    """The log of the topic of some managers."""
-
-    numbers: Mapping[OffsetManager, int]
-    """Of their newest versions when the log was asked for."""
-    log: TopicLog
-
-
-class _Looked(NamedTuple):
-    """The ids of the topics of a commit are known."""
-
-    commit: Callable[[], None]
-
-
-class Flight(NamedTuple):
-    """A request under way."""
-
     request: GroupRequest
-    future: Future[Any]
-    started_at: float
+    ids: Mapping[str, TopicId]
+    result: Any
+    """A CommitResult or a FetchResult."""
 
 
-CommitterMessage: TypeAlias = (
-    Collect | Flush | Stop | Expire | _Pump | _Answered | _LogRead | _Looked
-)
-
-
-_Answers: TypeAlias = "defaultdict[Waiter[OffsetManager], list[tuple[OffsetManager, StopResult]]]"
+CommitterMessage: TypeAlias = WakeUp | Steps | _Looked | _Answered
 
 
 class GroupCommitter(PooledActor):
@@ -116,28 +79,32 @@ class GroupCommitter(PooledActor):
 
     def __init__(
         self,
-        group: Group[OffsetManager],
-        logs: LogGuard,
+        group: Group,
+        coordinator: Coordinator,
+        looks: TopicLooks,
         timeout_s: float,
         timing: Timing,
         observer: Observer,
         release: Callable[[OffsetManager], None],
-        vacate: Callable[[Group[OffsetManager]], bool],
+        vacate: Callable[[Group], bool],
     ) -> None:
         """``release`` frees a manager's name, ``vacate`` the group's if no manager has come."""
         super().__init__()
         self._group = group
-        self._logs = logs
+        self._coordinator = coordinator
+        self._looks = looks
         self._timeout_s = timeout_s
         self._timing = timing
         self._observer = observer
         self._release = release
         self._vacate = vacate
         self._plan = CommitPlan(timing)
-        self._flight: Flight | None = None
+        self._sent_at = 0.0
+        """Time of the request in flight, or of the last one."""
         self._lost: GroupRequest | None = None
         """The request whose answer is being handled: it is lost if that fails."""
-        self._answers: _Answers = defaultdict(list)
+        self._answers: defaultdict[Waiter, list[tuple[OffsetManager, StopResult]]]
+        self._answers = defaultdict(list)
 
     def on_restart(self, reason: BaseException) -> None:
         """Begin again from the coordinator; an answer that was lost makes commits doubtful."""
@@ -156,50 +123,32 @@ class GroupCommitter(PooledActor):
         """Take the steps that a message asks for, then send what is due."""
         now = self.system.clock.now()
         match message:
-            case _Answered(flight, result):
-                self._answered(flight, result, now)
-            case _Looked(commit):
-                commit()
-            case Flush(managers, waiter):
-                self._flush(managers, waiter, now)
-            case Stop(managers):
-                self._plan.expedite(managers)
-                self._take_steps([(manager, StopAsked()) for manager in managers], now)
-            case Expire(managers):
-                self._take_steps([(manager, Expired()) for manager in managers], now)
-            case _LogRead(numbers, topic_log):
-                events = [(each, LogRead(topic_log, number)) for each, number in numbers.items()]
+            case Steps(events, urgent):
+                if urgent:
+                    self._expedite([manager for manager, _ in events])
                 self._take_steps(events, now)
+            case _Looked(request, ids):
+                self._ask(request, ids, now)
+            case _Answered():
+                self._answered(message, now)
         self._pump(now)
         self._deliver_answers()
 
-    def _flush(
-        self, managers: Sequence[OffsetManager], waiter: Waiter[OffsetManager], now: float
-    ) -> None:
-        topics = {manager.key.topic for manager in managers if manager.number > manager.settled}
-        self._logs.look_ahead(topics, self._timeout_s)
-        for manager in managers:
-            flush = manager.number, waiter
-            if manager.flushes:
-                # Expired ones must not pile up while the coordinator is away.
-                waiting = [earlier for earlier in manager.flushes if earlier[1].deadline_s > now]
-                manager.flushes = (*waiting, flush)
-            else:
-                manager.flushes = (flush,)
-        asked = FlushAsked()
-        self._take_steps([(manager, asked) for manager in managers], now)
+    def _expedite(self, managers: Sequence[OffsetManager]) -> None:
         self._plan.expedite(managers)
+        # Their commit will find the ids, which come while it is put together.
+        topics = {manager.key.topic for manager in managers if manager.dirty}
+        self._looks.ids(topics, LOOK_AGE_S, self._timeout_s)
 
     # Requests.
 
     def _pump(self, now: float) -> None:
         """Send the next request, unless one is in flight; else look again when something is due."""
         plan, group = self._plan, self._group
-        if self._flight is not None:
+        if plan.in_flight is not None:
             return
         with group.lock:  # once for all managers
-            if group.has_queued:
-                plan.collect(*group.collect(now), now)
+            plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
         self._apply(effects)
         self._end_managers()
@@ -210,52 +159,84 @@ class GroupCommitter(PooledActor):
         elif not plan.managers and self._vacate(group):
             self.stop()
         elif (wake_at := plan.wake_at()) < inf:
-            self.tell_after(max(0.0, wake_at - now), _Pump())
+            self.tell_after(max(0.0, wake_at - now), WakeUp())
 
     def _send(self, request: GroupRequest, now: float) -> None:
-        name, future, ref = self._group.name, Future[Any](), self.actor_ref
+        """Look at the topics' ids, then ask: an offset that is read is never older than the id."""
+        if isinstance(request, CommitRequest):
+            # Brokers before 2.8 have no ids to look at.
+            topics = {topic for topic, topic_id in request.topic_ids.items() if topic_id != ""}
+            looked = self._looks.ids(topics, LOOK_AGE_S, self._timeout_s)
+        else:
+            topics = {manager.key.topic for manager in request.managers}
+            looked = self._looks.ids(topics, -1.0, self._timeout_s)
+        self._plan.in_flight, self._sent_at = request, now
+        if looked.done():
+            self._ask(request, looked.get(), now)
+        else:
+            # In a turn of its own: the one thread that gets all answers has no time for it.
+            ref = self.actor_ref
+            looked.add_done_callback(lambda ids: ref.tell_due(_Looked(request, ids.get())))
+
+    def _ask(self, request: GroupRequest, ids: Mapping[str, TopicId], now: float) -> None:
+        """Ask the coordinator, but for the partitions of topics whose id forbids it."""
+        failures: dict[TopicPartition, Failure] = {}
+        for topic, found in ids.items():
+            failure = request.problem(topic, found)
+            if failure is not None:
+                failures |= {
+                    manager.topic_partition: failure
+                    for manager in request.managers
+                    if manager.key.topic == topic
+                }
+        left_s = max(self._sent_at + self._timeout_s - now, 0.001)
         try:
-            if isinstance(request, CommitRequest):
-                offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
-                topic_ids = self._plan.topic_ids(request)
-                future = self._logs.commit(
-                    name,
-                    offsets,
-                    topic_ids,
-                    self._timeout_s,
-                    lambda commit: ref.tell_due(_Looked(commit)),
-                )
-            else:
-                partitions = tuple(manager.topic_partition for manager in request.managers)
-                future = self._logs.fetch(name, partitions, self._timeout_s)
+            sent = self._send_all_but(failures, request, left_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
-            future.set_exception(error)
-        flight = self._flight = Flight(request, future, now)
+            sent = Future()
+            sent.set_exception(error)
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()
-            ref.tell_due(
-                _Answered(flight, done.get() if error is None else _failed_answer(request, error))
-            )
+            result = done.get() if error is None else request.failed(_failure_of(error))
+            if failures:
+                result = result._replace(failures={**result.failures, **failures})
+            self.actor_ref.tell_due(_Answered(request, ids, result))
 
-        future.add_done_callback(answered)
+        sent.add_done_callback(answered)
         if isinstance(request, ReadRequest) and request.verifies:
             self._look([each for each in request.managers if each.committed], shared=True)
 
-    def _answered(self, flight: Flight, result: Any, now: float) -> None:
-        if flight is not self._flight:
-            return
-        request, plan, failures = flight.request, self._plan, result.failures
-        self._flight, self._lost = None, request
+    def _send_all_but(
+        self, failures: Mapping[TopicPartition, Failure], request: GroupRequest, timeout_s: float
+    ) -> Future[Any]:
+        group = self._group.name
+        if len(failures) == len(request.managers):
+            sent: Future[Any] = Future()
+            sent.set(request.failed(next(iter(failures.values()))))
+            return sent
+        if isinstance(request, CommitRequest):
+            offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
+            if failures:
+                offsets = {p: value for p, value in offsets.items() if p not in failures}
+            return self._coordinator.commit(group, offsets, timeout_s)
+        partitions = [manager.topic_partition for manager in request.managers]
+        asked = [partition for partition in partitions if partition not in failures]
+        return self._coordinator.fetch(group, asked, timeout_s)
+
+    def _answered(self, answer: _Answered, now: float) -> None:
+        request, ids, result = answer
+        plan, failures = self._plan, result.failures
+        plan.in_flight, self._lost = None, request
         group_wide = (f for f in failures.values() if f.info.scope is Scope.GROUP)
         self._group.last_failure = next(group_wide, None)
         if isinstance(request, CommitRequest):
             kind, events = "commit", plan.committed(request, result, now)
         else:
-            kind, events = "fetch", plan.read(request, result, now)
+            kind, events = "fetch", plan.read(request, result, ids, now)
         self._take_steps(events, now)
         self._lost = None
-        size, took_s = len(request.managers), now - flight.started_at
+        size, took_s = len(request.managers), now - self._sent_at
         self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
 
     def _look(self, managers: Iterable[OffsetManager], *, shared: bool) -> None:
@@ -267,12 +248,14 @@ class GroupCommitter(PooledActor):
         def answered(asked: Mapping[OffsetManager, int], done: Future[TopicLog]) -> None:
             error = done.exception()
             if error is None:
-                self.actor_ref.tell_due(_LogRead(asked, done.get()))
+                ends = done.get()
+                events = [(each, LogRead(ends, number)) for each, number in asked.items()]
+                self.actor_ref.tell_due(Steps(events))
             else:
                 log.error("the ends of a topic's logs could not be asked for", exc_info=error)
 
         for topic, asked in numbers.items():
-            sent = self._logs.topic_log(topic, self._timeout_s, shared=shared)
+            sent = self._looks.ends(topic, self._timeout_s, shared=shared)
             sent.add_done_callback(partial(answered, asked))
 
     # Steps and their effects.
@@ -396,10 +379,6 @@ class GroupCommitter(PooledActor):
             manager.stop()
 
 
-def _failed_answer(request: GroupRequest, error: BaseException) -> CommitResult | FetchResult:
-    """Return the answer of a coordinator that raised ``error``."""
-    failure = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
-    partitions = [manager.topic_partition for manager in request.managers]
-    if isinstance(request, CommitRequest):
-        return CommitResult.failed(partitions, failure)
-    return FetchResult.failed(partitions, failure)
+def _failure_of(error: BaseException) -> Failure:
+    """Return the failure of a request over which the coordinator raised ``error``."""
+    return Failure(error_info(-1), f"the coordinator's client failed: {error!r}")

@@ -1,4 +1,4 @@
-"""The OffsetManager actor, which is the one record of its partition in a group.
+"""The OffsetManager actor, which is the one record of its partition, and the group that it is in.
 
 User threads touch the newest submit alone, under the group's lock.  All else belongs to the group's
 strand: ``step.py`` decides, with that lock held, and the committer applies.
@@ -9,9 +9,10 @@ from __future__ import annotations
 from enum import Enum
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from actors import Future, PooledActor
+from actors import Future, PooledActor, Strand
 from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
     ManagerStoppedError,
@@ -33,8 +34,8 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.manager.group import Group
-    from offsetmgr.manager.waiter import Waiter
+    from actors import ActorRef, ActorSystem
+    from offsetmgr.coordinator.base import Failure
 
 _CLOSED: Final = MAX_OFFSET + 1
 """The floor of a closed manager: every offset is below it."""
@@ -110,7 +111,7 @@ class OffsetManager(PooledActor):
 
     def __init__(  # noqa: PLR0915 -- a record has as many fields as it has
         self,
-        group: Group[OffsetManager],
+        group: Group,
         topic_partition: TopicPartition,
         owner: str,
         error_limit: int,
@@ -154,8 +155,8 @@ class OffsetManager(PooledActor):
         self.committed_offsets: Mailbox[OffsetAndMetadata] | None = None
         """Made for its first reader, as most managers have none; guarded by the group's lock."""
         self.errors: Mailbox[OffsetManagerError] = Mailbox(self.key, error_limit)
-        self.stops: tuple[Waiter[OffsetManager], ...] = ()
-        self.flushes: tuple[tuple[int, Waiter[OffsetManager]], ...] = ()
+        self.stops: tuple[Waiter, ...] = ()
+        self.flushes: tuple[tuple[int, Waiter], ...] = ()
         """Flushes under way, each with the number of the version that it waits for."""
         self.result: StopResult | None = None
         """The result of its stop; None while it lives."""
@@ -280,7 +281,7 @@ class OffsetManager(PooledActor):
             self.queued = True
         raise OffsetRegressionError(str(self.key), offset, self.floor)
 
-    def close(self, waiter: Waiter[OffsetManager]) -> None:
+    def close(self, waiter: Waiter) -> None:
         """Refuse submits from now on; ``waiter`` is answered at the end."""
         with self.group.lock:
             self.closed, self.floor = True, _CLOSED
@@ -448,46 +449,144 @@ class OffsetManager(PooledActor):
             self.floor = committed.offset
 
 
-def submit_many(
-    group: Group[OffsetManager],
-    entries: Iterable[tuple[OffsetManager, int | Submission]],
-    topic_ids: Mapping[str, str],
-    *,
-    rewind: bool,
-) -> dict[TopicPartition, OffsetManagerError]:
-    """Submit checked offsets of managers of one group in one step; return the refused ones.
+class WakeUp(NamedTuple):
+    """Message to the committer: look whether something is due."""
 
-    ``topic_ids`` are those that the submitter names for topics.
+
+class Group:
+    """The live managers of a group, and a queue of those that have something for the committer.
+
+    The committer is woken at once for new managers, and an interval after the first submit; at most
+    one wake-up for submits is pending.
     """
-    refused: dict[TopicPartition, OffsetManagerError] = {}
-    number = _next_number()
-    with group.lock:
-        for manager, value in entries:
-            named = topic_ids.get(manager.key.topic, "") if topic_ids else ""
-            try:
-                if named and manager.topic_id and named != manager.topic_id:
-                    failure = recreated(named, manager.topic_id)
-                    offset = value if isinstance(value, int) else value.offset
-                    raise OffsetCommitError(*manager.key, offset, failure.info, failure.detail)
-                if not isinstance(value, int):
-                    manager.put(shortest(*value[:3]), value.rewind, number)
-                elif rewind or value <= manager.floor:
-                    manager.put(value, rewind, number)
+
+    def __init__(self, name: str, system: ActorSystem, commit_interval_s: float) -> None:
+        self.name = name
+        self.lock = RLock()
+        """Guards the submits of all managers; re-entrant, as a signal handler may submit."""
+        self.managers: dict[TopicPartition, OffsetManager] = {}
+        """The managers that have their names; changed under the factory's lock."""
+        self.strand = Strand(system.dispatcher)
+        self.committer: ActorRef[Any]
+        """Started with the group."""
+        self.last_failure: Failure | None = None
+        """The reason why the last request failed for the whole group; None if it did not."""
+        self._system = system
+        self._interval_s = commit_interval_s
+        self._queue: list[OffsetManager] = []
+        self._since: float | None = None  # when the first in the queue was submitted
+        self._wake_up_pending = False
+
+    def queue_submit(self, manager: OffsetManager) -> None:
+        """Have ``manager`` collected an interval from now; with the lock held."""
+        self._queue.append(manager)
+        if self._since is None:
+            if not self._wake_up_pending:
+                # In this order a Ctrl-C may cost a second wake-up, but never the only one.
+                self._system.timers.call_after(self._interval_s, self._wake)
+                self._wake_up_pending = True
+            self._since = self._system.clock.now()
+
+    def queue_start(self, managers: Iterable[OffsetManager]) -> None:
+        """Have new or restarted managers collected at once."""
+        with self.lock:
+            for manager in managers:
+                self.queue_submit(manager)
+        self.committer.tell_due(WakeUp())
+
+    def collect(self, now: float) -> tuple[list[OffsetManager], float]:
+        """Empty the queue, with the lock held; return it, and when its first submit came."""
+        queue, since = self._queue, self._since
+        self._queue, self._since = [], None
+        return queue, now if since is None else since
+
+    def _wake(self) -> None:
+        with self.lock:
+            self._wake_up_pending = False
+        self.committer.tell_due(WakeUp())
+
+    def submit_many(
+        self,
+        entries: Iterable[tuple[OffsetManager, int | Submission]],
+        topic_ids: Mapping[str, str],
+        *,
+        rewind: bool,
+    ) -> dict[TopicPartition, OffsetManagerError]:
+        """Submit checked offsets of managers in one step; return the refused ones.
+
+        ``topic_ids`` are those that the submitter names for topics.
+        """
+        refused: dict[TopicPartition, OffsetManagerError] = {}
+        number = _next_number()
+        with self.lock:
+            for manager, value in entries:
+                named = topic_ids.get(manager.key.topic, "") if topic_ids else ""
+                try:
+                    if named and manager.topic_id and named != manager.topic_id:
+                        failure = recreated(named, manager.topic_id)
+                        offset = value if isinstance(value, int) else value.offset
+                        raise OffsetCommitError(*manager.key, offset, failure.info, failure.detail)
+                    if not isinstance(value, int):
+                        manager.put(shortest(*value[:3]), value.rewind, number)
+                    elif rewind or value <= manager.floor:
+                        manager.put(value, rewind, number)
+                    else:
+                        # What ``put`` does in the common case, without a call.
+                        manager.value = manager.floor = value
+                        manager.number = number
+                        manager.named_topic_id = ""
+                        if not manager.queued:
+                            manager.dropped, manager.force = None, False
+                            self.queue_submit(manager)
+                            manager.queued = True
+                except OffsetManagerError as error:
+                    refused[manager.topic_partition] = error
                 else:
-                    # What ``put`` does in the common case, without a call.
-                    manager.value = manager.floor = value
-                    manager.number = number
-                    manager.named_topic_id = ""
-                    if not manager.queued:
-                        manager.dropped, manager.force = None, False
-                        group.queue_submit(manager)
-                        manager.queued = True
-            except OffsetManagerError as error:
-                refused[manager.topic_partition] = error
-            else:
-                if named:
-                    manager.named_topic_id = named
-    return refused
+                    if named:
+                        manager.named_topic_id = named
+        return refused
+
+
+class Waiter:
+    """A flush or stop of many managers; answered when all have answered, or when it expires."""
+
+    def __init__(
+        self, managers: Iterable[OffsetManager], deadline_s: float, timeout_s: float
+    ) -> None:
+        self._lock = RLock()
+        # A dictionary as an ordered set: a simulation must replay in the same order.
+        self._open = dict.fromkeys(managers)
+        self._results: dict[ManagerKey, StopResult] = {}
+        self.deadline_s = deadline_s
+        """Time at which it expires, on the system's clock."""
+        self.timeout_s = timeout_s
+        self.future: Future[dict[ManagerKey, StopResult]] = Future()
+        if not self._open:
+            self.future.set({})
+
+    def answer(self, answers: Iterable[tuple[OffsetManager, StopResult]]) -> None:
+        """Enter answers of managers; the first one of each counts."""
+        with self._lock:
+            if not self._open:
+                return
+            for manager, result in answers:
+                if manager in self._open:
+                    del self._open[manager]
+                    self._results[manager.key] = result
+            complete = not self._open
+        if complete:
+            self.future.set(self._results)
+
+    def expire(self) -> list[OffsetManager]:
+        """Answer for the managers that have not; return them."""
+        with self._lock:
+            late = list(self._open)
+            for manager in late:
+                self._results[manager.key] = manager.result_after(self.timeout_s)
+            self._open.clear()
+        if late:
+            self.future.set(self._results)
+        return late
 
 
 def shortest(

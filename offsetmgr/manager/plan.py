@@ -15,6 +15,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from offsetmgr.coordinator.base import CommitResult, FetchResult
+from offsetmgr.coordinator.logs import refusal, unreadable
 from offsetmgr.errors import Scope, Verdict
 from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
@@ -32,7 +34,8 @@ from offsetmgr.types import new_tuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from offsetmgr.coordinator.base import CommitResult, FetchResult
+    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.coordinator.logs import TopicId
     from offsetmgr.manager.events import Effects, Event, Timing
     from offsetmgr.manager.offset_manager import OffsetManager
     from offsetmgr.types import TopicPartition
@@ -49,15 +52,33 @@ class ReadRequest(NamedTuple):
     verifies: bool = False
     """True if the ends of their logs are to be looked at as well."""
 
+    def problem(self, _topic: str, found: TopicId) -> Failure | None:
+        """Return why partitions of a topic with the id ``found`` are not to be read."""
+        return unreadable(found)
+
+    def failed(self, failure: Failure) -> FetchResult:
+        """Return the answer if it failed as a whole."""
+        return FetchResult.failed([manager.topic_partition for manager in self.managers], failure)
+
 
 class CommitRequest(NamedTuple):
     """Commit these, and nothing else meanwhile."""
 
     versions: Mapping[OffsetManager, Version]
+    topic_ids: Mapping[str, str | None]
+    """The ids of the topics that they were read from; None for one that did not exist."""
 
     @property
     def managers(self) -> Collection[OffsetManager]:
         return self.versions.keys()
+
+    def problem(self, topic: str, found: TopicId) -> Failure | None:
+        """Return why offsets of a topic with the id ``found`` are not to be committed."""
+        return refusal(topic, self.topic_ids[topic], found)
+
+    def failed(self, failure: Failure) -> CommitResult:
+        """Return the answer if it failed as a whole."""
+        return CommitResult.failed([manager.topic_partition for manager in self.versions], failure)
 
 
 GroupRequest: TypeAlias = ReadRequest | CommitRequest
@@ -94,6 +115,7 @@ class CommitPlan:
         self.ended: list[OffsetManager] = []
         """Stopped managers for which nothing is left to do; the caller empties it."""
         self.in_flight: GroupRequest | None = None
+        """Set by the caller."""
         self._dirty: dict[OffsetManager, None] = {}
         self._to_read: dict[OffsetManager, None] = {}
         self._to_look: dict[OffsetManager, None] = {}
@@ -212,7 +234,6 @@ class CommitPlan:
             request = self._read(now) or self._commit(now, effects)
         if request is not None:
             self._read_last = isinstance(request, ReadRequest)
-        self.in_flight = request
         return request, effects
 
     def wake_at(self) -> float:
@@ -237,6 +258,7 @@ class CommitPlan:
         if now < self._commit_due_at():
             return None
         versions: dict[OffsetManager, Version] = {}
+        topic_ids: dict[str, str | None] = {}
         for manager in tuple(self._dirty):
             if manager.read_at < inf or manager.look_at < inf:  # ``blocked``, without a call
                 continue
@@ -250,6 +272,7 @@ class CommitPlan:
             if isinstance(found, Version):
                 manager.commit_at = now
                 versions[manager] = found
+                topic_ids[manager.key.topic] = manager.topic_id
                 continue
             effects.append((manager, found))
             self.index(manager)
@@ -257,7 +280,7 @@ class CommitPlan:
         if len(versions) < len(self._dirty):
             left = (m.commit_at for m in self._dirty if m not in versions and not m.blocked)
             self._commit_at = min(left, default=inf)
-        return CommitRequest(versions) if versions else None
+        return CommitRequest(versions, topic_ids) if versions else None
 
     def _read(self, now: float) -> ReadRequest | None:
         """Return first what must precede a commit, then verifications."""
@@ -268,10 +291,6 @@ class CommitPlan:
         if now < self._verify_not_before:
             return None
         return self._verify(now) or self._check(now)
-
-    def topic_ids(self, request: CommitRequest) -> dict[str, str | None]:
-        """Return the ids of the topics that the offsets of a commit were read from."""
-        return {m.key.topic: m.topic_id for m in request.versions}
 
     def next_look(self, now: float, retry_s: float) -> list[OffsetManager]:
         """Return the managers whose logs are to be looked at now; again after ``retry_s``."""
@@ -330,7 +349,6 @@ class CommitPlan:
 
         The heir of a stopped one gets its doubt.
         """
-        self.in_flight = None
         self._commits.enter(now, failed=_failed(result))
         failures = result.failures
         for manager, version in request.versions.items():
@@ -347,15 +365,22 @@ class CommitPlan:
                 yield manager, (Unknown if unknown else Refused)(version, failure)
 
     def read(
-        self, request: ReadRequest, result: FetchResult, now: float
+        self,
+        request: ReadRequest,
+        result: FetchResult,
+        ids: Mapping[str, TopicId],
+        now: float,
     ) -> Iterator[tuple[OffsetManager, Event]]:
-        """Enter whether the group has to back off; return what was read for each manager."""
-        self.in_flight = None
+        """Enter whether the group has to back off; return what was read for each manager.
+
+        ``ids`` are those of the topics, as they were just before.
+        """
         failed = _failed(result)
         if not failed or not self._to_read.keys().isdisjoint(request.managers):
             self._reads.enter(now, failed=failed)
         self._verify_not_before = now + self._timing.backoff_max_s if failed else -inf
-        for topic, topic_id in result.topic_ids.items():
+        found_ids = {topic: each for topic, each in ids.items() if isinstance(each, str)}
+        for topic, topic_id in found_ids.items():
             self._topic_ids[topic] = topic_id or self._topic_ids.get(topic, "")
         for manager in request.managers:
             if manager.phase is _STOPPED and self.heir(manager) is not None:
@@ -368,7 +393,7 @@ class CommitPlan:
             elif known and manager.topic_id and known != manager.topic_id:
                 yield manager, Recreated(found, known)
             else:
-                yield manager, new_tuple(Read, (found, known, topic in result.topic_ids))
+                yield manager, new_tuple(Read, (found, known, topic in found_ids))
 
     def heir(self, manager: OffsetManager) -> OffsetManager | None:
         """Return the manager that has taken the partition over from a stopped one, if any."""

@@ -4,7 +4,7 @@ A step changes its manager's record alone and returns what else has to be done; 
 clock, actor or Kafka.  ``TRANSITIONS`` has the whole life of a manager::
 
     FETCHING ──Read──► READY ──Unknown──► IN_DOUBT ──Read──► READY
-    any phase ──StopAsked with nothing to commit, the last commit or refusal, Expired──► STOPPED
+    any phase, closed ──nothing left to commit, a refusal for good, Expired──► STOPPED
 
 Rules:
 
@@ -65,7 +65,6 @@ from offsetmgr.manager.events import (
     ReadFailed,
     Recreated,
     Refused,
-    StopAsked,
     Unknown,
 )
 from offsetmgr.manager.log_steps import (
@@ -482,8 +481,12 @@ def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing:
 # Callers.
 
 
-def _flush(manager: OffsetManager, _event: FlushAsked, now: float, _timing: Timing) -> Effects:
+def _flush(manager: OffsetManager, event: FlushAsked, now: float, _timing: Timing) -> Effects:
     """Try at once, also what was refused for good."""
+    if event.waiter is not None:
+        # Expired ones must not pile up while the coordinator is away.
+        waiting = [flush for flush in manager.flushes if flush[1].deadline_s > now]
+        manager.flushes = (*waiting, (manager.number, event.waiter))
     if manager.number <= manager.settled:
         return [AnswerFlushes(inf, manager.result_if_clean())]
     manager.read_failures = manager.commit_failures = 0
@@ -495,7 +498,9 @@ def _flush(manager: OffsetManager, _event: FlushAsked, now: float, _timing: Timi
     return []
 
 
-def _answer(manager: OffsetManager, _event: Event, _now: float, _timing: Timing) -> Effects:
+def _answer(manager: OffsetManager, event: FlushAsked, _now: float, _timing: Timing) -> Effects:
+    if event.waiter is not None:
+        manager.flushes = ((manager.number, event.waiter),)
     return [AnswerFlushes(inf, manager.result_after(None))]
 
 
@@ -536,7 +541,6 @@ _LIVE: Final[Mapping[type[Event], Callable[..., Effects]]] = {
     Refused: _refused,
     Unknown: _unknown,
     FlushAsked: _flush,
-    StopAsked: _flush,
     Expired: _expired,
     LogRead: log_read,
 }
@@ -553,7 +557,6 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]]
         Refused: _stopped_refused,
         Unknown: _stopped_unknown,
         FlushAsked: _answer,
-        StopAsked: _answer,
         Expired: _ignore,
         LogRead: log_read,
     },

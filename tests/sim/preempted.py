@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
 from actors.actor import Inbox
-from offsetmgr.manager import factory, group, waiter
+from offsetmgr.manager import factory, offset_manager
 from tests.sim.world import World, _level
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class PreemptedWorld(World):
     def _locks(self) -> ExitStack:
         """The core's own locks are such as a thread may be preempted at."""
         stack = ExitStack()
-        for module in (factory, group, waiter):
+        for module in (factory, offset_manager):
             stack.enter_context(mock.patch.object(module, "RLock", partial(_Lock, self)))
         return stack
 

@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from actors import Future
-from offsetmgr.coordinator import logs
 from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.manager import changes, events, log_steps, step
-from offsetmgr.manager.group import Group
-from offsetmgr.manager.group_committer import GroupCommitter
-from offsetmgr.manager.offset_manager import OffsetManager, Phase
-from offsetmgr.manager.waiter import Waiter
+from offsetmgr.manager import changes, events, group_committer, log_steps, plan, step
+from offsetmgr.manager.offset_manager import Group, OffsetManager, Phase, Waiter
 from tests.sim.run import RECREATED_SEEDS, SERVICE_SEEDS, SeedError, main, run_seed, silence
 from tests.sim.world import World
 
@@ -140,11 +136,10 @@ def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stop_that_drops_the_last_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that ends at once, whatever is still to be committed, is found."""
 
-    def drop(manager: OffsetManager, _event: events.Event, *times: Any) -> events.Effects:
-        return step._stop(manager, *times)
+    def drop(manager: OffsetManager, *times: Any) -> events.Effects:
+        return step._stop(manager, *times) if manager.closed else []
 
-    for phase in (Phase.FETCHING, Phase.READY, Phase.IN_DOUBT):
-        monkeypatch.setitem(step.TRANSITIONS[phase], events.StopAsked, drop)
+    monkeypatch.setattr(step, "_end", drop)
     assert "nothing went wrong, yet this was left" in found(92)
 
 
@@ -171,13 +166,13 @@ def test_a_mailbox_that_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_callers_that_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flushes that were answered at their deadline, and are kept all the same, are found."""
 
-    def keep(self: GroupCommitter, managers: list[OffsetManager], waiter: Any, now: float) -> None:
-        for manager in managers:
-            manager.flushes = (*manager.flushes, (manager.number, waiter))
-        self._take_steps([(manager, events.FlushAsked()) for manager in managers], now)
-        self._plan.expedite(managers)
+    def keep(manager: OffsetManager, event: events.FlushAsked, *times: Any) -> events.Effects:
+        if event.waiter is not None:
+            manager.flushes = (*manager.flushes, (manager.number, event.waiter))
+        return step._flush(manager, events.FlushAsked(), *times)
 
-    monkeypatch.setattr(GroupCommitter, "_flush", keep)
+    for phase in (Phase.FETCHING, Phase.READY, Phase.IN_DOUBT):
+        monkeypatch.setitem(step.TRANSITIONS[phase], events.FlushAsked, keep)
     assert "flushes that are over are kept" in found()
 
 
@@ -190,8 +185,8 @@ def test_a_wake_up_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "likely"),
     [
-        pytest.param(logs, "_refusal", lambda *_: None, 1, id="no look before a commit"),
-        pytest.param(logs, "LOOK_AGE_S", 1e9, 1, id="an old look"),
+        pytest.param(plan, "refusal", lambda *_: None, 1, id="no look before a commit"),
+        pytest.param(group_committer, "LOOK_AGE_S", 1e9, 1, id="an old look"),
         pytest.param(
             log_steps, "is_of_former_log", lambda *_: False, 956, id="no comparison of ids"
         ),

@@ -11,7 +11,7 @@ from actors import Future
 from offsetmgr.client.core import Core
 from offsetmgr.client.partitions import Partitions
 from offsetmgr.manager import Factory
-from offsetmgr.manager.waiter import Waiter
+from offsetmgr.manager.offset_manager import Waiter
 from offsetmgr.service.sessions import Client, Registry, Sorting
 from offsetmgr.types import StopResult
 from tests.sim.run import SERVICE_SEEDS

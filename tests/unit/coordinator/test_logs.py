@@ -1,4 +1,4 @@
-"""The guard between managers and a coordinator whose client fails."""
+"""Looks at topics by a coordinator whose client fails."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ import pytest
 
 from actors import Future, Timers
 from actors.testing import ManualClock
-from offsetmgr.coordinator.base import TopicLog
-from offsetmgr.coordinator.logs import LogGuard
+from offsetmgr.coordinator.logs import TopicLooks
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-WHERE = TopicPartition("t", 0)
 
 
 def raises_at_once(*_: object) -> Future[Any]:
@@ -41,17 +37,12 @@ def outcome(asked: Future[Any]) -> str:
     error = asked.exception()
     if error is not None:
         return repr(error)
-    answer = asked.get()
-    return str(answer.failure if isinstance(answer, TopicLog) else answer.failures.get(WHERE))
+    return str(asked.get())
 
 
 @pytest.mark.parametrize(
     ("method", "fails"),
     [
-        ("fetch", raises_at_once),
-        ("fetch", raises_later),
-        ("commit", raises_at_once),
-        ("commit", raises_later),
         ("topic_logs", raises_at_once),
         ("topic_logs", raises_later),
         ("topic_logs", leaves_all_out),
@@ -66,23 +57,18 @@ def test_a_failing_client_is_an_answer_and_not_a_hang(
     """Each question is answered, however the client fails, and so is the next one."""
     memory, clock = MemoryCoordinator(), ManualClock()
     memory.broker.create_topic("t", 1)
-    guard = LogGuard(memory, clock, Timers(clock))
+    looks = TopicLooks(memory, clock, Timers(clock))
 
     def ask() -> str:
         clock.advance(60.0)
         if method == "topic_logs":
-            return outcome(guard.topic_log("t", 5.0, shared=False))
-        if method != "commit":
-            return outcome(guard.fetch("g", [WHERE], 5.0))
-        topic_id = memory.broker.topic_ids(["t"])["t"]
-        assert isinstance(topic_id, str)
-        offsets = {WHERE: OffsetAndMetadata(1)}
-        return outcome(guard.commit("g", offsets, {"t": topic_id}, 5.0, lambda call: call()))
+            return outcome(looks.ends("t", 5.0, shared=False))
+        return outcome(looks.ids(["t"], 0.0, 5.0))
 
-    assert ask() == "None"
+    answer = ask()
     with monkeypatch.context() as broken:
         broken.setattr(memory, method, fails)
         left_out = "KeyError" if method == "topic_logs" else "leaves it out"
         why = left_out if fails is leaves_all_out else "no more threads"
         assert why in ask()
-    assert ask() == "None"
+    assert ask() == answer

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 def _ref(core: Core, handle: ManagerHandle, which: str) -> ActorRef[Any]:
-    if which == "factory":
-        return core.factory._ref
     return core.manager(handle) if which == "manager" else core.committer()
 
 
@@ -34,7 +32,7 @@ def test_its_siblings_are_unhurt(core: Core) -> None:
     assert all(len(request.partitions or ()) == 1 for request in asked)
 
 
-@pytest.mark.parametrize("down", ["manager", "committer", "factory"])
+@pytest.mark.parametrize("down", ["manager", "committer"])
 def test_it_is_started_again_however_often_it_fails(core: Core, down: str) -> None:
     """To give up would be to stop committing in silence."""
     handle = core.spawn()
@@ -46,7 +44,7 @@ def test_it_is_started_again_however_often_it_fails(core: Core, down: str) -> No
     assert core.holds() == at(5)
 
 
-@pytest.mark.parametrize("down", ["manager", "committer", "factory"])
+@pytest.mark.parametrize("down", ["manager", "committer"])
 def test_a_stop_while_it_is_down_ends_it(core: Core, down: str) -> None:
     """In time, with what was submitted committed, and the name free."""
     handle = core.spawn()
