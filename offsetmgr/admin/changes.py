@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from actors import MonotonicClock
-from offsetmgr.admin.history import group_at, read_causes, steps
+from offsetmgr.admin.history import read_causes, steps, targets_at
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
     PlannedOffset,
-    Wanted,
-    asked,
+    Target,
+    new_offsets,
     parse_csv,
+    parse_offsets,
     parse_value,
     plan,
-    start_of,
-    to_group_at,
+    targets,
 )
 from offsetmgr.admin.times import parse_time
 from offsetmgr.answers import Failure
@@ -175,46 +175,45 @@ class GroupChanges:
     ) -> list[PlannedOffset]:
         """Return where an option of ``reset``, such as ``to-offset``, ``42``, puts ``scope``.
 
-        None stands for all partitions that are committed, or that the given offsets name, of the
-        topics that may be ``seen``.  Errors name ``option``, by default that of the command line.
-        Raises InvalidValueError, and OSError where a file cannot be read.
+        The mode ``set`` takes single offsets, such as ``orders:0=42 orders:1=7``.  None stands for
+        all partitions that are committed, or that the given offsets name, of the topics that may be
+        ``seen``.  Errors name ``option``, by default that of the command line.  Raises
+        InvalidValueError, and OSError where a file cannot be read.
         """
         option = option or f"--{mode}"
         number = parse_value(mode, value, option, time.time())
-        given = self._given(group, mode, value, option)
+        wanted = self._given(group, mode, value, option)
         committed = {at: each for at, each in self.committed(group).items() if seen(at.topic)}
         if scope is not None:
             partitions = self._partitions_in(scope)
-        elif given is not None:
-            partitions = [at for at in (*given.offsets, *given.notes) if seen(at.topic)]
         else:
-            partitions = list(committed)
+            found = committed if wanted is None else wanted
+            partitions = [where for where in found if seen(where.topic)]
         if not partitions:
-            place = ("group", group) if given is None else (option, value)
+            place = ("group", group) if wanted is None else (option, value)
             fix = "check the name of the group, or name topics (--topic)"
             raise InvalidValueError(*place, "has no committed offsets", fix)
         ids = self.cluster.topic_ids({at.topic for at in partitions})
         self.topic_ids |= {topic: each for topic, each in ids.items() if isinstance(each, str)}
         logs, unread = self.readable_logs(partitions)
-        if mode in {"to-datetime", "by-duration"}:
-            # Records without a time are found at no time.
-            given = self._at_time(logs, unread, number) if number else start_of(logs)
-        wanted = given or asked(mode, int(number), option, committed, logs)
-        return plan(partitions, wanted, committed, logs, unread)
+        if mode in {"to-datetime", "by-duration"} and number > 0:
+            wanted = self._at_time(logs, number)
+        elif wanted is None:
+            wanted = targets(mode, int(number), option, committed, logs)
+        within_logs = mode != "to-current"
+        return plan(partitions, wanted, committed, logs, unread, within_logs=within_logs)
 
-    def plan_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> list[PlannedOffset]:
-        """Return the plan that sets single offsets."""
-        return plan(offsets, Wanted(offsets), self.committed(group), *self.readable_logs(offsets))
-
-    def _given(self, group: str, mode: str, value: str, option: str) -> Wanted | None:
-        """Return the offsets of a file, of another group or of the history; else None."""
+    def _given(
+        self, group: str, mode: str, value: str, option: str
+    ) -> dict[TopicPartition, Target] | None:
+        """Return the targets of a file, of another group or of the history; else None."""
         match mode:
+            case "set":
+                offsets = parse_offsets(value.split())
             case "from-file":
-                return Wanted(parse_csv(Path(value).read_bytes(), group))
+                offsets = parse_csv(Path(value).read_bytes(), group)
             case "from-group":
-                return Wanted(self.committed(check_existing_group(value, option)))
+                offsets = self.committed(check_existing_group(value, option))
             case "to-history" if self._store is not None:
                 fix = "use another mode: a store keeps no earlier offsets"
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
@@ -222,9 +221,10 @@ class GroupChanges:
                 at_s = parse_time(value, option)
                 commits = list(read_commits(self._config, {group}, timeout_s=self._history_s))
                 since = (step for step in steps(commits) if step.at_s > at_s)
-                causes = read_causes(self.cluster, since)
-                return to_group_at(group_at(commits, at_s), value, causes)
-        return None
+                return targets_at(commits, at_s, value, read_causes(self.cluster, since))
+            case _:
+                return None
+        return {where: Target(each) for where, each in offsets.items()}
 
     def readable_logs(
         self, partitions: Iterable[TopicPartition]
@@ -239,28 +239,32 @@ class GroupChanges:
         return logs, unread
 
     def _at_time(
-        self,
-        logs: dict[TopicPartition, PartitionRange],
-        unread: dict[TopicPartition, str],
-        at_s: float,
-    ) -> Wanted:
-        """Return the offsets at a time; move logs that cannot be read now to ``unread``."""
-        offsets = {}
-        found = self.reader.offsets_at(dict.fromkeys(logs, round(at_s * 1_000)))
-        for where, answer in found.items():
+        self, logs: Mapping[TopicPartition, PartitionRange], at_s: float
+    ) -> dict[TopicPartition, Target]:
+        found: dict[TopicPartition, Target] = {}
+        answers = self.reader.offsets_at(dict.fromkeys(logs, round(at_s * 1_000)))
+        for where, answer in answers.items():
             if isinstance(answer, OffsetManagerError):
-                unread[where] = f"left as it is: {answer}"
-                del logs[where]
-            elif answer is not None:
-                offsets[where] = OffsetAndMetadata(answer)
-        return Wanted(offsets, at_end="no record is so young: end of the log")
+                found[where] = Target(None, f"left as it is: {answer}")
+            elif answer is None:
+                end = OffsetAndMetadata(logs[where].high_watermark)
+                found[where] = Target(end, "no record is so young: end of the log")
+            else:
+                found[where] = Target(OffsetAndMetadata(answer))
+        return found
 
-    def check_unmoved(
-        self, group: str, before: Mapping[TopicPartition, int | None], *, live: bool = False
+    def check_unchanged(
+        self,
+        group: str,
+        before: Mapping[TopicPartition, int | None],
+        topic_ids: Mapping[str, str],
+        *,
+        live: bool = False,
     ) -> None:
-        """Raise OffsetConflictError where the group is not committed as it was ``before``.
+        """Raise OffsetConflictError if offsets or topics are not as they were at a plan.
 
-        With ``live`` an offset may have advanced: the job commits on.
+        ``before`` are the offsets of that time; with ``live`` they may have advanced, as the job
+        commits on.  A topic with another id was recreated: the plan is of its former log.
         """
         committed = self.committed(group)
         moved = []
@@ -270,41 +274,36 @@ class GroupChanges:
             has_advanced = now is not None and now >= (then or 0)
             if now != then and not (live and has_advanced):
                 moved.append(f"{where} (planned at {then}, now {now})")
+        text = "nothing was changed: make a new plan"
         if moved:
-            text = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
-            raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
+            what = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
+            raise OffsetConflictError(f"{what}; {text}")
+        topics = {where.topic for where in before}
+        planned = {topic: each for topic, each in topic_ids.items() if topic in topics}
+        ids = self.cluster.existing_ids(planned)
+        recreated = [topic for topic, then in planned.items() if ids.get(topic) != then]
+        if recreated:
+            what = f"topic {listed(recreated)} was deleted or recreated since the plan was made"
+            raise OffsetConflictError(f"{what}; {text}")
 
     def carry_out(
-        self, group: str, rows: Sequence[PlannedOffset], *, live: bool = False
+        self, group: str, rows: Sequence[PlannedOffset], live: ServiceReader | None = None
     ) -> dict[TopicPartition, str]:
-        """Execute a plan that this object has made; by the service's managers if ``live``.
+        """Execute a plan of this object, by the managers of the service ``live`` if it is given.
 
         Returns as ``commit``.  Raises OffsetConflictError, having changed nothing, if the offsets
-        or topics are not those of the plan any more.
+        or topics are not those of the plan any more; ServiceUnavailableError, ServiceError.
         """
-        changed = [row for row in rows if row.new is not None]
-        self.check_unmoved(group, {row.partition: row.current for row in changed}, live=live)
-        topics = {row.partition.topic for row in changed}
-        self.check_topics({t: each for t, each in self.topic_ids.items() if t in topics})
-        return self.rewind(group, rows) if live else self.commit(group, rows)
-
-    def check_topics(self, topic_ids: Mapping[str, str]) -> None:
-        """Raise OffsetConflictError where a topic has another id: it was recreated or deleted.
-
-        An offset of a plan is one of the former log then.
-        """
-        now = self.cluster.existing_ids(topic_ids)
-        changed = [topic for topic, then in topic_ids.items() if now.get(topic) != then]
-        if changed:
-            text = f"topic {listed(changed)} was deleted or recreated since the plan was made"
-            raise OffsetConflictError(f"{text}; nothing was changed: make a new plan")
+        before = {row.partition: row.current for row in rows if row.new is not None}
+        self.check_unchanged(group, before, self.topic_ids, live=live is not None)
+        return self.commit(group, rows) if live is None else live.rewind(group, new_offsets(rows))
 
     def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
         """Commit the new offsets of a plan; return why those of some partitions were not.
 
         What a coordinator refuses that still loads the group is tried again.
         """
-        offsets = {row.partition: row.new for row in rows if row.new is not None}
+        offsets = new_offsets(rows)
         if not offsets:
             return {}
         left, failures = offsets, dict[TopicPartition, OffsetManagerError]()
@@ -325,21 +324,10 @@ class GroupChanges:
                     break
         return {where: self._reason(each, group, where) for where, each in failures.items()}
 
-    def rewind(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
-        """Have the service set the new offsets of a plan, whose managers its clients hold.
-
-        Returns as ``commit``.  Raises ServiceUnavailableError, ServiceError; ValueError where no
-        service was named.
-        """
-        if self._service is None:
-            raise ValueError("no service was named")
-        offsets = {row.partition: row.new for row in rows if row.new is not None}
-        return self._service.rewind(group, offsets)
-
     def delete_offsets(
-        self, group: str, partitions: Sequence[TopicPartition]
+        self, group: str, rows: Sequence[PlannedOffset]
     ) -> dict[TopicPartition, str]:
-        """Delete committed offsets; return why those of some partitions were not.
+        """Delete the committed offsets of a plan; return why those of some partitions were not.
 
         Raises OffsetTimeoutError: whether it was done is not known then.
         """
@@ -348,7 +336,8 @@ class GroupChanges:
         client = GroupClient(config, PRODUCER, reports, "kafka-deletes")
         try:
             what = f"deletion of offsets of group {visible(group, 100)}"
-            answer = self._result(client.delete(group, partitions, self._timeout_s), what, group)
+            sent = client.delete(group, [row.partition for row in rows], self._timeout_s)
+            answer = self._result(sent, what, group)
         finally:
             client.close(CLOSE_S)
         if answer.error:

@@ -20,7 +20,7 @@ import confluent_kafka
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.history import Cause, CommitStep, Move, cause_of, first_records_of, steps
+from offsetmgr.admin.history import Cause, CommitStep, Move, read_causes, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.deadlines import Deadline
@@ -131,9 +131,9 @@ class Facts:
     next_records: Mapping[tuple[TopicPartition, int], NextRecord | OffsetManagerError] = field(
         default_factory=dict
     )
-    """The first record from a committed offset on, of groups that committed nothing for long.
-
-    From 0 on of partitions whose offset was deleted."""
+    """The first record from a committed offset on, of groups that committed nothing for long."""
+    causes: Mapping[CommitStep, Cause] = field(default_factory=dict)
+    """The causes of the deletions of the last day, as far as they are known."""
     unlisted: Sequence[OffsetManagerError] = ()
     """Errors of brokers whose groups are missing."""
     connection: Connection = _DIRECT
@@ -211,9 +211,9 @@ def gather(
         }
         topics = {where.topic for where in partitions}
         rights = pool.submit(reader.topic_rights, topics)
-        deleted: set[TopicPartition] = set()
-        if not isinstance(history, OffsetManagerError):
-            deleted.update(*(deletions(each, now_s) for each in history.values()))
+        walked = () if isinstance(history, OffsetManagerError) else history.values()
+        deleted = [step for each in walked for step in deletions(each, now_s).values()]
+        causes = pool.submit(read_causes, reader, deleted)
         leaderless = {
             where: brokers
             for where, brokers in _leaderless(cluster).items()
@@ -227,20 +227,21 @@ def gather(
             stuck_after_s=stuck_after_s,
             retention_s=retention.result(),
             groups={name: GroupFacts(descriptions[name], committed[name]) for name in names},
-            logs=reader.log_ranges(partitions | deleted),
+            logs=reader.log_ranges(partitions),
             topic_rights=rights.result(),
             history=history,
             service=None if answer is None else answer.result(),
             unreachable=unreachable.result(),
             leaderless=leaderless,
+            causes=causes.result(),
             unlisted=unlisted,
             connection=connection,
             servers=servers,
         )
-        waiting = first_records_of(facts.logs, deleted)
+        waiting: dict[TopicPartition, list[int]] = defaultdict(list)
         for group, each in facts.groups.items():
             for where, offset in _behind(facts, group, each).items():
-                waiting.setdefault(where, []).append(offset)
+                waiting[where].append(offset)
         return replace(facts, next_records=reader.next_records(waiting))
 
 
@@ -679,8 +680,7 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     deleted = deletions(facts.steps(group), facts.now_s)
     for where, step in deleted.items():
         if where not in each.committed:
-            first = facts.next_records.get((where, 0))
-            found[cause_of(step, facts.logs.get(where), first)].append(where)
+            found[facts.causes.get(step)].append(where)
     if gone := found[Cause.TOPIC_DELETED]:
         yield _trouble(
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",

@@ -9,6 +9,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.admin.reset import Target
 from offsetmgr.admin.times import time_before, time_text
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
@@ -62,16 +63,6 @@ class CommitStep(NamedTuple):
     """None where the offset was deleted."""
     metadata: str
     move: Move
-
-
-class GroupAt(NamedTuple):
-    """A group's offsets at a past time."""
-
-    offsets: dict[TopicPartition, OffsetAndMetadata]
-    nothing: set[TopicPartition]
-    """Partitions with nothing committed then: deleted or expired."""
-    unknown: dict[TopicPartition, float]
-    """Partitions whose oldest record that is left is younger, with its time."""
 
 
 def steps(
@@ -143,27 +134,37 @@ def _move(before: int | None, after: int | None, *, first: bool) -> Move:
     return Move.SAME if after == before else Move.BACKWARD
 
 
-def group_at(records: Iterable[CommitRecord], at_s: float) -> GroupAt:
-    """Return where one group stood at ``at_s``, a commit of that moment included."""
-    found = GroupAt({}, set(), {})
+def targets_at(
+    records: Iterable[CommitRecord],
+    at_s: float,
+    time: str,
+    causes: Mapping[CommitStep, Cause] = MappingProxyType({}),
+) -> dict[TopicPartition, Target]:
+    """Return the targets that take one group back to where it stood at ``at_s``, which is ``time``.
+
+    A commit of that moment is included.  ``causes`` are those of all deletions since then: an
+    offset of a former log is not restored.
+    """
+    nothing = Target(None, f"nothing was committed at {time}; left as it is")
+    lost = Target(None, f"its commits of before {time} are compacted away; left as it is")
+    found: dict[TopicPartition, Target] = {}
     for record in records:
         partition = record.key.topic_partition
-        known = partition in found.offsets or partition in found.nothing
         if record.at_s > at_s:
-            if not known:
-                found.unknown.setdefault(partition, record.at_s)
+            found.setdefault(partition, lost)
         elif record.offset is None:
-            found.offsets.pop(partition, None)
-            found.nothing.add(partition)
+            found[partition] = nothing
         else:
-            found.nothing.discard(partition)
-            found.offsets[partition] = OffsetAndMetadata(record.offset, _metadata(record))
+            found[partition] = Target(OffsetAndMetadata(record.offset, _metadata(record)))
+    for step, cause in causes.items():
+        if cause.ends_log:
+            found[step.partition] = Target(None, f"{cause.value} since then; left as it is")
     return found
 
 
 def cause_of(
     deletion: CommitStep,
-    log: PartitionRange | OffsetManagerError | None,
+    log: PartitionRange | OffsetManagerError,
     first: NextRecord | OffsetManagerError | None,
 ) -> Cause | None:
     """Return the cause of a partition's deletion; None if its log cannot be read.
@@ -173,7 +174,7 @@ def cause_of(
     """
     if does_not_exist(log):
         return Cause.TOPIC_DELETED
-    if log is None or isinstance(log, OffsetManagerError):
+    if isinstance(log, OffsetManagerError):
         return None
     is_shorter = (deletion.before or 0) > log.high_watermark
     began_s = first.at_s if isinstance(first, NextRecord) and first.offset == 0 else None
@@ -181,29 +182,18 @@ def cause_of(
     return Cause.TOPIC_RECREATED if is_shorter or is_younger else Cause.OTHER
 
 
-def first_records_of(
-    logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError],
-    partitions: Iterable[TopicPartition],
-) -> dict[TopicPartition, list[int]]:
-    """Return the offset 0 of each log that begins there and has records, to be read."""
-    found: dict[TopicPartition, list[int]] = {}
-    for where in partitions:
-        log = logs.get(where)
-        if log is None or isinstance(log, OffsetManagerError):
-            continue
-        if log.log_start_offset == 0 < log.high_watermark:
-            found[where] = [0]
-    return found
-
-
 def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> dict[CommitStep, Cause]:
     """Return the causes of the deletions among ``steps``, as far as they are known."""
     deletions = [step for step in steps if step.move is Move.DELETED]
     if not deletions:
         return {}
-    partitions = {step.partition for step in deletions}
-    logs = reader.log_ranges(partitions)
-    firsts = reader.next_records(first_records_of(logs, partitions))
+    logs = reader.log_ranges({step.partition for step in deletions})
+    first_records = {
+        where: [0]
+        for where, log in logs.items()
+        if not isinstance(log, OffsetManagerError) and log.log_start_offset == 0 < log[1]
+    }
+    firsts = reader.next_records(first_records)
     causes = {
         step: cause_of(step, logs[step.partition], firsts.get((step.partition, 0)))
         for step in deletions

@@ -27,7 +27,6 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.admin.history import Cause, CommitStep, GroupAt
     from offsetmgr.types import PartitionRange
 
 _WITHOUT_GROUP: Final = 3
@@ -35,16 +34,12 @@ _WITH_GROUP: Final = 4
 _ONE_OFFSET: Final = re.compile(r"(.+):(\d{1,9})=(\d{1,19})")
 
 
-class Wanted(NamedTuple):
-    """The offsets that a reset asks for."""
+class Target(NamedTuple):
+    """The offset that a reset asks for."""
 
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    notes: Mapping[TopicPartition, str] = MappingProxyType({})
-    """Why other partitions are left as they are."""
-    at_end: str = ""
-    """Why other partitions are set to the end of their log instead; empty where they are not."""
-    within_log: bool = True
-    """Offsets outside their log are set to its nearer end."""
+    offset: OffsetAndMetadata | None
+    """None where the partition is left as it is; the note says why."""
+    note: str = ""
 
 
 class PlannedOffset(NamedTuple):
@@ -58,6 +53,18 @@ class PlannedOffset(NamedTuple):
     note: str = ""
     lag: int | None = None
     """Records behind the end of the log after the reset; None where it is left as it is."""
+    deleted: bool = False
+    """True where the committed offset is to be deleted."""
+
+    @property
+    def is_changed(self) -> bool:
+        """False where the partition is left as it is."""
+        return self.deleted or self.new is not None
+
+
+def new_offsets(rows: Iterable[PlannedOffset]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets that a plan sets."""
+    return {row.partition: row.new for row in rows if row.new is not None}
 
 
 NOT_KNOWN: Final = "not known: "
@@ -80,11 +87,11 @@ def plan_rows(
     rows: list[tuple[object, ...]] = []
     for group, planned in plans.items():
         failed = failures.get(group, {})
-        for where, current, new, note, lag in planned:
-            failure = failed.get(where)
-            shown = note if failure is None else outcome(failure)
-            offset, metadata = (None, "") if new is None else (new.offset, new.metadata)
-            rows.append((group, *where, current, offset, metadata, lag, shown))
+        for row in planned:
+            failure = failed.get(row.partition)
+            note = row.note if failure is None else outcome(failure)
+            new, metadata = (None, "") if row.new is None else row.new[:2]
+            rows.append((group, *row.partition, row.current, new, metadata, row.lag, note))
     return rows
 
 
@@ -93,27 +100,29 @@ def outcome(failure: str) -> str:
     return failure if failure.startswith(NOT_KNOWN) else f"not done: {failure}"
 
 
-def asked(
+def targets(
     mode: str,
     number: int,
     option: str,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
-) -> Wanted:
-    """Return the offsets of a mode that takes no time and no other offsets.
+) -> dict[TopicPartition, Target]:
+    """Return the targets of a mode that needs nothing but the logs and the committed offsets.
 
-    ``number`` is the offset or the shift.  Raises InvalidValueError, of ``option``.
+    ``number`` is the offset or the shift.  A time is one before 1970, the start of each log.
+    Raises InvalidValueError, of ``option``.
     """
     match mode:
-        case "to-earliest":
-            return start_of(logs)
+        case "to-earliest" | "to-datetime" | "by-duration":
+            offsets = {where: log.log_start_offset for where, log in logs.items()}
         case "to-latest":
             offsets = {where: log.high_watermark for where, log in logs.items()}
         case "to-offset":
             offsets = dict.fromkeys(logs, number)
         case "to-current":  # with its metadata, such as the acks of messages behind it
-            at_end = "nothing committed: end of the log"
-            return Wanted(committed, at_end=at_end, within_log=False)
+            note = "nothing committed: end of the log"
+            ends = {where: Target(OffsetAndMetadata(log[1]), note) for where, log in logs.items()}
+            return ends | {where: Target(each) for where, each in committed.items()}
         case _:
             bare = [where for where in logs if where not in committed]
             if bare:
@@ -121,44 +130,38 @@ def asked(
                 fix = "leave these partitions out, or use another mode"
                 raise InvalidValueError(option, number, problem, fix)
             offsets = {where: committed[where].offset + number for where in logs}
-    found = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
-    return Wanted(found)
-
-
-def start_of(logs: Mapping[TopicPartition, PartitionRange]) -> Wanted:
-    """Return the offsets of the first records."""
-    return Wanted({where: OffsetAndMetadata(log[0]) for where, log in logs.items()})
+    return {where: Target(OffsetAndMetadata(offset)) for where, offset in offsets.items()}
 
 
 def plan(
     partitions: Iterable[TopicPartition],
-    wanted: Wanted,
+    wanted: Mapping[TopicPartition, Target],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange],
     unread: Mapping[TopicPartition, str] = MappingProxyType({}),
+    *,
+    within_logs: bool = True,
 ) -> list[PlannedOffset]:
     """Return a row for each of ``partitions``, sorted.
 
     Those that do not exist have no log; ``unread`` are notes on logs that could not be read.
+    Offsets outside their log are set to its nearer end, if ``within_logs``.
     """
     rows = []
     for where in sorted(set(partitions)):
         current = committed[where].offset if where in committed else None
-        log, new, note = logs.get(where), wanted.offsets.get(where), ""
+        log, (new, note) = logs.get(where), wanted.get(where, Target(None, "left as it is"))
         if log is None:
             note = unread.get(where, "does not exist; left as it is")
             rows.append(PlannedOffset(where, current, None, note))
-            continue
-        if new is None and not wanted.at_end:
-            note = wanted.notes.get(where, "left as it is")
+        elif new is None:
             rows.append(PlannedOffset(where, current, None, note))
-            continue
-        if new is None:
-            new, note = OffsetAndMetadata(log.high_watermark), wanted.at_end
-        elif wanted.within_log:
-            new, note = _within(new, log)
-        lag = max(log.high_watermark - new.offset, 0)
-        rows.append(PlannedOffset(where, current, new, note, lag))
+        else:
+            if within_logs:
+                new, changed = _within(new, log)
+                note = changed or note
+            lag = max(log.high_watermark - new.offset, 0)
+            rows.append(PlannedOffset(where, current, new, note, lag))
     return rows
 
 
@@ -172,22 +175,6 @@ def _within(new: OffsetAndMetadata, log: PartitionRange) -> tuple[OffsetAndMetad
         note = f"{offset} is before the log: its start"
         return OffsetAndMetadata(log.log_start_offset, metadata), note
     return OffsetAndMetadata(offset, metadata), ""
-
-
-def to_group_at(
-    group: GroupAt, time: str, causes: Mapping[CommitStep, Cause] = MappingProxyType({})
-) -> Wanted:
-    """Return what takes a group back to where it stood at ``time``.
-
-    ``causes`` are those of all deletions since then: an offset of a former log is not restored.
-    """
-    notes = dict.fromkeys(group.nothing, f"nothing was committed at {time}; left as it is")
-    lost = f"its commits of before {time} are compacted away; left as it is"
-    notes |= dict.fromkeys(group.unknown, lost)
-    ended = {step.partition: cause for step, cause in causes.items() if cause.ends_log}
-    notes |= {where: f"{cause.value} since then; left as it is" for where, cause in ended.items()}
-    offsets = {where: each for where, each in group.offsets.items() if where not in ended}
-    return Wanted(offsets, notes)
 
 
 def parse_value(mode: str, value: str, option: str, now_s: float) -> float:

@@ -187,7 +187,8 @@ def reset(
     checkpoint.
     """
     name, value = mode.chosen()
-    if live and options.service is None:
+    service = options.owner() if live else None
+    if live and service is None:
         fix = "name the service that commits the group: --service URL"
         raise InvalidValueError("--live", live, "needs a service", fix)
     brings_partitions = name in {"from-file", "from-group", "to-history"}
@@ -196,24 +197,110 @@ def reset(
     with options.changes(store) as change:
 
         def make(group: str) -> list[PlannedOffset]:
-            if not live:
+            if service is None:
                 change.check_free(group)
             return change.plan(group, name, value, wanted)
 
-        do = partial(change.carry_out, live=live)
-        plans, refused = _divided({group: tried(make, group) for group in names})
-        done, interrupted = _carried_out(plans, do) if options.execute else ({}, False)
+        do = partial(change.carry_out, live=service)
+        return _change(names, make, do, execute=options.execute, output=output, export=export)
+
+
+def set_offsets(
+    group: GroupName,
+    offsets: Annotated[
+        list[str], Argument(metavar="TOPIC:PARTITION=OFFSET...", help="Such as orders:0=42.")
+    ],
+    *,
+    store: Store = None,
+    options: PlanOptions,
+    output: OutputOptions,
+) -> int:
+    """Set single offsets of a group that nobody else commits; otherwise like reset."""
+    check_existing_group(group)
+    parse_offsets(offsets)  # before Kafka is asked
+    with options.changes(store) as change:
+
+        def make(group: str) -> list[PlannedOffset]:
+            change.check_free(group)
+            return change.plan(group, "set", " ".join(offsets), None)
+
+        return _change([group], make, change.carry_out, execute=options.execute, output=output)
+
+
+def delete_offsets(
+    group: GroupName,
+    *,
+    scope: ScopeOptions,
+    options: PlanOptions,
+    output: OutputOptions,
+) -> int:
+    """Delete committed offsets of a group, including those of deleted topics.
+
+    Without --execute it only shows what would be deleted.
+    """
+    check_existing_group(group)
+    chosen = scope.partitions()
+    note = "deleted" if options.execute else "to be deleted"
+    with options.changes() as change:
+
+        def make(group: str) -> list[PlannedOffset]:
+            change.check_free(group, "DELETE")
+            rows = [
+                PlannedOffset(where, value.offset, None, note, deleted=True)
+                for where, value in sorted(change.committed(group).items())
+                if in_scope(where, chosen)
+            ]
+            if not rows:
+                fix = "check the names of group and topics; offsetmgr describe shows what it has"
+                raise InvalidValueError("group", group, "has no such committed offsets", fix)
+            return rows
+
+        do = change.delete_offsets
+        return _change([group], make, do, execute=options.execute, output=output)
+
+
+def _change(
+    groups: list[str],
+    make: Callable[[str], list[PlannedOffset]],
+    do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]],
+    *,
+    execute: bool,
+    output: OutputOptions,
+    export: bool = False,
+) -> int:
+    """Plan a change of each group by ``make``, and carry it out by ``do`` if ``execute``.
+
+    Prints the plans and what was not done, and returns the exit status.  A group that is refused is
+    one error, unless all are.
+    """
+    plans, refused = _divided({group: tried(make, group) for group in groups})
+    done, interrupted = _carried_out(plans, do) if execute else ({}, False)
     failures, not_done = _divided(done)
     plans = {group: rows for group, rows in plans.items() if group not in not_done}
     refused |= not_done
+    rows = plan_rows(plans, failures)
+    changed = sum(row.is_changed for planned in plans.values() for row in planned)
     if export:
         print(to_csv(plans), end="")
-        _say_left(plans, failures, refused)
     else:
-        _print_plans(plans, failures, refused, executed=options.execute, output=output)
+        errors = [{"group": group, "message": str(error)} for group, error in refused.items()]
+        output.print({"executed": execute, "errors": errors}, PLAN_FIELDS, rows, "partitions")
+    for name, error in refused.items():
+        say(f"group {name} is left as it is: {error}", error=True)
+    if export:
+        for group, topic, partition, _, new, *_, note in rows:
+            if new is None or str(note).startswith("not "):
+                say(f"group {group}, {topic}-{partition}: {note}", error=True)
+    elif output.as_table and execute:
+        undone = sum(map(len, failures.values()))
+        print(f"Done for {changed - undone} of {len(rows)} partitions.")
+        print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
+    elif output.as_table:
+        print(f"This is a plan for {changed} of {len(rows)} partitions; --execute carries it out.")
     if interrupted:
         return Exit.INTERRUPTED
-    return Exit.INCOMPLETE if refused else _status(plans, failures)
+    is_incomplete = refused or changed < len(rows) or any(failures.values())
+    return Exit.INCOMPLETE if is_incomplete else 0
 
 
 def _divided(
@@ -238,68 +325,19 @@ def _carried_out(
     With the answers of ``do``: why partitions were not changed, or may not be.
     """
 
-    def told(group: str, why: str) -> dict[TopicPartition, str]:
-        return {row.partition: why for row in plans[group] if row.new is not None}
+    def interrupted(group: str, why: str) -> dict[TopicPartition, str]:
+        return {row.partition: why for row in plans[group] if row.is_changed}
 
     answers: dict[str, dict[TopicPartition, str] | OffsetManagerError] = {
-        group: told(group, "interrupted before it") for group in plans
+        group: interrupted(group, "interrupted before it") for group in plans
     }
     try:
         for group, rows in plans.items():
-            answers[group] = told(group, f"{NOT_KNOWN}interrupted; look again")
+            answers[group] = interrupted(group, f"{NOT_KNOWN}interrupted; look again")
             answers[group] = tried(do, group, rows)
     except KeyboardInterrupt:
         return answers, True
     return answers, False
-
-
-def set_offsets(
-    group: GroupName,
-    offsets: Annotated[
-        list[str], Argument(metavar="TOPIC:PARTITION=OFFSET...", help="Such as orders:0=42.")
-    ],
-    *,
-    store: Store = None,
-    options: PlanOptions,
-    output: OutputOptions,
-) -> int:
-    """Set single offsets of a group that nobody else commits; otherwise like reset."""
-    wanted = parse_offsets(offsets)
-    with options.changes(store) as change:
-        change.check_free(check_existing_group(group))
-        plans = {group: change.plan_offsets(group, wanted)}
-        failures = {group: change.commit(group, plans[group]) if options.execute else {}}
-    _print_plans(plans, failures, {}, executed=options.execute, output=output)
-    return _status(plans, failures)
-
-
-def delete_offsets(
-    group: GroupName,
-    *,
-    scope: ScopeOptions,
-    options: PlanOptions,
-    output: OutputOptions,
-) -> int:
-    """Delete committed offsets of a group, including those of deleted topics.
-
-    Without --execute it only shows what would be deleted.
-    """
-    chosen = scope.partitions()
-    with options.changes() as change:
-        change.check_free(check_existing_group(group), "DELETE")
-        committed = change.committed(group)
-        wanted = [each for each in sorted(committed) if in_scope(each, chosen)]
-        if not wanted:
-            fix = "check the names of group and topics; offsetmgr describe shows what it has"
-            raise InvalidValueError("group", group, "has no such committed offsets", fix)
-        failures = change.delete_offsets(group, wanted) if options.execute else {}
-    note = "deleted" if options.execute else "to be deleted"
-    rows = [PlannedOffset(each, committed[each].offset, None, note) for each in wanted]
-    executed, count = options.execute, len(rows)
-    _print_plans(
-        {group: rows}, {group: failures}, {}, executed=executed, output=output, count=count
-    )
-    return Exit.INCOMPLETE if failures else 0
 
 
 def delete_group(group: GroupName, *, options: PlanOptions) -> None:
@@ -495,54 +533,3 @@ def _print_findings(findings: list[Finding]) -> None:
         f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "
         f"{counts[Level.UNKNOWN]} could not be made."
     )
-
-
-def _status(
-    plans: Mapping[str, list[PlannedOffset]], failures: Mapping[str, Mapping[TopicPartition, str]]
-) -> int:
-    """Return the exit status of a plan: incomplete if a partition was left as it is."""
-    left = any(row.new is None for rows in plans.values() for row in rows)
-    return Exit.INCOMPLETE if left or any(failures.values()) else 0
-
-
-def _print_plans(
-    plans: Mapping[str, list[PlannedOffset]],
-    failures: Mapping[str, Mapping[TopicPartition, str]],
-    refused: Mapping[str, OffsetManagerError],
-    *,
-    executed: bool,
-    output: OutputOptions,
-    count: int | None = None,
-) -> None:
-    """Print plans; ``count`` partitions are changed by them, by default those with an offset."""
-    rows = plan_rows(plans, failures)
-    if count is None:
-        count = sum(row.new is not None for planned in plans.values() for row in planned)
-    errors = [{"group": group, "message": str(error)} for group, error in refused.items()]
-    output.print({"executed": executed, "errors": errors}, PLAN_FIELDS, rows, "partitions")
-    _say_refused(refused)
-    if not output.as_table:
-        return
-    if executed:
-        undone = sum(map(len, failures.values()))
-        print(f"Done for {count - undone} of {len(rows)} partitions.")
-        print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
-    else:
-        print(f"This is a plan for {count} of {len(rows)} partitions; --execute carries it out.")
-
-
-def _say_refused(refused: Mapping[str, OffsetManagerError]) -> None:
-    for group, error in refused.items():
-        say(f"group {group} is left as it is: {error}", error=True)
-
-
-def _say_left(
-    plans: Mapping[str, list[PlannedOffset]],
-    failures: Mapping[str, Mapping[TopicPartition, str]],
-    refused: Mapping[str, OffsetManagerError],
-) -> None:
-    """Print what an exported plan leaves out, or what was not done of it."""
-    _say_refused(refused)
-    for group, topic, partition, _, new, *_, note in plan_rows(plans, failures):
-        if new is None or str(note).startswith("not "):
-            say(f"group {group}, {topic}-{partition}: {note}", error=True)

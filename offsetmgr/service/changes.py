@@ -172,7 +172,6 @@ class Changes:
             each.where: OffsetAndMetadata(each.new, each.metadata) for each in asked.partitions
         }
         before = {each.where: each.current for each in asked.partitions}
-        topics, ids = {each.topic for each in asked.partitions}, asked.topic_ids
         rows = [PlannedOffset(where, before[where], new) for where, new in offsets.items()]
         begun = False
 
@@ -180,8 +179,8 @@ class Changes:
             nonlocal begun
             with self._changes() as change:
                 self._check_owners(change, asked)
-                change.check_unmoved(asked.group, before, live=asked.live)
-                change.check_topics({topic: i for topic, i in ids.items() if topic in topics})
+                ids = asked.topic_ids
+                change.check_unchanged(asked.group, before, ids, live=asked.live)
                 begun = True
                 return {} if asked.live else change.commit(asked.group, rows)
 

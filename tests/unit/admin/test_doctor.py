@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
-from offsetmgr.admin.history import CommitStep, steps
+from offsetmgr.admin.history import Cause, CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
 from offsetmgr.kafka.cluster import GroupDescription, GroupMember
@@ -35,6 +35,12 @@ def commits(*offsets: int, ago_s: float = 60.0) -> list[CommitRecord]:
 
 def walked(records: list[CommitRecord]) -> list[CommitStep]:
     return list(steps(records))
+
+
+def deleted(cause: Cause, *records: CommitRecord) -> Facts:
+    """The last record is a deletion with this cause."""
+    history = walked([*commits(50), *records])
+    return replace(HEALTHY, history={"etl": history}, causes={history[-1]: cause})
 
 
 UP = ServiceFacts(
@@ -116,7 +122,6 @@ WELL: dict[str, Facts] = {
     "an old deletion": replace(
         HEALTHY,
         history={"etl": walked([GONE._replace(at_s=NOW_S - 2 * DAY_S), *commits(50)])},
-        logs=BOTH,
     ),
     "a deletion and a new commit": replace(
         HEALTHY,
@@ -303,23 +308,17 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "offsetmgr delete-offsets etl --topic orders:0 --execute",
     ),
     "offsets expired": (
-        replace(HEALTHY, history={"etl": walked([*commits(50), GONE])}, logs=BOTH),
+        deleted(Cause.OTHER, GONE),
         "orders 1: the offsets expired, or somebody deleted them",
         "offsetmgr reset etl --topic orders:1 --to-history 2023-11-14T22:13:09.999Z --execute",
     ),
     "topic was deleted": (
-        replace(
-            HEALTHY, history={"etl": walked([*commits(50), GONE])}, logs={**BOTH, P1: NO_TOPIC}
-        ),
+        deleted(Cause.TOPIC_DELETED, GONE),
         "orders 1: the topic was deleted",
         "take the topic out of the job",
     ),
     "topic was recreated": (
-        replace(
-            HEALTHY,
-            history={"etl": walked([*commits(50), GONE._replace(offset=7), GONE])},
-            logs={**BOTH, P1: PartitionRange(0, 5)},
-        ),
+        deleted(Cause.TOPIC_RECREATED, GONE._replace(offset=7), GONE),
         "orders 1: the topic was recreated",
         "offsetmgr reset etl --topic orders:1 --to-earliest --execute",
     ),

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.admin.history import Cause, GroupAt, Move, cause_of, group_at, history_report, steps
+from offsetmgr.admin.history import (
+    Cause,
+    CommitStep,
+    Move,
+    cause_of,
+    history_report,
+    steps,
+    targets_at,
+)
+from offsetmgr.admin.reset import Target
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.kafka.log_reader import NextRecord
@@ -81,18 +90,36 @@ def test_a_report_undoes_no_deletion_of_a_topic() -> None:
     assert by_hand["undo_to"] == "1970-01-01T00:00:03.999Z"
 
 
+def at(offset: int, text: str = "") -> Target:
+    return Target(OffsetAndMetadata(offset, text))
+
+
 def test_the_group_stands_where_the_last_commit_up_to_then_put_it() -> None:
     """A commit of that very moment counts; so does its metadata, without a consumer's NUL."""
     log = [commit(1, 5, text="a\0"), commit(2, 9, text="b")]
-    assert group_at(log, 1).offsets == {P0: OffsetAndMetadata(5, "a")}
-    assert group_at(log, 1.5).offsets == {P0: OffsetAndMetadata(5, "a")}
-    assert group_at(log, 2).offsets == {P0: OffsetAndMetadata(9, "b")}
+    assert targets_at(log, 1, "T") == targets_at(log, 1.5, "T") == {P0: at(5, "a")}
+    assert targets_at(log, 2, "T") == {P0: at(9, "b")}
 
 
 def test_an_unknown_offset_differs_from_no_offset() -> None:
     """Compaction may have removed what was before the oldest record that is left."""
     log = [commit(1, 5), commit(2, None), commit(3, 7, P1)]
-    assert group_at(log, 2.5) == GroupAt({}, {P0}, {P1: 3})
+    assert targets_at(log, 2.5, "T") == {
+        P0: Target(None, "nothing was committed at T; left as it is"),
+        P1: Target(None, "its commits of before T are compacted away; left as it is"),
+    }
+
+
+def test_an_offset_of_a_former_log_is_not_restored() -> None:
+    """Any deletion since then may have ended the log, also one before another's."""
+    log = [commit(1, 12), commit(1, 13, P1)]
+    first, last = (CommitStep(at_s, P0, 12, None, "", Move.DELETED) for at_s in (5.0, 9.0))
+    causes = {first: Cause.TOPIC_RECREATED, last: Cause.OTHER}
+    causes |= {last._replace(partition=P1): Cause.OTHER}
+    assert targets_at(log, 2, "T", causes) == {
+        P0: Target(None, "the topic was recreated since then; left as it is"),
+        P1: at(13),
+    }
 
 
 @given(
@@ -120,8 +147,7 @@ def test_compaction_never_makes_a_wrong_answer(
         log.append(commit(now_s, offset, where))
     dirty = log[cleaned:]
     kept = {record.key: record for record in log[:cleaned]}
-    whole, left = group_at(log, asked_s), group_at([*kept.values(), *dirty], asked_s)
-    for where in (P0, P1):
-        if where not in left.unknown:
-            assert left.offsets.get(where) == whole.offsets.get(where)
-            assert (where in left.nothing) == (where in whole.nothing)
+    whole = targets_at(log, asked_s, "T")
+    for where, target in targets_at([*kept.values(), *dirty], asked_s, "T").items():
+        if "compacted away" not in target.note:
+            assert target == whole[where]

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.admin.history import Cause, CommitStep, GroupAt, Move
 from offsetmgr.admin.reset import (
     PlannedOffset,
-    asked,
     in_scope,
     parse_csv,
     parse_offsets,
     parse_scope,
     plan,
     plan_rows,
+    targets,
     to_csv,
-    to_group_at,
 )
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.errors import InvalidValueError
@@ -48,8 +46,9 @@ def planned(
     committed: Mapping[TopicPartition, OffsetAndMetadata] = COMMITTED,
 ) -> list[PlannedOffset]:
     logs = {where: log for where, log in LOGS.items() if where in partitions}
-    wanted = asked(mode, number, f"--{mode}", committed, logs)
-    return plan(partitions, wanted, committed, logs)
+    wanted = targets(mode, number, f"--{mode}", committed, logs)
+    within_logs = mode != "to-current"
+    return plan(partitions, wanted, committed, logs, within_logs=within_logs)
 
 
 def test_an_offset_outside_its_log_is_held_within_it_and_the_row_says_so() -> None:
@@ -80,28 +79,6 @@ def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     left, there = planned("to-earliest", 0, gone, P0, committed={**COMMITTED, gone: new(3)})
     assert left == PlannedOffset(gone, 3, None, "does not exist; left as it is")
     assert there.new == new(10)
-
-
-def test_history_restores_offsets_with_their_metadata_and_names_the_others() -> None:
-    """Never a guess: what was compacted away or not committed then is left as it is."""
-    wanted = to_group_at(GroupAt({P0: new(12, "m")}, {P1}, {P2: 7.0}), "T")
-    assert plan([P0, P1, P2], wanted, COMMITTED, {**LOGS, P2: PartitionRange(0, 9)}) == [
-        PlannedOffset(P0, 15, new(12, "m"), lag=8),
-        PlannedOffset(P1, 50, None, "nothing was committed at T; left as it is"),
-        PlannedOffset(P2, None, None, "its commits of before T are compacted away; left as it is"),
-    ]
-
-
-def test_an_offset_of_a_former_log_is_not_restored() -> None:
-    """Any deletion since then may have ended the log, also one before another's."""
-    at = GroupAt({P0: new(12), P1: new(13)}, set(), {})
-    first, last = (CommitStep(at_s, P0, 12, None, "", Move.DELETED) for at_s in (5.0, 9.0))
-    causes = {first: Cause.TOPIC_RECREATED, last: Cause.OTHER}
-    wanted = to_group_at(at, "T", causes | {last._replace(partition=P1): Cause.OTHER})
-    assert plan([P0, P1], wanted, COMMITTED, LOGS) == [
-        PlannedOffset(P0, 15, None, "the topic was recreated since then; left as it is"),
-        PlannedOffset(P1, 50, new(13), lag=7),
-    ]
 
 
 def test_a_plan_that_is_exported_can_be_read_again() -> None:
