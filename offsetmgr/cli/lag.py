@@ -39,7 +39,7 @@ from offsetmgr.errors import ServiceError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.measure import GroupLag, worst_seconds
-from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report, watched_report
+from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.stores import open_store
@@ -80,7 +80,7 @@ class KafkaSource:
     def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
         names, errors = self._named(names)
-        return watched_report(self._watcher.poll(names).values()) | errors
+        return lag_report(self._watcher.poll(names).values()) | errors
 
     def _named(self, names: list[str]) -> tuple[list[str], dict[str, Any]]:
         """Return the groups to read, and the errors of brokers whose groups are missing."""

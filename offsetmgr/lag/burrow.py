@@ -1,13 +1,10 @@
 """Burrow's rules, which judge a consumer by the last commits of a partition.
 
-Burrow (github.com/linkedin/Burrow) keeps the last commits of each partition and judges them
-whenever it is asked.  The rules here are those of its ``evaluator/caching.go``, the window is
-that of its ``storage/inmemory.go``.
+The rules are those of ``evaluator/caching.go`` of Burrow (github.com/linkedin/Burrow).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,7 +42,7 @@ class Status(IntEnum):
 
 
 class ObservedCommit(NamedTuple):
-    """A commit as the window keeps it."""
+    """One of the last commits of a partition."""
 
     offset: int
     timestamp_ms: int
@@ -54,30 +51,6 @@ class ObservedCommit(NamedTuple):
     """When it was seen here."""
     lag: int | None
     """Records behind when it was committed; None where the end of the log was not known."""
-
-
-class CommitWindow:
-    """The last commits of one partition, oldest first."""
-
-    def __init__(self, min_distance_s: float = 0.0) -> None:
-        """Commits closer than ``min_distance_s`` are merged into one."""
-        self.commits: deque[ObservedCommit] = deque(maxlen=INTERVALS)
-        self._min_distance_ms = min_distance_s * 1000
-
-    def add(self, commit: ObservedCommit) -> None:
-        """Take in the newest commit."""
-        if self.commits:
-            last = self.commits[-1]
-            if commit.timestamp_ms - last.timestamp_ms < self._min_distance_ms:
-                # With the new time, frequent commits would be merged into one forever.
-                self.commits[-1] = commit._replace(timestamp_ms=last.timestamp_ms)
-                return
-        self.commits.append(commit)
-
-    @property
-    def complete(self) -> float:
-        """The filled share of the window, from 0 to 1."""
-        return len(self.commits) / INTERVALS
 
 
 def partition_status(

@@ -14,7 +14,7 @@ from offsetmgr.lag.burrow import INTERVALS, ObservedCommit, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsetmgr.lag.watcher import WatchedGroup, WatchedPartition
+    from offsetmgr.lag.measure import GroupLag, PartitionLag
 
 _NO_CLUSTER: Final = "cluster not found"
 
@@ -25,7 +25,7 @@ class BurrowApi:
     Each is the values of a JSON object without its ``request``, or a text for what is not found.
     """
 
-    def __init__(self, cluster: str, view: Mapping[str, WatchedGroup]) -> None:
+    def __init__(self, cluster: str, view: Mapping[str, GroupLag]) -> None:
         self._cluster = cluster
         self._view = view
 
@@ -46,13 +46,13 @@ class BurrowApi:
             return "cluster or consumer not found"
         # The place in the list is the number of the partition.  A partition that does not exist may
         # be committed as well: 1,000,000 of a topic must not make a list of a million windows.
-        counts = Counter(each.now.partition.topic for each in group.partitions)
-        logs = (each.now.partition for each in group.partitions if each.now.end is not None)
+        counts = Counter(each.partition.topic for each in group.partitions)
+        logs = (each.partition for each in group.partitions if each.end is not None)
         for topic, number in logs:
             counts[topic] = max(counts[topic], number + 1)
         topics: dict[str, list[dict[str, Any]]] = {}
         for each in group.partitions:
-            topic, number = each.now.partition
+            topic, number = each.partition
             if number < counts[topic]:
                 windows = topics.setdefault(topic, [])
                 windows += [_window(None) for _ in range(number - len(windows))]
@@ -107,40 +107,40 @@ class BurrowApi:
         offsets = [ends.get(number, 0) for number in range(max(ends) + 1)]
         return {"message": "topic offsets returned", "offsets": offsets}
 
-    def _group(self, cluster: str, consumer: str) -> WatchedGroup | None:
+    def _group(self, cluster: str, consumer: str) -> GroupLag | None:
         group = self._view.get(consumer) if cluster == self._cluster else None
         return None if group is None or group.status is Status.NOTFOUND else group
 
     def _ends(self) -> dict[str, dict[int, int]]:
         ends: dict[str, dict[int, int]] = {}
         for group in self._view.values():
-            for each in group.now.partitions:
+            for each in group.partitions:
                 if each.end is not None:
                     ends.setdefault(each.partition.topic, {})[each.partition.partition] = each.end
         return ends
 
 
-def _word(status: Status) -> str:
-    return Status.ERR.name if status is Status.OUT_OF_RANGE else status.name
+def _word(status: Status | None) -> str:
+    return Status.ERR.name if status is Status.OUT_OF_RANGE else (status or Status.OK).name
 
 
-def _partition(each: WatchedPartition) -> dict[str, Any]:
-    member, commits = each.now.member, each.commits
+def _partition(each: PartitionLag) -> dict[str, Any]:
+    member, commits = each.member, each.commits
     return {
-        "topic": each.now.partition.topic,
-        "partition": each.now.partition.partition,
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
         "owner": member.host if member else "",
         "client_id": member.client_id if member else "",
         "status": _word(each.status),
         "start": _commit(commits[0]) if commits else None,
         "end": _commit(commits[-1]) if commits else None,
-        "current_lag": each.now.lag or 0,
-        "complete": each.complete,
+        "current_lag": each.lag or 0,
+        "complete": len(commits) / INTERVALS,
     }
 
 
-def _window(each: WatchedPartition | None) -> dict[str, Any]:
-    member = each.now.member if each else None
+def _window(each: PartitionLag | None) -> dict[str, Any]:
+    member = each.member if each else None
     offsets: list[dict[str, Any] | None] = []
     if each is not None and each.commits:
         offsets = [None] * (INTERVALS - len(each.commits)) + [_commit(c) for c in each.commits]
@@ -148,7 +148,7 @@ def _window(each: WatchedPartition | None) -> dict[str, Any]:
         "offsets": offsets,
         "owner": member.host if member else "",
         "client_id": member.client_id if member else "",
-        "current-lag": (each.now.lag or 0) if each else 0,
+        "current-lag": (each.lag or 0) if each else 0,
     }
 
 

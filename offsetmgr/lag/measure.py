@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
+    from offsetmgr.lag.burrow import ObservedCommit, Status
     from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -37,6 +38,24 @@ class PartitionLag(NamedTuple):
     """The live member it is assigned to."""
     error: OffsetManagerError | None = None
     """Why the end of the log could not be read."""
+    status: Status | None = None
+    """OK or worse by Burrow's rules; this and what follows is known only of a watched group."""
+    commits: tuple[ObservedCommit, ...] = ()
+    """The last commits, oldest first."""
+    rate_in: float | None = None
+    """Records written a second; None after a single round."""
+    rate_out: float | None = None
+    """Records committed a second."""
+
+    @property
+    def catch_up_s(self) -> float | None:
+        """Seconds until the lag is gone at these rates; None where it does not shrink."""
+        arriving, leaving = self.rate_in, self.rate_out
+        if self.status is not None and self.lag == 0:
+            return 0.0
+        if self.lag is None or arriving is None or leaving is None or leaving <= arriving:
+            return None
+        return self.lag / (leaving - arriving)
 
     @property
     def pending_acks(self) -> int | None:
@@ -57,12 +76,17 @@ class PartitionLag(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """A group with its partitions, sorted; or the reason why they are not known."""
+    """A group with its partitions, sorted."""
 
     name: str
     description: GroupDescription | None
     partitions: tuple[PartitionLag, ...]
     error: OffsetManagerError | None = None
+    """Why it could not be read; of a watched group all else is then of an earlier round."""
+    status: Status | None = None
+    """Of a watched group."""
+    lag_points: tuple[int | None, ...] = ()
+    """Its lag in the last rounds of the watch, oldest first; None where it was not known."""
 
     @property
     def exists(self) -> bool:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from offsetmgr.lag.measure import GroupLag, PartitionLag
-    from offsetmgr.lag.watcher import WatchedGroup
 
 _PARTITION: Final = ("cluster_name", "group", "topic", "partition")
 _GROUP: Final = ("cluster_name", "group")
@@ -61,7 +60,7 @@ class _Families:
 
 def families(
     cluster: str,
-    view: Mapping[str, WatchedGroup],
+    view: Mapping[str, GroupLag],
     *,
     other_names: bool = False,
     unlisted: bool = False,
@@ -81,22 +80,22 @@ def families(
         text = "Burrow's status: 1 OK, 2 WARN, 3 ERR; 7 out of range."
         made.set("offsetmgr_group_status", text, _GROUP, where, group.status)
         text = "Partitions with lag whose age is not known."
-        unknown = sum(1 for each in group.partitions if each.now.seconds_unknown)
+        unknown = sum(1 for each in group.partitions if each.seconds_unknown)
         made.set("offsetmgr_lag_seconds_unknown", text, _GROUP, where, unknown)
         for each in group.partitions:
-            _partition(made, (*where, *each.now.partition), each.now)
-            labels = (*where, *each.now.partition)
+            _partition(made, (*where, *each.partition), each)
+            labels = (*where, *each.partition)
             text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND; 7 out of range."
-            status = None if each.now.lag is None else each.status
+            status = None if each.lag is None else each.status
             made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
         if other_names:
-            _lag_exporter(made, cluster, group.now)
-            _kafka_exporter(made, group.now)
+            _lag_exporter(made, cluster, group)
+            _kafka_exporter(made, group)
     return iter(made)
 
 
-def _is_incomplete(group: WatchedGroup) -> bool:
-    errors = (each.now.error for each in group.partitions)
+def _is_incomplete(group: GroupLag) -> bool:
+    errors = (each.error for each in group.partitions)
     unread = (code_of(each) is not None and not does_not_exist(each) for each in errors)
     return group.error is not None or any(unread)
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.kafka.cluster import GroupListing, GroupMember
     from offsetmgr.lag.measure import GroupLag, PartitionLag
-    from offsetmgr.lag.watcher import WatchedGroup, WatchedPartition
     from offsetmgr.types import TopicPartition
 
 PartitionField = Literal[
@@ -69,34 +68,43 @@ def listing_report(
 
 def lag_report(
     groups: Iterable[GroupLag],
-    watched: Mapping[str, WatchedGroup] | None = None,
     committers: Mapping[tuple[str, TopicPartition], OwningClient] | None = None,
     fields: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the lag of groups; with what a watcher knows of them, and who of a service commits.
+    """Return the lag of groups, and which clients of a service commit them.
 
     With ``fields`` each partition is a list of these, which a browser reads in half the time.
     """
-    views, owners = watched or {}, committers or {}
-    found = [_group(each, views.get(each.name), owners) for each in groups]
+    found = [_group(each, committers or {}) for each in groups]
     for group in found if fields else ():
         group["partitions"] = [[each[name] for name in fields] for each in group["partitions"]]
     return {"groups": found}
 
 
-def watched_report(
-    groups: Iterable[WatchedGroup],
-    committers: Mapping[tuple[str, TopicPartition], OwningClient] | None = None,
-) -> dict[str, Any]:
-    """Return what a watcher saw in its last round."""
-    seen = {each.now.name: each for each in groups}
-    return lag_report((each.now for each in seen.values()), seen, committers)
+def with_watch(group: GroupLag, watched: GroupLag | None) -> GroupLag:
+    """Return a group as it was measured now, with what a watcher knows of it."""
+    if watched is None:
+        return group
+    seen = {each.partition: each for each in watched.partitions}
+    partitions = []
+    for now in group.partitions:
+        each = seen.get(now.partition, now)
+        partitions.append(
+            now._replace(
+                status=each.status,
+                commits=each.commits,
+                rate_in=each.rate_in,
+                rate_out=each.rate_out,
+            )
+        )
+    error = group.error or watched.error
+    return group._replace(partitions=tuple(partitions), error=error, status=watched.status)
 
 
-def group_summary(group: WatchedGroup) -> dict[str, Any]:
+def group_summary(group: GroupLag) -> dict[str, Any]:
     """Return a watched group without its members and partitions, but with their numbers."""
-    described = group.now.description
-    return _sums(group.now, group) | {
+    described = group.description
+    return _sums(group) | {
         "state": described.state if described else None,
         "members": len(described.members) if described else None,
         "partitions": len(group.partitions),
@@ -104,17 +112,16 @@ def group_summary(group: WatchedGroup) -> dict[str, Any]:
     }
 
 
-def _sums(group: GroupLag, watched: WatchedGroup | None) -> dict[str, Any]:
+def _sums(group: GroupLag) -> dict[str, Any]:
     """Return the sums of a group's partitions, and the longest time to catch up."""
-    rates = watched.partitions if watched else ()
-    times = [each.catch_up_s for each in rates if each.now.lag is not None]
+    times = [each.catch_up_s for each in group.partitions if each.lag is not None]
     catch_up = [each for each in times if each is not None]
     return {
-        "status": watched.status.text if watched else None,
+        "status": None if group.status is None else group.status.text,
         "lag": group.total,
         "lag_seconds": _rounded(group.seconds),
-        "rate_in": _sum(each.rate_in for each in rates),
-        "rate_out": _sum(each.rate_out for each in rates),
+        "rate_in": _sum(each.rate_in for each in group.partitions),
+        "rate_out": _sum(each.rate_out for each in group.partitions),
         "catch_up_seconds": _rounded(max(catch_up)) if times and catch_up == times else None,
         "pending_acks": sum(each.pending_acks or 0 for each in group.partitions),
     }
@@ -126,29 +133,21 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _group(
-    group: GroupLag,
-    watched: WatchedGroup | None,
-    committers: Mapping[tuple[str, TopicPartition], OwningClient],
+    group: GroupLag, committers: Mapping[tuple[str, TopicPartition], OwningClient]
 ) -> dict[str, Any]:
     described = group.description
-    error = group.error or (watched.error if watched else None)
-    seen = {each.now.partition: each for each in watched.partitions} if watched else {}
     return {
         "name": group.name,
         "state": described.state if described else None,
         "type": described.type if described else None,
         "coordinator": described.coordinator if described else None,
         "assignor": described.assignor if described else None,
-        **_sums(group, watched),
+        **_sums(group),
         "lag_seconds_unknown": sorted({p.seconds_unknown for p in group.partitions} - {""}),
-        "error": _error(error),
+        "error": _error(group.error),
         "members": [_member(each) for each in described.members] if described else [],
         "partitions": [
-            _partition(
-                each,
-                seen.get(each.partition),
-                committers.get((group.name, each.partition)),
-            )
+            _partition(each, committers.get((group.name, each.partition)))
             for each in group.partitions
         ],
     }
@@ -164,12 +163,10 @@ def _member(member: GroupMember) -> dict[str, Any]:
     }
 
 
-def _partition(
-    lag: PartitionLag, watched: WatchedPartition | None, committer: OwningClient | None
-) -> dict[str, Any]:
+def _partition(lag: PartitionLag, committer: OwningClient | None) -> dict[str, Any]:
     committed, member = lag.committed, lag.member
     times = [committer.committed_at] if committer else []
-    times += [watched.commits[-1].timestamp_ms / 1_000] if watched and watched.commits else []
+    times += [lag.commits[-1].timestamp_ms / 1_000] if lag.commits else []
     values = (
         *lag.partition,
         committer.submitted if committer else None,
@@ -187,10 +184,10 @@ def _partition(
         member.host if member else None,
         committer.client if committer else None,
         committer.phase if committer else None,
-        watched.status.text if watched else None,
-        _rounded(watched.rate_in) if watched else None,
-        _rounded(watched.rate_out) if watched else None,
-        _rounded(watched.catch_up_s) if watched else None,
+        None if lag.status is None else lag.status.text,
+        _rounded(lag.rate_in),
+        _rounded(lag.rate_out),
+        _rounded(lag.catch_up_s),
         _error(lag.error) or _out_of_range(lag) or _error(committer.error if committer else None),
     )
     return dict(zip(PARTITION_FIELDS, values, strict=True))

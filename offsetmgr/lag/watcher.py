@@ -9,19 +9,19 @@ from offsetmgr.errors import OffsetManagerError
 from offsetmgr.lag.ages import CLOSE_S, LogTimeline, RecordAges
 from offsetmgr.lag.burrow import (
     INTERVALS,
-    CommitWindow,
     ObservedCommit,
     Status,
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import GroupLag, PartitionLag, read_groups
+from offsetmgr.lag.measure import read_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
+    from offsetmgr.lag.measure import GroupLag, PartitionLag
     from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
@@ -30,43 +30,6 @@ POINTS: Final = 30
 
 _RATE_ROUNDS: Final = 6
 """Rates are of so many rounds, so that a batch job's commits do not make them jump."""
-
-
-class WatchedPartition(NamedTuple):
-    """A partition of a watched group after the last round."""
-
-    now: PartitionLag
-    status: Status
-    complete: float
-    """The filled share of the window of commits, from 0 to 1."""
-    commits: tuple[ObservedCommit, ...]
-    """The window, oldest first."""
-    rate_in: float | None = None
-    """Records written a second; None after a single round."""
-    rate_out: float | None = None
-    """Records committed a second."""
-
-    @property
-    def catch_up_s(self) -> float | None:
-        """Seconds until the lag is gone at these rates; None where it does not shrink."""
-        lag, arriving, leaving = self.now.lag, self.rate_in, self.rate_out
-        if lag == 0:
-            return 0.0
-        if lag is None or arriving is None or leaving is None or leaving <= arriving:
-            return None
-        return lag / (leaving - arriving)
-
-
-class WatchedGroup(NamedTuple):
-    """A watched group after the last round in which it could be read."""
-
-    now: GroupLag
-    status: Status
-    partitions: tuple[WatchedPartition, ...]
-    error: OffsetManagerError | None = None
-    """Why it could not be read in the last round; all else is then of before."""
-    lag_points: tuple[int | None, ...] = ()
-    """Its lag in the last rounds, oldest first; None where it was not known."""
 
 
 class Watcher:
@@ -90,15 +53,15 @@ class Watcher:
         self._min_distance_s = min_distance_s
         self._allowed_lag = allowed_lag
         self._groups: dict[str, dict[TopicPartition, _PartitionWatch]] = {}
-        self._logs: dict[TopicPartition, _LogWatch] = {}
-        self.view: Mapping[str, WatchedGroup] = {}
-        """The groups that exist, as of the last round."""
+        self.view: Mapping[str, GroupLag] = {}
+        """The groups that exist, as of the last round; those that could not be read have an error
+        and all else of before."""
         self.ages = RecordAges(source)
         """The ages of the first uncommitted records, by the ends of the logs in all rounds."""
 
     def poll(
         self, groups: Iterable[str], commits: Iterable[CommitRecord] | None = None
-    ) -> Mapping[str, WatchedGroup]:
+    ) -> Mapping[str, GroupLag]:
         """Read ``groups``, forget all others, and return the new view.
 
         ``commits`` are all commits since the last round, in their order.  Where they are not
@@ -110,18 +73,19 @@ class Watcher:
         now_s = self._clock()
         self._take_logs(logs, now_s)
         for key, offset, _, at_s in commits or ():
-            watch = self._groups.get(key.group, {}).get(key.topic_partition)
+            where = key.topic_partition
+            watch = self._groups.get(key.group, {}).get(where)
             if watch is not None and offset is not None:
-                watch.add(offset, int(at_s * 1000), int(now_s * 1000))
-        view: dict[str, WatchedGroup] = {}
+                watch.add(offset, at_s, now_s, self.ages.timelines[where].ends[-1])
+        view: dict[str, GroupLag] = {}
         for found in self.ages.fill(read.values(), now_s, is_round=True):
+            before = self.view.get(found.name, found._replace(status=Status.NOTFOUND))
             if found.error is not None:
-                before = self.view.get(found.name) or WatchedGroup(found, Status.NOTFOUND, ())
                 view[found.name] = _unread(before, found.error)
             elif found.exists:
+                points = (*before.lag_points, found.total)[-POINTS:]
                 seen = self._watched(found, now_s, logged=commits is not None)
-                known = self.view[found.name].lag_points if found.name in self.view else ()
-                view[found.name] = seen._replace(lag_points=(*known, found.total)[-POINTS:])
+                view[found.name] = seen._replace(lag_points=points)
         for name in self._groups.keys() - view.keys():
             del self._groups[name]
         self.view = view
@@ -134,49 +98,32 @@ class Watcher:
     def _take_logs(
         self, logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError], now_s: float
     ) -> None:
+        timelines = {where: self.ages.timelines.get(where, LogTimeline()) for where in logs}
         for where, log in logs.items():
             if not isinstance(log, OffsetManagerError):
-                self._logs.setdefault(where, _LogWatch()).add(log.high_watermark, now_s)
-        for where in self._logs.keys() - logs.keys():
-            del self._logs[where]
-        self.ages.timelines = {where: log.timeline for where, log in self._logs.items()}
+                timelines[where] = timelines[where].with_end(log.high_watermark, now_s)
+        self.ages.timelines = {where: each for where, each in timelines.items() if each.ends}
 
-    def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> WatchedGroup:
+    def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> GroupLag:
         before = self._groups.get(found.name, {})
         watches = self._groups[found.name] = {}
         partitions = []
         for each in found.partitions:
-            where = each.partition
-            watched = WatchedPartition(each, Status.OK, 0.0, ())
-            if each.committed is not None and where in self._logs:
-                watch = before.get(where) or _PartitionWatch(
-                    CommitWindow(self._min_distance_s), self._allowed_lag, self._logs[where]
+            where, timeline = each.partition, self.ages.timelines.get(each.partition)
+            seen = each._replace(status=Status.OK)
+            if each.committed is not None and timeline is not None:
+                watch = watches[where] = before.get(where) or _PartitionWatch(
+                    self._min_distance_s, self._allowed_lag
                 )
-                watches[where] = watch
                 if each.end is not None:
-                    watched = watch.seen(each, each.committed, each.end, now_s, logged=logged)
-            partitions.append(watched)
-        now = found._replace(partitions=tuple(each.now for each in partitions))
-        status = group_status(each.status for each in partitions)
-        return WatchedGroup(now, status, tuple(partitions))
+                    seen = watch.seen(each, each.committed, timeline.ends, now_s, logged=logged)
+            partitions.append(seen)
+        status = group_status(each.status or Status.OK for each in partitions)
+        return found._replace(partitions=tuple(partitions), status=status)
 
 
-def _unread(group: WatchedGroup, error: OffsetManagerError) -> WatchedGroup:
+def _unread(group: GroupLag, error: OffsetManagerError) -> GroupLag:
     return group._replace(error=error, lag_points=(*group.lag_points, None)[-POINTS:])
-
-
-class _LogWatch:
-    """The last ends of one log."""
-
-    def __init__(self) -> None:
-        self.ends: deque[int] = deque(maxlen=INTERVALS)
-        self.timeline = LogTimeline()
-
-    def add(self, end: int, now_s: float) -> None:
-        if self.ends and end < self.ends[-1]:  # the topic was recreated
-            self.ends.clear()
-        self.ends.append(end)
-        self.timeline = self.timeline.with_end(end, now_s)
 
 
 class _Sample(NamedTuple):
@@ -188,57 +135,59 @@ class _Sample(NamedTuple):
 
 
 class _PartitionWatch:
-    """The commits of one partition by one group."""
+    """The last commits of one partition by one group, and its offsets in the last rounds."""
 
-    def __init__(self, window: CommitWindow, allowed_lag: int, log: _LogWatch) -> None:
-        self._window = window
+    def __init__(self, min_distance_s: float, allowed_lag: int) -> None:
+        self._min_distance_ms = min_distance_s * 1_000
         self._allowed_lag = allowed_lag
-        self._log = log
+        self._commits: deque[ObservedCommit] = deque(maxlen=INTERVALS)
         self._newest: OffsetAndMetadata | None = None
         self._samples: deque[_Sample] = deque(maxlen=_RATE_ROUNDS)
         self._rounds = 0
 
-    def add(self, offset: int, timestamp_ms: int, observed_ms: int) -> None:
+    def add(self, offset: int, at_s: float, now_s: float, end: int) -> None:
         """Take in a commit; one that is older than the newest is left out.
 
         One that is much older begins a new window: the clock of a broker was set back.
         """
-        commits = self._window.commits
-        if commits and timestamp_ms < commits[-1].timestamp_ms - CLOSE_S * 1_000:
+        at_ms, commits = int(at_s * 1_000), self._commits
+        if commits and at_ms < commits[-1].timestamp_ms - CLOSE_S * 1_000:
             commits.clear()
-        if not commits or timestamp_ms >= commits[-1].timestamp_ms:
-            lag = max(self._log.ends[-1] - offset, 0)
-            self._window.add(ObservedCommit(offset, timestamp_ms, observed_ms, lag))
+        if commits and at_ms < commits[-1].timestamp_ms:
+            return
+        if commits and at_ms - commits[-1].timestamp_ms < self._min_distance_ms:
+            # With the new time, frequent commits would be merged into one forever.
+            at_ms = commits.pop().timestamp_ms
+        commits.append(ObservedCommit(offset, at_ms, int(now_s * 1_000), max(end - offset, 0)))
 
     def seen(
         self,
         found: PartitionLag,
         committed: OffsetAndMetadata,
-        end: int,
+        ends: tuple[int, ...],
         now_s: float,
         *,
         logged: bool,
-    ) -> WatchedPartition:
-        """Take in what a round has read, and judge it."""
+    ) -> PartitionLag:
+        """Take in what a round has read, and return it with its status and rates."""
         if self._samples and now_s < self._samples[-1].at_s:  # the clock was set back
             self._samples.clear()
-            self._window.commits.clear()
+            self._commits.clear()
             self._rounds, self._newest = 0, None
-        now_ms = int(now_s * 1000)
-        if committed != self._newest and not (logged and self._window.commits):
-            self.add(committed.offset, now_ms, now_ms)
+        if committed != self._newest and not (logged and self._commits):
+            self.add(committed.offset, now_s, now_s, ends[-1])
         self._newest = committed
         self._rounds += 1
-        self._samples.append(_Sample(now_s, end, committed.offset))
-        commits, complete = tuple(self._window.commits), self._window.complete
-        status = Status.OK
+        self._samples.append(_Sample(now_s, ends[-1], committed.offset))
+        commits, status = tuple(self._commits), Status.OK
         if found.out_of_range:
             status = Status.OUT_OF_RANGE
         # Of one that was first seen just now it is not known how long it has stood there.
-        elif complete == 1 or self._rounds > INTERVALS:
-            ends, lag = self._log.ends, found.lag or 0
+        elif len(commits) == INTERVALS or self._rounds > INTERVALS:
+            lag = found.lag or 0
             status = partition_status(commits, ends, lag, now_s, self._allowed_lag)
-        return WatchedPartition(found, status, complete, commits, *_rates(self._samples))
+        rate_in, rate_out = _rates(self._samples)
+        return found._replace(status=status, commits=commits, rate_in=rate_in, rate_out=rate_out)
 
 
 def _rates(samples: deque[_Sample]) -> tuple[float | None, float | None]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.lag.watcher import WatchedGroup
+    from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.health import Health
@@ -146,7 +146,7 @@ class Overview:
 
     # In a thread
 
-    def _overview(self, by: Requester, view: Mapping[str, WatchedGroup]) -> OverviewAnswer:
+    def _overview(self, by: Requester, view: Mapping[str, GroupLag]) -> OverviewAnswer:
         ready, watch = self._health.state(), self._watch
         managers = seen_managers(self._factory, by)
         held: dict[str, list[ManagerHandle]] = {}
@@ -207,7 +207,7 @@ def _error_for(by: Requester, error: OffsetManagerError | None) -> ErrorBody | N
 
 def _row(
     name: str,
-    watched: WatchedGroup | None,
+    watched: GroupLag | None,
     facts: Mapping[str, Any],
     managers: Sequence[ManagerHandle],
 ) -> OverviewGroup:

@@ -25,7 +25,7 @@ from offsetmgr.lag.ages import measure
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
 from offsetmgr.lag.metrics import families
-from offsetmgr.lag.report import OwningClient, lag_report, listing_report, watched_report
+from offsetmgr.lag.report import OwningClient, lag_report, listing_report, with_watch
 from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.logs import SafeLogger
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from actors import Clock
     from offsetmgr.kafka.cluster import GroupListing
     from offsetmgr.kafka.commit_log import CommitRecord
-    from offsetmgr.lag.watcher import WatchedGroup
+    from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.settings import Settings
@@ -145,7 +145,7 @@ class GroupWatch(Collector):
         """Begin to watch, unless that was done.  The next call tries again where it failed."""
         self._worker.ensure()
 
-    def look(self, by: Requester) -> Mapping[str, WatchedGroup]:
+    def look(self, by: Requester) -> Mapping[str, GroupLag]:
         """Return the groups as of the last round; the service's own are watched from now on."""
         self._looked_s = self._clock.now()
         self._look.set()
@@ -202,8 +202,10 @@ class GroupWatch(Collector):
         def read() -> dict[str, Any]:
             watcher = self._watcher
             ages = None if watcher is None else watcher.ages
-            found = measure(self.reader(), asked.group, self._wall(), ages)
-            return lag_report(found, self._view(by), self._committers(), asked.field)
+            view = self._view(by)
+            measured = measure(self.reader(), asked.group, self._wall(), ages)
+            found = (with_watch(each, view.get(each.name)) for each in measured)
+            return lag_report(found, self._committers(), asked.field)
 
         return GroupsAnswer(**await self._threads.run(by, read))
 
@@ -213,9 +215,9 @@ class GroupWatch(Collector):
         view = self._selected(self._view(by))
         return GroupsAnswer(await self._threads.run(by, lambda: self.report(view)))
 
-    def report(self, view: Mapping[str, WatchedGroup]) -> list[dict[str, Any]]:
+    def report(self, view: Mapping[str, GroupLag]) -> list[dict[str, Any]]:
         """Return watched groups in the shape that docs/operator.md describes."""
-        found: list[dict[str, Any]] = watched_report(view.values(), self._committers())["groups"]
+        found: list[dict[str, Any]] = lag_report(view.values(), self._committers())["groups"]
         return found
 
     @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer, needs=no_names)
@@ -259,17 +261,17 @@ class GroupWatch(Collector):
         return Operation("GET", path, answer, _names_of_burrow, kind, BurrowAnswer, others)
 
     @property
-    def _watched(self) -> Mapping[str, WatchedGroup]:
+    def _watched(self) -> Mapping[str, GroupLag]:
         watcher = self._watcher  # its thread may drop it
         return {} if watcher is None else watcher.view
 
-    def _view(self, by: Requester) -> Mapping[str, WatchedGroup]:
+    def _view(self, by: Requester) -> Mapping[str, GroupLag]:
         """Return the watched groups that ``by`` may see."""
         if by.sees_everything:
             return self._watched
         return {name: group for name, group in self._watched.items() if by.sees(name)}
 
-    def _selected(self, view: Mapping[str, WatchedGroup]) -> dict[str, WatchedGroup]:
+    def _selected(self, view: Mapping[str, GroupLag]) -> dict[str, GroupLag]:
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
         return {name: group for name, group in view.items() if self._is_chosen(name)}
 
@@ -355,7 +357,7 @@ class GroupWatch(Collector):
         self.error = errors[0] if errors else None
         if errors:
             self._warn("groups_unlisted", errors[0])
-        unknown = (p.now.seconds_unknown for group in view.values() for p in group.partitions)
+        unknown = (p.seconds_unknown for group in view.values() for p in group.partitions)
         for why, partitions in Counter(filter(None, unknown)).items():
             self._warn("lag_seconds_unknown", OffsetManagerError(why), partitions=partitions)
 

@@ -1,11 +1,10 @@
-"""Burrow's rules: the situations that its own evaluator is tested with, and its window."""
+"""Burrow's rules: the situations that its own evaluator is tested with."""
 
 from __future__ import annotations
 
 import pytest
 
 from offsetmgr.lag.burrow import (
-    CommitWindow,
     ObservedCommit,
     Status,
     group_status,
@@ -102,27 +101,3 @@ def test_a_group_is_as_bad_as_its_worst_partition(
 ) -> None:
     """States of partitions show as ERR."""
     assert group_status(partitions) == expected
-
-
-def test_frequent_commits_are_merged() -> None:
-    """A commit too close to the one before takes its place, at its time: not forever."""
-    kept = CommitWindow(min_distance_s=30)
-    for at_s in range(0, 100, 10):
-        kept.add(ObservedCommit(at_s, at_s * 1000, at_s * 1000, 0))
-    assert [(each.offset, each.timestamp_ms // 1000) for each in kept.commits] == [
-        (20, 0),
-        (50, 30),
-        (80, 60),
-        (90, 90),
-    ]
-
-
-def test_the_oldest_commit_goes() -> None:
-    """The window holds the last commits alone, and says how full it is."""
-    kept = CommitWindow()
-    kept.add(ObservedCommit(0, 0, 0, 0))
-    assert kept.complete == 0.1
-    for number in range(1, 12):
-        kept.add(ObservedCommit(number, number, number, 0))
-    assert [each.offset for each in kept.commits] == list(range(2, 12))
-    assert kept.complete == 1

@@ -25,7 +25,7 @@ def report() -> dict[str, object]:
     failed = OffsetCommitError("etl", "orders", 0, 9, error_info(METADATA_TOO_LARGE))
     owner = OwningClient("nightly", failed, submitted=9, committed_at=990.0, phase="ready")
     committers = {("etl", ORDERS[0]): owner}
-    (found,) = lag_report(measure(kafka, ["etl"], 1_000.0), None, committers)["groups"]
+    (found,) = lag_report(measure(kafka, ["etl"], 1_000.0), committers)["groups"]
     return dict(found)
 
 

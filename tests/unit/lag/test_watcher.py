@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.commit_log import CommitRecord
-from offsetmgr.lag.burrow import Status
+from offsetmgr.lag.burrow import INTERVALS, Status
 from offsetmgr.lag.report import group_summary
-from offsetmgr.lag.watcher import WatchedPartition, Watcher
+from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
+
+if TYPE_CHECKING:
+    from offsetmgr.lag.measure import PartitionLag
 
 ORDERS = TopicPartition("orders", 0)
 KEY = ManagerKey("etl", "orders", 0)
@@ -18,10 +23,15 @@ ROUND_S = 30
 class Watched:
     """A watcher of the group ``etl`` whose cluster and clock the test moves."""
 
-    def __init__(self, allowed_lag: int = 0) -> None:
+    def __init__(self, allowed_lag: int = 0, min_distance_s: float = 0.0) -> None:
         self.kafka = FakeCluster()
         self.now_s = 1_000_000.0
-        self.watcher = Watcher(self.kafka, lambda: self.now_s, allowed_lag=allowed_lag)
+        self.watcher = Watcher(
+            self.kafka,
+            lambda: self.now_s,
+            allowed_lag=allowed_lag,
+            min_distance_s=min_distance_s,
+        )
 
     def round(
         self,
@@ -37,10 +47,10 @@ class Watched:
             self.kafka.commit("etl", ORDERS, committed)
         self.watcher.poll(["etl"], logged)
 
-    def status(self) -> Status:
+    def status(self) -> Status | None:
         return self.watcher.view["etl"].status
 
-    def partition(self) -> WatchedPartition:
+    def partition(self) -> PartitionLag:
         (found,) = self.watcher.view["etl"].partitions
         return found
 
@@ -83,7 +93,7 @@ def test_an_hour_of_a_job_is_judged_as_an_operator_would() -> None:
         committed = min(committed + 600, end)
         watched.round(end, committed)
     assert watched.status() is Status.OK
-    assert watched.partition().now.lag == 0
+    assert watched.partition().lag == 0
     for _ in range(20):  # the driver hangs
         end += 300
         watched.round(end)
@@ -112,9 +122,9 @@ def test_seconds_behind_are_interpolated_between_rounds() -> None:
     watched.round(0, 0)
     watched.round(300)
     watched.round(600, 450)
-    assert watched.partition().now.seconds == 15
+    assert watched.partition().seconds == 15
     watched.round(600, 600)
-    assert watched.partition().now.seconds == 0
+    assert watched.partition().seconds == 0
 
 
 def test_a_group_behind_since_before_the_watch_has_seconds() -> None:
@@ -122,11 +132,11 @@ def test_a_group_behind_since_before_the_watch_has_seconds() -> None:
     watched = Watched()
     watched.kafka.times = {ORDERS: [(watched.now_s - 1_000 + n, n) for n in range(1_000)]}
     watched.round(1_000, 400)
-    seconds = watched.partition().now.seconds
+    seconds = watched.partition().seconds
     assert seconds is not None
     assert abs(seconds - 600 - ROUND_S) < 1
     watched.round(1_000)
-    assert watched.partition().now.seconds == seconds + ROUND_S
+    assert watched.partition().seconds == seconds + ROUND_S
 
 
 def test_a_new_group_raises_no_alarm() -> None:
@@ -146,7 +156,23 @@ def test_repeated_commits_of_one_offset_are_a_stall() -> None:
         at_s = watched.now_s + ROUND_S - 5
         watched.round(1_000 + number, 10, logged=[CommitRecord(KEY, 10, at_s=at_s)])
     assert watched.partition().status is Status.STALL
-    assert watched.partition().complete == 1
+    assert [each.offset for each in watched.partition().commits] == [10] * INTERVALS
+
+
+def test_frequent_commits_are_merged() -> None:
+    """A commit too close to the one before takes its place, at its time: not forever."""
+    watched = Watched(min_distance_s=30)
+    watched.round(100, 0, logged=[])
+    begun_s = watched.now_s
+    commits = [CommitRecord(KEY, at_s, at_s=begun_s + at_s) for at_s in range(10, 100, 10)]
+    watched.round(100, 90, logged=commits)
+    found = watched.partition().commits
+    assert [(each.offset, each.timestamp_ms / 1_000 - begun_s) for each in found] == [
+        (20, 0),
+        (50, 30),
+        (80, 60),
+        (90, 90),
+    ]
 
 
 def test_a_commit_counts_once() -> None:
@@ -176,7 +202,7 @@ def test_a_clock_that_is_set_back_hides_no_stopped_group() -> None:
     watched.now_s -= 3_600
     for end in range(110, 230, 10):
         watched.round(end)
-        assert watched.partition().now.seconds != 0
+        assert watched.partition().seconds != 0
     assert watched.status() is not Status.OK
     assert watched.partition().rate_in is not None
 
@@ -189,7 +215,7 @@ def test_an_offset_outside_its_log_is_trouble_at_once() -> None:
     """
     watched = Watched()
     watched.round(2_500, 999_999)
-    assert (watched.status(), watched.partition().now.lag) == (Status.OUT_OF_RANGE, 0)
+    assert (watched.status(), watched.partition().lag) == (Status.OUT_OF_RANGE, 0)
     assert group_summary(watched.watcher.view["etl"])["status"] == "OUT OF RANGE"
     watched.kafka.starts[ORDERS] = 2_000
     watched.round(2_500, 1_999)
@@ -215,7 +241,7 @@ def test_deleted_groups_and_topics_vanish() -> None:
     watched.round(100, 50)
     del watched.kafka.ends[ORDERS]
     watched.watcher.poll(["etl"])
-    assert watched.partition().now.lag is None
+    assert watched.partition().lag is None
     assert watched.partition().status is Status.OK
     del watched.kafka.offsets["etl"]
     watched.watcher.poll(["etl"])
@@ -237,8 +263,8 @@ def test_an_outage_is_not_trouble_of_the_group() -> None:
     watched.kafka.down = False
     watched.round(1_200, 1_100)
     assert [each.error for each in watched.watcher.view.values()] == [None]
-    assert watched.partition().now.seconds == 2 * ROUND_S
-    assert watched.partition().complete == 1
+    assert watched.partition().seconds == 2 * ROUND_S
+    assert len(watched.partition().commits) == INTERVALS
 
 
 def test_a_lag_up_to_the_allowed_one_is_ok() -> None:
