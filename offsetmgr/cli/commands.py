@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Annotated, Final
+from importlib import import_module
+from typing import Annotated, Final, NamedTuple
 
 import typer
 from typer import Argument, Option
 
 from offsetmgr.cli.common import (
-    DEFAULT_SERVICE,
-    Exit,
     ServiceOptions,
-    TokenFile,
     add_command,
-    add_operators_command,
     failing_in_one_line,
     print_table,
-    say,
 )
-from offsetmgr.cli.spark import Service, open_offsets
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service import version as installed_version
+
+_KAFKAS_TOOL: Final = "kafka-consumer-groups"
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
@@ -109,68 +106,6 @@ def init_store(
             print(f"{store.url} has the tables of an offset store.")
 
 
-def reconcile(
-    checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
-    group: Annotated[str, Option(help="The consumer group that mirrors it.")],
-    service: Service = DEFAULT_SERVICE,
-    token_file: TokenFile = None,
-    *,
-    execute: Annotated[
-        bool, Option("--execute", help="Commit the offsets of the checkpoint.")
-    ] = False,
-    partial: Annotated[
-        bool, Option("--partial", help="Commit the others where some are of a former log.")
-    ] = False,
-) -> int:
-    """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
-
-    Use it after a crash of the driver, or for a job that never used commit_offsets. Only finished
-    batches count. If the group's job is running and commits, the command refuses to change it. It
-    also refuses offsets of a former log, such as of a topic that was deleted and recreated.
-
-    Exit status:
-
-    - 0: the group has the checkpoint's offsets now
-    - 1: the offsets could not be read or committed
-    - 3: they differ, and --execute was not given; or --partial has left some
-    """
-    from offsetmgr.spark import reconcile as compare
-
-    with open_offsets(service, token_file) as client:
-        found = compare(client, group, checkpoint)
-        for problem in found.problems:
-            say(problem)
-        if found.batch_id is None:
-            print("The checkpoint has no finished batch yet: there is nothing to commit.")
-            return 0
-        rows = []
-        for where, (wanted, committed) in found.partitions.items():
-            note = "nothing committed" if committed is None else ""
-            if committed is not None and committed != wanted:
-                side = "ahead" if committed > wanted else "behind"
-                note = f"group is {abs(committed - wanted)} {side}"
-            note = found.refused.get(where, note)
-            note = "; ".join(filter(None, [note, found.warnings.get(where)]))
-            rows.append((*where, wanted, committed, note))
-        print_table(("topic", "partition", "checkpoint", "group", ""), rows)
-        total, differing = len(rows), len(found.differences)
-        if not differing:
-            say(f"Group {group} is at the end of batch {found.batch_id}.")
-            if found.refused:
-                say(f"{len(found.refused)} of {total} partitions are of a former log.")
-                return Exit.INCOMPLETE
-        elif execute:
-            found.execute(client, partial=partial)
-            left = len(found.differences.keys() & found.refused.keys())
-            say(f"Committed {differing - left} of {total} partitions to group {group}.")
-            return Exit.INCOMPLETE if left else 0
-        else:
-            differ = f"{differing} of {total} partitions differ"
-            print(f"{differ}; --execute commits the checkpoint's offsets.")
-            return Exit.INCOMPLETE
-    return 0
-
-
 def dev_kafka(
     brokers: Annotated[int, Option(help="1 or 3.")] = 1,
     port: Annotated[
@@ -233,92 +168,62 @@ def demo(
     return run(orders)
 
 
-def _add_own(app: typer.Typer) -> None:
-    add_command(app, serve)
-    add_command(_group(app, "config", "Look at the configuration."), check)
-    add_command(app, dev_kafka)
-    app.command(
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(kafka_consumer_groups)
-    add_command(app, demo)
+class _Command(NamedTuple):
+    """A command, and the function that is it."""
+
+    words: str
+    module: str
+    """One of this package; it is imported with the first word of the command."""
+    function: str
+    timeout_s: float | None = None
+    detailed: bool = True
+    """True for commands that read and change groups, whose exit statuses tell more."""
 
 
-def _add_readers(app: typer.Typer) -> None:
-    from offsetmgr.cli import lag
-
-    for each in (lag.groups, lag.describe, lag.lag, lag.top, lag.errors):
-        add_operators_command(app, each)
-
-
-def _add_admin(app: typer.Typer) -> None:
-    from offsetmgr.cli import admin
-
-    add_operators_command(app, admin.doctor, timeout_s=30.0)
-    add_operators_command(app, admin.history, timeout_s=120.0)
-    add_operators_command(app, admin.reset, timeout_s=30.0)
-    add_operators_command(app, admin.set_offsets, "set", timeout_s=30.0)
-    add_operators_command(app, admin.delete_offsets, timeout_s=30.0)
-    add_operators_command(app, admin.delete_group, timeout_s=30.0)
-
-
-def _add_spark(app: typer.Typer) -> None:
-    from offsetmgr.cli import admin, spark
-
-    group = _group(app, "spark", "Follow checkpoints of Spark jobs, and compare groups with them.")
-    add_command(group, reconcile)
-    add_command(group, spark.follow)
-    add_command(group, spark.starting_offsets)
-    add_operators_command(group, admin.spark_status, "status")
-
-
-def _add_dlq(app: typer.Typer) -> None:
-    from offsetmgr.cli import dlq
-
-    group = _group(app, "dlq", "Look at dead letters and replay them.")
-    add_operators_command(group, dlq.list_letters, "list", timeout_s=30.0)
-    add_operators_command(group, dlq.show, timeout_s=30.0)
-    add_operators_command(group, dlq.replay, timeout_s=30.0)
-
-
-def _add_store(app: typer.Typer) -> None:
-    add_command(_group(app, "store", "Set up a database that keeps offsets."), init_store, "init")
-
-
-def _add_views(app: typer.Typer) -> None:
-    from offsetmgr.cli import streams
-
-    view = _group(app, "view", "Keep a table's rows here and serve them.")
-    add_command(view, streams.serve, timeout_s=30.0)
-    group = _group(app, "streams", "Look at stream processors and views.")
-    add_operators_command(group, streams.status, timeout_s=30.0)
-    add_operators_command(group, streams.get)
-    add_operators_command(group, streams.copy_table, timeout_s=3_600.0)
-
-
-def _add_clusters(app: typer.Typer) -> None:
-    from offsetmgr.cli import admin
-
-    group = _group(app, "clusters", "Work with several clusters.")
-    add_operators_command(group, admin.list_clusters, "list")
-    add_operators_command(group, admin.copy_offsets)
-
-
-_PARTS: Final = {
-    _add_own: {"serve", "config", "dev-kafka", "kafka-consumer-groups", "demo"},
-    _add_readers: {"groups", "describe", "lag", "top", "errors"},
-    _add_admin: {"doctor", "history", "reset", "set", "delete-offsets", "delete-group"},
-    _add_spark: {"spark"},
-    _add_dlq: {"dlq"},
-    _add_store: {"store"},
-    _add_views: {"view", "streams"},
-    _add_clusters: {"clusters"},
+_COMMANDS: Final = (
+    _Command("serve", "commands", "serve", detailed=False),
+    _Command("config check", "commands", "check", detailed=False),
+    _Command("dev-kafka", "commands", "dev_kafka", detailed=False),
+    _Command("demo", "commands", "demo", detailed=False),
+    _Command("groups", "lag", "groups"),
+    _Command("describe", "lag", "describe"),
+    _Command("lag", "lag", "lag"),
+    _Command("top", "lag", "top"),
+    _Command("errors", "lag", "errors"),
+    _Command("doctor", "admin", "doctor", 30.0),
+    _Command("history", "admin", "history", 120.0),
+    _Command("reset", "admin", "reset", 30.0),
+    _Command("set", "admin", "set_offsets", 30.0),
+    _Command("delete-offsets", "admin", "delete_offsets", 30.0),
+    _Command("delete-group", "admin", "delete_group", 30.0),
+    _Command("spark reconcile", "spark", "reconcile", detailed=False),
+    _Command("spark follow", "spark", "follow", detailed=False),
+    _Command("spark starting-offsets", "spark", "starting_offsets", detailed=False),
+    _Command("spark status", "admin", "spark_status"),
+    _Command("dlq list", "dlq", "list_letters", 30.0),
+    _Command("dlq show", "dlq", "show", 30.0),
+    _Command("dlq replay", "dlq", "replay", 30.0),
+    _Command("store init", "commands", "init_store", detailed=False),
+    _Command("view serve", "streams", "serve", 30.0, detailed=False),
+    _Command("streams status", "streams", "status", 30.0),
+    _Command("streams get", "streams", "get"),
+    _Command("streams copy-table", "streams", "copy_table", 3_600.0),
+    _Command("clusters list", "admin", "list_clusters"),
+    _Command("clusters copy-offsets", "admin", "copy_offsets"),
+)
+_GROUPS: Final = {
+    "config": "Look at the configuration.",
+    "spark": "Follow checkpoints of Spark jobs, and compare groups with them.",
+    "dlq": "Look at dead letters and replay them.",
+    "store": "Set up a database that keeps offsets.",
+    "view": "Keep a table's rows here and serve them.",
+    "streams": "Look at stream processors and views.",
+    "clusters": "Work with several clusters.",
 }
-"""Functions that add commands, and the first words of these."""
 
 
 def command_line(word: str = "") -> typer.Typer:
-    """Return the command line; of its commands, only those that are added with ``word``, if any.
+    """Return the command line; of its commands, only those that begin with ``word``, if any do.
 
     A command starts in half of the time without the imports of all others.
     """
@@ -330,13 +235,22 @@ def command_line(word: str = "") -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for add in [add for add, words in _PARTS.items() if word in words] or _PARTS:
-        add(app)
+    groups: dict[str, typer.Typer] = {"": app}
+    words = {command.words.split()[0] for command in _COMMANDS} | {_KAFKAS_TOOL}
+    for command in _COMMANDS:
+        first, _, name = command.words.rpartition(" ")
+        if word in words and word != (first or name):
+            continue
+        if first not in groups:
+            groups[first] = typer.Typer(help=_GROUPS[first], no_args_is_help=True)
+            groups[first].callback()(lambda: None)  # a single command would lose its name
+            app.add_typer(groups[first], name=first)
+        module = import_module(f"offsetmgr.cli.{command.module}")
+        function = getattr(module, command.function)
+        detailed, timeout_s = command.detailed, command.timeout_s
+        add_command(groups[first], name, function, detailed=detailed, timeout_s=timeout_s)
+    if word not in words or word == _KAFKAS_TOOL:
+        settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+        add = app.command(_KAFKAS_TOOL, add_help_option=False, context_settings=settings)
+        add(kafka_consumer_groups)
     return app
-
-
-def _group(app: typer.Typer, name: str, text: str) -> typer.Typer:
-    made = typer.Typer(help=text, no_args_is_help=True)
-    made.callback()(lambda: None)  # without it a single command would lose its name
-    app.add_typer(made, name=name)
-    return made

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -312,11 +311,11 @@ def _status(error: Exception) -> Exit:
 
 def add_command(
     app: typer.Typer,
+    name: str,
     function: Callable[..., int | None],
-    name: str | None = None,
     *,
-    detailed: bool = False,
-    timeout_s: float | None = None,
+    detailed: bool,
+    timeout_s: float | None,
 ) -> None:
     """Add ``function``, which returns its exit status, to ``app``; it fails in one line.
 
@@ -345,15 +344,8 @@ def add_command(
             sys.exit(status)
 
     command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    app.command(
-        name or function.__name__.replace("_", "-"),
-        help=inspect.getdoc(function),
-        epilog=_STATUSES if detailed else None,
-    )(command)
-
-
-add_operators_command = partial(add_command, detailed=True)
-"""The same for the commands that read and change groups, whose exit statuses tell more."""
+    epilog = _STATUSES if detailed else None
+    app.command(name, help=inspect.getdoc(function), epilog=epilog)(command)
 
 
 def say(text: str, *, error: bool = False, **style: Any) -> None:

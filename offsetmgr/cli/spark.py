@@ -7,11 +7,19 @@ import signal
 from contextlib import contextmanager, suppress
 from enum import Enum
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from offsetmgr.cli.common import DEFAULT_SERVICE, Exit, TokenFile, say
+from offsetmgr.cli.common import (
+    DEFAULT_SERVICE,
+    Execute,
+    Exit,
+    Timeout,
+    TokenFile,
+    print_table,
+    say,
+)
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 
@@ -54,6 +62,65 @@ def open_offsets(service: str, token_file: str | None, name: str | None = None) 
         return LocalOffsets(servers, name)
     credentials = Credentials.from_environment(os.environ, token_file)
     return OffsetClient(service, name, **credentials.files)
+
+
+def reconcile(
+    checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
+    group: Annotated[str, Option(help="The consumer group that mirrors it.")],
+    service: Service = DEFAULT_SERVICE,
+    token_file: TokenFile = None,
+    *,
+    execute: Execute = False,
+    partial: Annotated[
+        bool, Option("--partial", help="Commit the others where some are of a former log.")
+    ] = False,
+) -> int:
+    """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
+
+    Use it after a crash of the driver, or for a job that never used commit_offsets. Only finished
+    batches count. If the group's job is running and commits, the command refuses to change it. It
+    also refuses offsets of a former log, such as of a topic that was deleted and recreated.
+
+    Exit status:
+
+    - 0: the group has the checkpoint's offsets now
+    - 1: the offsets could not be read or committed
+    - 3: they differ, and --execute was not given; or --partial has left some
+    """
+    from offsetmgr.spark import reconcile as compare
+
+    with open_offsets(service, token_file) as client:
+        found = compare(client, group, checkpoint)
+        left, total = len(found.refused), len(found.partitions)
+        for problem in found.problems:
+            say(problem)
+        if found.batch_id is None:
+            print("The checkpoint has no finished batch yet: there is nothing to commit.")
+            return 0
+        rows = []
+        for where, (wanted, committed) in found.partitions.items():
+            note = "nothing committed" if committed is None else ""
+            if committed is not None and committed != wanted:
+                side = "ahead" if committed > wanted else "behind"
+                note = f"group is {abs(committed - wanted)} {side}"
+            note = found.refused.get(where, note)
+            note = "; ".join(filter(None, [note, found.warnings.get(where)]))
+            rows.append((*where, wanted, committed, note))
+        print_table(("topic", "partition", "checkpoint", "group", ""), rows)
+        differing = len(found.differences)
+        if not differing:
+            say(f"Group {group} is at the end of batch {found.batch_id}.")
+            if left:
+                say(f"{left} of {total} partitions are of a former log.")
+        elif execute:
+            found.execute(client, partial=partial)
+            left = len(found.differences.keys() & found.refused.keys())
+            say(f"Committed {differing - left} of {total} partitions to group {group}.")
+        else:
+            left = differing
+            differ = f"{differing} of {total} partitions differ"
+            print(f"{differ}; --execute commits the checkpoint's offsets.")
+        return Exit.INCOMPLETE if left else 0
 
 
 def follow(
@@ -156,7 +223,7 @@ def starting_offsets(
     ] = None,
     service: Service = DEFAULT_SERVICE,
     token_file: TokenFile = None,
-    timeout: Annotated[float, Option(min=0.1, help="Seconds to wait for an answer.")] = 10.0,
+    timeout: Timeout = 10.0,
 ) -> None:
     """Print a group's offsets as the JSON that the option startingOffsets of Spark takes.
 
@@ -167,17 +234,8 @@ def starting_offsets(
     from offsetmgr.spark import starting_offsets as find
 
     with open_offsets(service, token_file) as client:
-        print(
-            find(
-                client,
-                group,
-                topic,
-                missing.value,
-                pattern=pattern,
-                checkpoint=checkpoint,
-                timeout=timeout,
-            )
-        )
+        rest: dict[str, Any] = {"checkpoint": checkpoint, "timeout": timeout}
+        print(find(client, group, topic, missing.value, pattern=pattern, **rest))
 
 
 def _by_topic(pairs: list[str] | None) -> dict[str, str]:
