@@ -33,6 +33,7 @@ from offsetmgr.kafka.errors import (
     code_of,
     does_not_exist,
     grant_command,
+    known,
     tried,
 )
 from offsetmgr.kafka.log_reader import NextRecord
@@ -190,12 +191,16 @@ def gather(
         ThreadPoolExecutor(_CONNECTIONS) as pool,
     ):
         answer = None if service is None else pool.submit(tried, service.facts)
-        cluster = tried(_cluster, reader)
+        began_s = time.monotonic()
+        cluster = tried(reader.metadata, "connection to Kafka")
+        took_ms = (time.monotonic() - began_s) * 1_000
         if isinstance(cluster, OffsetManagerError):
             asked = None if answer is None else answer.result()
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
-        unreachable = pool.submit(_unreachable, cluster.metadata, share_s)
-        retention = pool.submit(tried, _retention_s, reader, cluster.metadata)
+        brokers = ", ".join(f"{each.host}:{each.port}" for each in cluster.brokers.values())
+        text = f"cluster {cluster.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
+        unreachable = pool.submit(_unreachable, cluster, share_s)
+        retention = pool.submit(tried, _retention_s, reader, cluster)
         names, unlisted = _names(reader, groups)
         described = pool.submit(reader.describe, names)
         committed = reader.committed(names)
@@ -203,27 +208,23 @@ def gather(
         readable = [name for name, each in committed.items() if isinstance(each, dict)]
         left_s = max(deadline.left_s - 2 * share_s, share_s)
         history, now_s = tried(_history, config, readable, left_s), time.time()
-        partitions = {
-            where
-            for each in committed.values()
-            if not isinstance(each, OffsetManagerError)
-            for where in each
-        }
+        partitions = {where for name in readable for where in known(committed[name])}
         topics = {where.topic for where in partitions}
         rights = pool.submit(reader.topic_rights, topics)
         walked = () if isinstance(history, OffsetManagerError) else history.values()
         deleted = [step for each in walked for step in deletions(each, now_s).values()]
         causes = pool.submit(read_causes, reader, deleted)
         leaderless = {
-            where: brokers
-            for where, brokers in _leaderless(cluster).items()
-            if groups is None or where.topic in {TOPIC, *topics}
+            TopicPartition(topic, number): list(partition.replicas)
+            for topic, found in cluster.topics.items()
+            for number, partition in found.partitions.items()
+            if partition.leader < 0 and (groups is None or topic in {TOPIC, *topics})
         }
         descriptions = described.result()
         facts = Facts(
             now_s=now_s,
             versions=versions,
-            cluster=cluster.text,
+            cluster=text,
             stuck_after_s=stuck_after_s,
             retention_s=retention.result(),
             groups={name: GroupFacts(descriptions[name], committed[name]) for name in names},
@@ -245,21 +246,6 @@ def gather(
         return replace(facts, next_records=reader.next_records(waiting))
 
 
-class _Cluster(NamedTuple):
-    text: str
-    """The cluster and its brokers in words."""
-    metadata: ClusterMetadata
-
-
-def _cluster(reader: ClusterReader) -> _Cluster:
-    began_s = time.monotonic()
-    found = reader.metadata("connection to Kafka")
-    took_ms = (time.monotonic() - began_s) * 1_000
-    brokers = ", ".join(f"{each.host}:{each.port}" for each in found.brokers.values())
-    text = f"cluster {found.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
-    return _Cluster(text, found)
-
-
 def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
     """Return the brokers that cannot be connected to at the addresses that they advertise."""
 
@@ -275,15 +261,6 @@ def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         return [text for text in pool.map(problem, cluster.brokers.values()) if text]
-
-
-def _leaderless(cluster: _Cluster) -> dict[TopicPartition, list[int]]:
-    return {
-        TopicPartition(topic, number): list(partition.replicas)
-        for topic, found in cluster.metadata.topics.items()
-        for number, partition in found.partitions.items()
-        if partition.leader < 0
-    }
 
 
 def _names(
@@ -323,20 +300,16 @@ def _history(
 
 def examine(facts: Facts) -> list[Finding]:
     """Return the findings of all checks, trouble first."""
-    found = [
-        finding
-        for check in (_connection, _brokers, _leaders, _service, _clock)
-        for finding in check(facts)
-    ]
+    found = []
+    for check in _CHECKS:
+        found += [each._replace(check=_name_of(check)) for each in check(facts)]
     if not isinstance(facts.cluster, OffsetManagerError):
         for group, each in facts.groups.items():
-            for check in _CHECKS:
-                name = check.__name__.strip("_").replace("_", " ")
-                seen = [
-                    finding._replace(check=name, group=group)
-                    for finding in check(facts, group, each)
-                ]
-                found += seen or [Finding(Level.OK, name, f"group {_name(group)}", group=group)]
+            for group_check in _GROUP_CHECKS:
+                well = Finding(Level.OK, "", f"group {_name(group)}")
+                seen = list(group_check(facts, group, each)) or [well]
+                name = _name_of(group_check)
+                found += [finding._replace(check=name, group=group) for finding in seen]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -358,14 +331,17 @@ def _connection(facts: Facts) -> Iterable[Finding]:
             text,
             "without Kafka nothing is committed, and nothing else can be checked",
             _ADDRESSES if _ADVERTISED.search(text) else check,
-            check="connection",
         )
         return
     for error in facts.unlisted:
         yield _unknown(error, "the groups of a broker that does not answer are missing here")
-    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    yield Finding(Level.OK, "connection", facts.cluster)
-    yield Finding(Level.OK, "versions", versions)
+    yield Finding(Level.OK, "", facts.cluster)
+
+
+def _versions(facts: Facts) -> Iterable[Finding]:
+    if not isinstance(facts.cluster, OffsetManagerError):
+        versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+        yield Finding(Level.OK, "", versions)
 
 
 def _brokers(facts: Facts) -> Iterable[Finding]:
@@ -375,7 +351,6 @@ def _brokers(facts: Facts) -> Iterable[Finding]:
             "clients connect to the addresses that brokers advertise: groups and partitions of "
             "these brokers can be neither read nor committed from here",
             _ADDRESSES,
-            check="brokers",
         )
 
 
@@ -387,48 +362,49 @@ def _leaders(facts: Facts) -> Iterable[Finding]:
             "nobody can read or write them; groups that Kafka keeps in partitions of "
             f"{TOPIC} without a leader cannot commit either",
             f"start one of the brokers that hold them: {listed(brokers)}",
-            check="leaders",
         )
 
 
 def _service(facts: Facts) -> Iterable[Finding]:
     service = facts.service
-    if service is None:
-        return
     if isinstance(service, OffsetManagerError):
         yield _trouble(
             str(service),
             "its clients keep their newest offsets, and commit nothing until it is back",
             facts.connection.command("serve"),
-            check="service",
         )
-        return
-    if service.fenced_groups:
-        yield _trouble(
-            f"another service has taken {service.fenced_groups} groups over from {service.url}",
-            "this service commits nothing of those groups any more",
-            "stop one of the two services, then restart this one",
-            check="fence",
-        )
-    for checkpoint, problem in service.failing_checkpoints.items():
-        yield _trouble(
-            f"checkpoint {checkpoint}, which the service follows: {problem}",
-            "its group does not show how far the query has come",
-            f"offsetmgr spark status --checkpoint {shell_word(checkpoint)}",
-            check="follow",
-        )
-    if not service.ready:
+    elif service is not None and not service.ready:
         problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"
         yield _trouble(
             f"the service at {service.url} {problem}",
             "nothing is committed meanwhile; clients keep their newest offsets",
             facts.connection.command("config check"),
-            check="service",
         )
-    elif not service.fenced_groups:
+    elif service is not None and not service.fenced_groups:
         clients = sorted({each.client for each in service.managers})
         named = f"clients {listed(clients)}" if clients else "no clients"
-        yield Finding(Level.OK, "service", f"{service.url} is ready, with {named}")
+        yield Finding(Level.OK, "", f"{service.url} is ready, with {named}")
+
+
+def _fence(facts: Facts) -> Iterable[Finding]:
+    service = facts.service
+    if isinstance(service, ServiceFacts) and service.fenced_groups:
+        yield _trouble(
+            f"another service has taken {service.fenced_groups} groups over from {service.url}",
+            "this service commits nothing of those groups any more",
+            "stop one of the two services, then restart this one",
+        )
+
+
+def _follow(facts: Facts) -> Iterable[Finding]:
+    service = facts.service
+    failing = service.failing_checkpoints if isinstance(service, ServiceFacts) else {}
+    for checkpoint, problem in failing.items():
+        yield _trouble(
+            f"checkpoint {checkpoint}, which the service follows: {problem}",
+            "its group does not show how far the query has come",
+            f"offsetmgr spark status --checkpoint {shell_word(checkpoint)}",
+        )
 
 
 def _clock(facts: Facts) -> Iterable[Finding]:
@@ -441,7 +417,6 @@ def _clock(facts: Facts) -> Iterable[Finding]:
             f"the newest commit is {seconds_text(ahead_s)} in the future: a clock is wrong",
             "resets by time and the age of commits are off by as much",
             "set the clocks of this machine and of the brokers by NTP",
-            check="clock",
         )
 
 
@@ -577,17 +552,6 @@ def _turns(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
         )
 
 
-@dataclass
-class _Falls:
-    """Steps backwards of a partition, each from and to a higher offset than the one before."""
-
-    first: CommitStep
-    last: CommitStep
-    sure: int = 0
-    climbed: int = 0
-    """2 after a single commit beyond where the last fall began, 1 after several, 0 before."""
-
-
 def by_turns(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition, CommitStep]:
     """Return the partitions that two programs committed by turns in the last hour.
 
@@ -595,25 +559,35 @@ def by_turns(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition, 
     and again, each time to a higher offset, and between two falls it passes the former height in a
     single commit, or it falls three times.  A reset, or a job that reads again, falls once.
     """
-    turns: dict[TopicPartition, CommitStep] = {}
-    falls: dict[TopicPartition, _Falls] = {}
+    recent: dict[TopicPartition, list[CommitStep]] = defaultdict(list)
     for step in steps:
-        where = step.partition
-        if now_s - step.at_s > _TURNS_S or step.before is None or step.after is None:
-            falls.pop(where, None)
-            continue
-        found = falls.get(where)
-        low, high = (found.last.after or 0, found.last.before or 0) if found else (0, 0)
-        if step.move is Move.BACKWARD:
-            if found is None or not found.climbed or step.after <= low:
-                falls[where] = _Falls(step, step)
-                continue
-            found.last, found.sure, found.climbed = step, found.sure + found.climbed, 0
-            if found.sure > 1:
-                turns.setdefault(where, found.first)
-        elif found and step.after > high >= step.before:
-            found.climbed = 2 if step.before == low else 1
-    return turns
+        if now_s - step.at_s <= _TURNS_S:
+            recent[step.partition].append(step)
+    turns = {where: _first_turn(each) for where, each in recent.items()}
+    return {where: step for where, step in turns.items() if step is not None}
+
+
+def _first_turn(steps: Iterable[CommitStep]) -> CommitStep | None:
+    """Return the first step backwards of one partition if two programs commit it by turns."""
+    first: CommitStep | None = None
+    low = high = 0  # of the last fall
+    climbed = 0  # since then beyond its height: 2 in a single commit, 1 in several
+    sure = 0
+    for step in steps:
+        before, after = step.before, step.after
+        if before is None or after is None:
+            first = None
+        elif step.move is Move.BACKWARD:
+            if first is None or not climbed or after <= low:
+                first, sure = step, 0
+            else:
+                sure += climbed
+            if sure > 1:
+                return first
+            low, high, climbed = after, before, 0
+        elif first is not None and after > high >= before:
+            climbed = 2 if before == low else 1
+    return None
 
 
 def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
@@ -628,8 +602,8 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         if step.move is Move.DELETED:  # perhaps with its topic: what came before is of another log
             highest.pop(step.partition, None)
         if step.move is Move.BACKWARD and step.before is not None and step.partition not in turns:
-            known = highest.get(step.partition)
-            if known is None or (known.before or 0) < step.before:
+            higher = highest.get(step.partition)
+            if higher is None or (higher.before or 0) < step.before:
                 highest[step.partition] = step
     fallen = [
         step
@@ -740,7 +714,17 @@ def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         )
 
 
-_CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]] = (
+_CHECKS: Final[tuple[Callable[[Facts], Iterable[Finding]], ...]] = (
+    _connection,
+    _versions,
+    _brokers,
+    _leaders,
+    _service,
+    _fence,
+    _follow,
+    _clock,
+)
+_GROUP_CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]] = (
     _offsets,
     _rights,
     _members,
@@ -755,9 +739,9 @@ _CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]
 )
 
 
-def _trouble(what: str, why: str, mend: str, check: str = "") -> Finding:
-    """Return a finding of ``check``; ``examine`` names the checks of a group."""
-    return Finding(Level.TROUBLE, check, what, why, mend)
+def _trouble(what: str, why: str, mend: str) -> Finding:
+    """Return a finding; ``examine`` adds its check and its group."""
+    return Finding(Level.TROUBLE, "", what, why, mend)
 
 
 def _unknown(error: OffsetManagerError, why: str) -> Finding:
@@ -765,6 +749,10 @@ def _unknown(error: OffsetManagerError, why: str) -> Finding:
     if code_of(error) in RIGHT_CODES:
         mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
     return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
+
+
+def _name_of(check: Callable[..., Iterable[Finding]]) -> str:
+    return check.__name__.strip("_").replace("_", " ")
 
 
 def _name(group: str) -> str:
