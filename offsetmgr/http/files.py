@@ -98,43 +98,21 @@ def _file_state(path: Path) -> object:
     return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode
 
 
-class _TokenFile:
-    """The tokens in a file, one in a line; a bad or missing file has none."""
-
-    def __init__(self, setting: str, path: str) -> None:
-        self.setting = setting
-        self.path = Path(path)
-        self.tokens: list[bytes] = []
-
-    def read(self) -> list[bytes]:
-        """Return the tokens.  Raises InvalidValueError."""
-        check_private(str(self.path), self.setting)
-        try:
-            found = self.path.read_text(encoding="ascii").encode().split()
-        except (OSError, UnicodeDecodeError):
-            found = []
-        short = any(len(token) < MIN_TOKEN_CHARS for token in found)
-        if short or not 0 < len(found) <= MAX_TOKENS:
-            problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
-            fix = "make one: openssl rand -hex 32 > FILE"
-            raise InvalidValueError(self.setting, None, problem, fix)
-        return found
-
-
 class Tokens:
-    """The tokens of each owner, as the files have them now."""
+    """The tokens of each owner, as the files have them now; a bad or missing file has none."""
 
     def __init__(self, files: Mapping[str, tuple[str, str]]) -> None:
         """``files`` has the setting and the path of each owner's file.
 
         Raises InvalidValueError if a file is of no use, or a token has two owners.
         """
-        self._files = {name: _TokenFile(*given) for name, given in files.items()}
-        for file in self._files.values():
-            self._read(file)
+        self._files = files
+        self._tokens: dict[str, list[bytes]] = {}
+        for owner in files:
+            self._read(owner)
         self._watches = [
-            FileWatch("token_file", [file.path], partial(self._read, file))
-            for file in self._files.values()
+            FileWatch("token_file", [Path(path)], partial(self._read, owner))
+            for owner, (_, path) in files.items()
         ]
 
     def refresh(self) -> None:
@@ -142,23 +120,38 @@ class Tokens:
         for watch in self._watches:
             watch.refresh()
 
-    def _read(self, file: _TokenFile) -> None:
-        file.tokens = []
-        found = file.read()
-        for other in self._files.values():
-            if not set(found).isdisjoint(other.tokens):
-                fix = f"make another one; {other.setting} has it too"
-                raise InvalidValueError(file.setting, None, "holds another one's token", fix)
-        file.tokens = found
+    def _read(self, owner: str) -> None:
+        self._tokens[owner] = []
+        setting, path = self._files[owner]
+        tokens = _tokens_in(path, setting)
+        for other, taken in self._tokens.items():
+            if not set(tokens).isdisjoint(taken):
+                fix = f"make another one; {self._files[other][0]} has it too"
+                raise InvalidValueError(setting, None, "holds another one's token", fix)
+        self._tokens[owner] = tokens
 
     def owner_of(self, token: bytes) -> str | None:
         """Return the owner of a token, None if nobody has it."""
         found = None
-        for name, file in self._files.items():  # all of them, so that time tells nothing
-            for each in file.tokens:
+        for owner, tokens in self._tokens.items():  # all of them, so that time tells nothing
+            for each in tokens:
                 if hmac.compare_digest(each, token):
-                    found = name
+                    found = owner
         return found
+
+
+def _tokens_in(path: str, setting: str) -> list[bytes]:
+    check_private(path, setting)
+    try:
+        found = Path(path).read_text(encoding="ascii").encode().split()
+    except (OSError, UnicodeDecodeError):
+        found = []
+    short = any(len(token) < MIN_TOKEN_CHARS for token in found)
+    if short or not 0 < len(found) <= MAX_TOKENS:
+        problem = f"does not hold tokens of {MIN_TOKEN_CHARS} ASCII characters or more"
+        fix = "make one: openssl rand -hex 32 > FILE"
+        raise InvalidValueError(setting, None, problem, fix)
+    return found
 
 
 def bearer_token(headers: Headers) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -71,25 +72,18 @@ def _names_of_managers(asked: FlushRequest) -> Names:
     return partitions_of(asked.group, asked.partitions)
 
 
+@dataclass(eq=False)
 class OffsetService:
     """Operations that change something; ``reads`` has those that only look."""
 
-    def __init__(
-        self,
-        factory: Factory,
-        registry: Registry,
-        clock: Clock,
-        audit: AuditLog,
-        hub: EventHub,
-    ) -> None:
-        self._factory = factory
-        self._registry = registry
-        self._clock = clock
-        self._audit = audit
-        self._hub = hub
-        self._stopping: dict[ManagerKey, _Stopping] = {}
-        self.drained_by_s: float | None = None
-        """If the service is stopping, and refuses new work: when it gives up what is left."""
+    factory: Factory
+    registry: Registry
+    clock: Clock
+    audit: AuditLog
+    hub: EventHub
+    drained_by_s: float | None = None
+    """If the service is stopping, and refuses new work: when it gives up what is left."""
+    _stopping: dict[ManagerKey, _Stopping] = field(default_factory=dict)
 
     @property
     def draining(self) -> bool:
@@ -97,13 +91,13 @@ class OffsetService:
 
     def drain(self, within_s: float) -> None:
         """Refuse new work from now on; what is held has ``within_s`` to be committed."""
-        self.drained_by_s = self._clock.now() + within_s
+        self.drained_by_s = self.clock.now() + within_s
 
     def renew(self, by: Requester) -> None:
         """Renew the lease of a client that reads.  Raises ClientFencedError, DrainingError."""
         self.check_draining()
         if by.caller is not None:
-            self._registry.renew(by.caller, self._clock.now())
+            self.registry.renew(by.caller, self.clock.now())
 
     # The operations; each raises ClientFencedError, ClientExistsError, OverloadedError and
     # DrainingError, having done nothing then.  Any may be repeated: a version that was seen before
@@ -115,8 +109,8 @@ class OffsetService:
     async def heartbeat(self, by: Requester, _: object) -> HeartbeatAnswer:
         """Renew the client's lease."""
         with self.under_way(by) as client:
-            topic_ids = self._factory.topic_ids(client.held)
-            return HeartbeatAnswer(self._registry.lease_s, self._hub.newest, topic_ids)
+            topic_ids = self.factory.topic_ids(client.held)
+            return HeartbeatAnswer(self.registry.lease_s, self.hub.newest, topic_ids)
 
     @operation(
         "POST",
@@ -147,14 +141,14 @@ class OffsetService:
             chosen = offsets
             if len(taken) < len(offsets):
                 chosen = {where: offsets[where] for where in taken}
-            refused |= self._factory.submit(asked.group, chosen, topic_ids=asked.topic_ids)
+            refused |= self.factory.submit(asked.group, chosen, topic_ids=asked.topic_ids)
             for where in refused:  # it may be taken when it is repeated
                 taken.pop(where, None)
             client.take(asked.group, taken)
             lower = [each for each in rewound if each["from"] is None or each["to"] < each["from"]]
             if lower:
                 facts = {"group": asked.group, "partitions": lower}
-                self._audit.record(by, "submit_rewind", "taken", **facts)
+                self.audit.record(by, "submit_rewind", "taken", **facts)
             return await self._answer(asked, offsets, refused)
 
     @operation("POST", "/v1/rewind", SubmitRequest, SubmitAnswer, needs=_names_of_offsets)
@@ -168,14 +162,14 @@ class OffsetService:
         refused: Refusals = {
             where: ManagerStoppedError(f"no client of this service holds {key}")
             for where, key in keys.items()
-            if self._factory.get(key) is None
+            if self.factory.get(key) is None
         }
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=by.client, group=asked.group, partitions=len(held))
         moves = self._moves(asked.group, asked.offsets)
-        refused |= self._factory.submit(asked.group, held)
+        refused |= self.factory.submit(asked.group, held)
         answer = await self._answer(asked, offsets, refused)
-        self._audit.record(
+        self.audit.record(
             by,
             "rewind",
             "taken",
@@ -191,7 +185,7 @@ class OffsetService:
         """Commit the submitted offsets of the client's managers now."""
         with self.under_way(by, asked.timeout_s) as client:
             held = [key for key in _chosen(client, asked) if client.holds(key)]
-            return flush_answer(await self._factory.flush(held, asked.timeout_s))
+            return flush_answer(await self.factory.flush(held, asked.timeout_s))
 
     @operation("POST", "/v1/stop", StopRequest, FlushAnswer, needs=_names_of_managers)
     async def stop(self, by: Requester, asked: StopRequest) -> FlushAnswer:
@@ -205,7 +199,7 @@ class OffsetService:
             if asked.group is None:
                 client.stopped_all = max(client.stopped_all, version)
                 chosen += [k for k, each in self._stopping.items() if each.client == client.name]
-            keys = self._registry.stop(client, chosen, version)
+            keys = self.registry.stop(client, chosen, version)
             if keys:
                 self._stop_managers(client.name, client.identity, keys, asked.timeout_s)
             # A stop may have ended a former manager of a key that another one is for.
@@ -218,17 +212,17 @@ class OffsetService:
             answer = flush_answer(results)
             left = len(answer.uncommitted)
             facts = {"group": asked.group, "managers": len(results), "uncommitted": left}
-            self._audit.record(by, "stop", "done", **facts)
+            self.audit.record(by, "stop", "done", **facts)
             return answer
 
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it every second or so."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
-        for name, keys in self._registry.lapse(self._clock.now()):
+        for name, keys in self.registry.lapse(self.clock.now()):
             if keys:  # else it gave all back: it was closed
                 log.warning("client_lapsed", client=name, managers=len(keys))
                 facts = {"client": name, "managers": len(keys)}
-                self._audit.record(None, "lapse", "done", **facts)
+                self.audit.record(None, "lapse", "done", **facts)
                 done = self._stop_managers(name, "", keys, LAPSE_TIMEOUT_S)
                 done.add_done_callback(partial(_log_left, name))
 
@@ -239,29 +233,29 @@ class OffsetService:
 
     def refusal(self, client: str) -> OffsetManagerError | None:
         """Return why another process of a client's name does not get its managers yet."""
-        return self._registry.refusal(client, self._clock.now())
+        return self.registry.refusal(client, self.clock.now())
 
     def _enter(self, by: Requester, wait_s: float = 0.0) -> Client:
         caller = by.sender
         self.check_draining()
-        holder, is_reported = self._registry.find(caller.name), self.refusal(caller.name)
+        holder, is_reported = self.registry.find(caller.name), self.refusal(caller.name)
         before = None if holder is None else holder.incarnation
         try:
-            client = self._registry.enter(caller, self._clock.now(), wait_s, by.identity)
+            client = self.registry.enter(caller, self.clock.now(), wait_s, by.identity)
         except ClientExistsError as error:
             keys = [] if holder is None or is_reported else holder.keys()
             for key in keys:
-                self._hub.failed(key, error)
+                self.hub.failed(key, error)
             raise
         if before not in {None, client.incarnation}:
-            self._audit.record(by, "take_over", "done", managers=len(client.keys()))
+            self.audit.record(by, "take_over", "done", managers=len(client.keys()))
         return client
 
     def _moves(self, group: str, entries: Iterable[SubmitEntry]) -> list[dict[str, Any]]:
         """Return where the entries take their partitions, for the audit log."""
         moves = []
         for each in entries:
-            handle = self._factory.get(ManagerKey(group, each.topic, each.partition))
+            handle = self.factory.get(ManagerKey(group, each.topic, each.partition))
             committed = None if handle is None else handle.status().committed
             before = None if committed is None else committed.offset
             where = {"topic": each.topic, "partition": each.partition}
@@ -278,10 +272,10 @@ class OffsetService:
         client = self._enter(by, wait_s)
         try:
             yield client
-            self._registry.check_fence(by.sender)
+            self.registry.check_fence(by.sender)
         finally:
             if wait_s and client.incarnation == by.sender.incarnation:
-                client.heard_s = self._clock.now()
+                client.heard_s = self.clock.now()
 
     async def _acquire(
         self,
@@ -294,7 +288,7 @@ class OffsetService:
         await self._wait_for_stops(group, partitions)
         client = self._enter(by)  # again, as a newer incarnation may have come
         given = zip(partitions, versions, strict=True)
-        sorting = self._registry.sort(client, group, given)
+        sorting = self.registry.sort(client, group, given)
         refused = self._spawn(by, client, group, list(sorting.new))
         for where in sorting.stopped:
             name = str(ManagerKey(group, *where))
@@ -312,7 +306,7 @@ class OffsetService:
         settled = FlushAnswer([], [])
         if asked.wait:
             keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
-            results = dict(await self._factory.flush(keys, asked.timeout_s))
+            results = dict(await self.factory.flush(keys, asked.timeout_s))
             for key in list(results):
                 dropped = self._dropped(key, offsets[key.topic_partition], results[key])
                 if dropped is not None:
@@ -324,7 +318,7 @@ class OffsetService:
             settled.uncommitted,
             accepted=len(offsets) - len(refused),
             refused=[PartitionOutcome(*key, error_body(error)) for key, error in refused.items()],
-            topic_ids=self._factory.topic_ids({asked.group: offsets}),
+            topic_ids=self.factory.topic_ids({asked.group: offsets}),
         )
 
     def _dropped(
@@ -335,7 +329,7 @@ class OffsetService:
         error = result.error
         # The manager may have learned of that before the wait began.
         if error is None and result.committed is not None and result.committed.offset != offset:
-            handle = self._factory.get(key)
+            handle = self.factory.get(key)
             error = None if handle is None else handle.status().last_error
         if isinstance(error, OffsetRegressionError) and error.offset == offset:
             return error
@@ -349,31 +343,31 @@ class OffsetService:
         if not partitions:
             return refused
         for where in partitions:
-            other = self._factory.get(ManagerKey(group, *where))
+            other = self.factory.get(ManagerKey(group, *where))
             if other is not None:
-                left_s = self._registry.lease_left_s(other.owner, self._clock.now())
+                left_s = self.registry.lease_left_s(other.owner, self.clock.now())
                 refused[where] = ManagerExistsError(str(other.key), other.owner, left_s)
         free = [where for where in partitions if where not in refused]
         leaving = Counter(each.identity for each in self._stopping.values() if not each.done.done())
-        room, limit = self._registry.room(client, group, leaving)
+        room, limit = self.registry.room(client, group, leaving)
         if len(free) > room:
             count, whose = leaving.total(), ", or its share is used up" if by.identity else ""
             wait = f"wait for the {count} that are being stopped, " if count else ""
             text = f"the service has no room for it{whose} ({limit}); {wait}stop some, or raise it"
             refused |= dict.fromkeys(free[room:], OverloadedError(text))
         if free[:room]:
-            self._factory.spawn_many(group, free[:room], client.name)
-            self._registry.own(client, group, free[:room])
+            self.factory.spawn_many(group, free[:room], client.name)
+            self.registry.own(client, group, free[:room])
             topics = sorted({each.topic for each in free[:room]})
             managers = min(room, len(free))
             facts = {"group": group, "topics": topics, "managers": managers}
-            self._audit.record(by, "spawn", "done", **facts)
+            self.audit.record(by, "spawn", "done", **facts)
         return refused
 
     def _stop_managers(
         self, name: str, identity: str, keys: Sequence[ManagerKey], timeout_s: float
     ) -> Future[dict[ManagerKey, StopResult]]:
-        done = self._factory.stop_managers(keys, timeout_s)
+        done = self.factory.stop_managers(keys, timeout_s)
         self._stopping.update(dict.fromkeys(keys, _Stopping(name, identity, done)))
         return done
 

@@ -1,4 +1,4 @@
-"""Reports of the managers, handed on to the event streams, the metrics and the log.
+"""Reports of the managers for the event streams and the log.
 
 What waits for a reader is bounded: of commits only the newest per manager, of failures the last
 ten thousand of all managers, with a count of what was lost.
@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.responses import StreamingResponse
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager import Factory, Observer
+    from offsetmgr.manager import Factory
     from offsetmgr.service.rights import Requester
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 FAILURES_KEPT: Final = 10_000
 
@@ -137,41 +137,8 @@ def _event(name: str, data: msgspec.Struct | dict[str, object]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
 
 
-class Reports:
-    """A ``manager.Observer`` that hands each report to all that were added."""
-
-    def __init__(self) -> None:
-        self._observers: tuple[Observer, ...] = ()
-
-    def add(self, observer: Observer) -> None:
-        self._observers = (*self._observers, observer)
-
-    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
-        for observer in self._observers:
-            observer.committed(offsets)
-
-    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        for observer in self._observers:
-            observer.failed(key, error)
-
-    def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        for observer in self._observers:
-            observer.stopped(key, result)
-
-    def requested(
-        self,
-        kind: Literal["commit", "fetch"],
-        group: str,
-        partitions: int,
-        failures: int,
-        duration_s: float,
-    ) -> None:
-        for observer in self._observers:
-            observer.requested(kind, group, partitions, failures, duration_s)
-
-
 class EventHub:
-    """A ``manager.Observer`` with the event streams, called on the managers' threads."""
+    """The event streams, which are told of commits, failures and stops by any thread."""
 
     def __init__(
         self,
@@ -207,8 +174,7 @@ class EventHub:
             for key, offset in offsets.items():
                 self._publish("committed", key, CommittedEntry(*key, *offset))
 
-    def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        del result
+    def stopped(self, key: ManagerKey) -> None:
         self._publish("stopped", key, OfGroup(*key))
 
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
@@ -228,9 +194,6 @@ class EventHub:
                 error=str(error),
                 not_shown_before=suppressed,
             )
-
-    def requested(self, *_: object) -> None:
-        """Do nothing: readers get no requests."""
 
     def _publish(self, kind: str, key: ManagerKey, event: OfGroup) -> None:
         if self._readers:

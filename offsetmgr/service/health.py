@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,7 @@ PINGS_PER_INTERVAL: Final = 3
 log = SafeLogger("offsetmgr.health")
 
 
+@dataclass(eq=False)
 class Health:
     """Asks Kafka now and then.
 
@@ -50,22 +52,15 @@ class Health:
     that fails for all groups.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        clock: Clock,
-        draining: Callable[[], bool],
-        watch_trouble: Callable[[], str],
-    ) -> None:
-        self._coordinator = coordinator
-        self._clock = clock
-        self._draining = draining
-        self._watch_trouble = watch_trouble
-        self._answered_s: float | None = None
-        self._trouble = "not asked yet"
-        self._repeats = RepeatLimiter()
-        self.reload_error: OffsetManagerError | None = None
-        """Why the last reload of the settings was refused; None if it was not."""
+    coordinator: Coordinator
+    clock: Clock
+    draining: Callable[[], bool]
+    watch_trouble: Callable[[], str]
+    reload_error: OffsetManagerError | None = None
+    """Why the last reload of the settings was refused; None if it was not."""
+    _answered_s: float | None = None
+    _trouble: str = "not asked yet"
+    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
 
     @operation("GET", "/livez", answer=LiveAnswer, needs=no_names)
     async def live(self, *_: object) -> LiveAnswer:
@@ -81,24 +76,24 @@ class Health:
 
     def state(self) -> ReadyAnswer:
         fresh = (
-            self._answered_s is not None and self._clock.now() - self._answered_s <= READY_WINDOW_S
+            self._answered_s is not None and self.clock.now() - self._answered_s <= READY_WINDOW_S
         )
-        draining, fenced = self._draining(), fence_counts(self._coordinator).fenced
-        watch = self._watch_trouble()
+        draining, fenced = self.draining(), fence_counts(self.coordinator).fenced
+        watch = self.watch_trouble()
         ready = fresh and not draining and not fenced and not watch
         kafka = "ok" if fresh else self._trouble
         return ReadyAnswer(ready, draining, kafka, fenced, self.reload_error is not None, watch)
 
     async def check(self) -> None:
-        failure = await self._coordinator.check(CHECK_TIMEOUT_S)
+        failure = await self.coordinator.check(CHECK_TIMEOUT_S)
         if failure is None:
             if self._trouble:
                 log.info("kafka_reachable")
-            self._answered_s, self._trouble = self._clock.now(), ""
+            self._answered_s, self._trouble = self.clock.now(), ""
             self._repeats = RepeatLimiter()
             return
         self._trouble = f"{failure.detail or failure.info.hint} ({failure.info.name})"
-        if self._repeats.suppressed(cause_of(self._trouble), self._clock.now()) is not None:
+        if self._repeats.suppressed(cause_of(self._trouble), self.clock.now()) is not None:
             log.warning("kafka_unreachable", error=self._trouble, code=failure.info.name)
 
     async def watch(self) -> None:

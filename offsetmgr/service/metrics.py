@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -25,7 +26,7 @@ from offsetmgr.service.openapi import operation
 from offsetmgr.service.rights import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import Metric
 
@@ -38,46 +39,31 @@ if TYPE_CHECKING:
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Registry
     from offsetmgr.service.threads import ReadThreads
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LABELS: Final = ("cluster_name", "group", "topic", "partition")
 
 
+@dataclass(eq=False)
 class Metrics(Collector):
     """Counters fed by the managers' reports, and the state of each manager at each scrape."""
 
-    def __init__(
-        self,
-        cluster_name: str,
-        version: str,
-        coordinator: Coordinator,
-        factory: Factory,
-        registry: Registry,
-        hub: EventHub,
-        health: Health,
-        audit: AuditLog,
-        threads: ReadThreads,
-        *,
-        dropped_logs: Callable[[], int],
-        wall_s: Callable[[float], float],
-    ) -> None:
-        """``threads`` make the page, which takes time where there are many managers.
+    cluster_name: str
+    version: str
+    coordinator: Coordinator
+    factory: Factory
+    clients: Registry
+    hub: EventHub
+    health: Health
+    audit: AuditLog
+    threads: ReadThreads
+    """They make the page, which takes time where there are many managers."""
+    dropped_logs: Callable[[], int]
+    wall_s: Callable[[float], float]
+    """Returns the seconds since 1970 of a time of the managers' clock."""
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
-        ``wall_s`` returns the seconds since 1970 of a time of the managers' clock.
-        """
-        self._cluster_name = cluster_name
-        self._coordinator = coordinator
-        self._factory = factory
-        self._clients = registry
-        self._hub = hub
-        self._health = health
-        self._audit = audit
-        self._threads = threads
-        self._dropped_logs = dropped_logs
-        self._wall_s = wall_s
-        self.registry = CollectorRegistry()
-
+    def __post_init__(self) -> None:
         def counter(name: str, text: str, label: str) -> Counter:
             return Counter(name, text, ("cluster_name", label), registry=self.registry)
 
@@ -99,69 +85,53 @@ class Metrics(Collector):
         )
         # Known from the start, so that a rate() finds the first one.
         for result in ("committed", "failed"):
-            self._commits.labels(cluster_name, result)
-        self._durations.labels(cluster_name)
+            self._commits.labels(self.cluster_name, result)
+        self._durations.labels(self.cluster_name)
         Info("offsetmgr_build", "Version of the service.", registry=self.registry).info(
-            {"version": version}
+            {"version": self.version}
         )
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.registry.register(self)
 
-    def requested(
-        self,
-        kind: Literal["commit", "fetch"],
-        group: str,
-        partitions: int,
-        failures: int,
-        duration_s: float,
-    ) -> None:
-        """Count an answered request to Kafka; for any thread."""
-        del group
-        if kind == "commit":
-            self._commits.labels(self._cluster_name, "committed").inc(partitions - failures)
-            self._commits.labels(self._cluster_name, "failed").inc(failures)
-            self._durations.labels(self._cluster_name).observe(duration_s)
+    def commit_answered(self, partitions: int, failures: int, duration_s: float) -> None:
+        """Count an answered commit; for any thread."""
+        self._commits.labels(self.cluster_name, "committed").inc(partitions - failures)
+        self._commits.labels(self.cluster_name, "failed").inc(failures)
+        self._durations.labels(self.cluster_name).observe(duration_s)
 
-    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+    def failed(self, error: OffsetManagerError) -> None:
         """Count a failed commit or a notice; for any thread."""
-        del key
         if isinstance(error, OffsetCommitError):
-            self._errors.labels(self._cluster_name, error.code).inc()
+            self._errors.labels(self.cluster_name, error.code).inc()
         elif isinstance(error, OffsetNoticeError):
-            self._notices.labels(self._cluster_name, error.code).inc()
-
-    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
-        """Do nothing: ``requested`` counts commits."""
-
-    def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        """Do nothing: live managers are counted at each scrape."""
+            self._notices.labels(self.cluster_name, error.code).inc()
 
     @operation("GET", "/metrics", needs=lambda _: EVERYTHING, media_type="text/plain")
     async def metrics(self, by: Requester, _: object) -> Response:
         """Prometheus metrics."""
-        page = await self._threads.run(by, lambda: generate_latest(self.registry))
+        page = await self.threads.run(by, lambda: generate_latest(self.registry))
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterable[Metric]:
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
 
-        managers, fence = self._factory.managers(), fence_counts(self._coordinator)
-        clients = len(self._clients.clients())
+        managers, fence = self.factory.managers(), fence_counts(self.coordinator)
+        clients = len(self.clients.clients())
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
             ("clients", "Clients whose lease has not lapsed.", clients),
-            ("event_streams", "Open event streams.", self._hub.reader_count),
+            ("event_streams", "Open event streams.", self.hub.reader_count),
             ("held_groups", "Groups kept by the fence.", fence.held),
             ("fenced_groups", "Groups lost to another service.", fence.fenced),
-            ("reload_refused", "1 after a refused SIGHUP.", self._health.reload_error is not None),
-            ("dropped_audit_lines", "Not in the audit log's file.", self._audit.dropped),
+            ("reload_refused", "1 after a refused SIGHUP.", self.health.reload_error is not None),
+            ("dropped_audit_lines", "Not in the audit log's file.", self.audit.dropped),
         ):
             yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)
         text = "Log records that could not be written."
-        yield CounterMetricFamily("offsetmgr_dropped_log_records", text, self._dropped_logs())
+        yield CounterMetricFamily("offsetmgr_dropped_log_records", text, self.dropped_logs())
         submitted = gauge("submitted_offset", "Newest submitted offset.")
         committed = gauge("committed_offset", "Last offset known to be committed.")
         dirty = gauge("uncommitted", "1 where the newest submitted offset may not be committed.")
@@ -170,10 +140,10 @@ class Metrics(Collector):
         regressions = CounterMetricFamily(
             "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
         )
-        clock_to_wall_s = self._wall_s(0.0)
+        clock_to_wall_s = self.wall_s(0.0)
         for handle in managers:
             key, status = handle.key, handle.status()
-            labels = (self._cluster_name, key.group, key.topic, str(key.partition))
+            labels = (self.cluster_name, key.group, key.topic, str(key.partition))
             if status.submitted is not None:
                 submitted.add_metric(labels, status.submitted.offset)
             if status.committed is not None:

@@ -5,6 +5,7 @@ Both are made from memory: no request for them waits for Kafka.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta, Struct
@@ -105,50 +106,37 @@ class DrainingAnswer(Struct, frozen=True):
     partitions: Annotated[list[ManagerView], Meta(description="The first thousand.")]
 
 
+@dataclass(eq=False)
 class Overview:
-    def __init__(
-        self,
-        settings: Settings,
-        factory: Factory,
-        registry: Registry,
-        service: OffsetService,
-        health: Health,
-        watch: GroupWatch,
-        clock: Clock,
-        threads: ReadThreads,
-        *,
-        instance: str,
-        version: str,
-    ) -> None:
-        self._settings = settings
-        self._factory = factory
-        self._registry = registry
-        self._service = service
-        self._health = health
-        self._watch = watch
-        self._clock = clock
-        self._threads = threads
-        self._instance = instance
-        self._version = version
-        self._summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
-        """The watcher's last round, and its groups."""
+    settings: Settings
+    factory: Factory
+    registry: Registry
+    service: OffsetService
+    health: Health
+    watch: GroupWatch
+    clock: Clock
+    threads: ReadThreads
+    instance: str
+    version: str
+    _summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
+    """The watcher's last round, and its groups."""
 
     @operation("GET", "/v1/overview", answer=OverviewAnswer, needs=no_names)
     async def overview(self, by: Requester, _: object) -> OverviewAnswer:
         """Return the service and every group that it knows, without asking Kafka."""
-        view = self._watch.look(by)
-        return await self._threads.run(by, lambda: self._overview(by, view))
+        view = self.watch.look(by)
+        return await self.threads.run(by, lambda: self._overview(by, view))
 
     @operation("GET", "/v1/draining", answer=DrainingAnswer, needs=no_names)
     async def draining(self, by: Requester, _: object) -> DrainingAnswer:
         """Return the uncommitted offsets, and the seconds left while the service stops."""
-        return await self._threads.run(by, lambda: self._draining(by))
+        return await self.threads.run(by, lambda: self._draining(by))
 
     # In a thread
 
     def _overview(self, by: Requester, view: Mapping[str, GroupLag]) -> OverviewAnswer:
-        ready, watch = self._health.state(), self._watch
-        managers = seen_managers(self._factory, by)
+        ready, watch = self.health.state(), self.watch
+        managers = seen_managers(self.factory, by)
         held: dict[str, list[ManagerHandle]] = {}
         for each in managers:
             held.setdefault(each.key.group, []).append(each)
@@ -162,23 +150,23 @@ class Overview:
                 facts = {"state": listing.state, "type": listing.type} | facts
             rows.append(_row(name, view.get(name), facts, held.get(name, [])))
         unwatched = listed - view.keys() - held.keys()
-        setting, hint = self._settings.watch.groups, None
+        setting, hint = self.settings.watch.groups, None
         if by.sees_everything:
             hint = _hint(setting, sum(watch.listing[name].has_offsets for name in unwatched))
         return OverviewAnswer(
-            self._settings.cluster_name,
-            self._instance,
-            self._version,
+            self.settings.cluster_name,
+            self.instance,
+            self.version,
             ready.draining,
             ready.ready,
             _reasons(ready),
-            len(self._registry.clients()),
+            len(self.registry.clients()),
             len(managers),
             sum(each.uncommitted for each in rows),
             sum(each.failing for each in rows),
             WatchState(
                 setting if by.sees_everything else "",  # it may name groups
-                self._settings.watch.interval_s,
+                self.settings.watch.interval_s,
                 hint,
                 watch.failed_rounds,
                 watch.read_at_s,
@@ -186,14 +174,14 @@ class Overview:
             _error_for(by, watch.error),
             rows,
             AskingIdentity(by.identity, by.rights.read_only) if by.identity else None,
-            _error_for(by, self._health.reload_error),
+            _error_for(by, self.health.reload_error),
         )
 
     def _draining(self, by: Requester) -> DrainingAnswer:
-        managers = seen_managers(self._factory, by)
+        managers = seen_managers(self.factory, by)
         left = [each for each in managers if each.status().dirty]
-        by_s = self._service.drained_by_s
-        left_s = None if by_s is None else max(by_s - self._clock.now(), 0.0)
+        by_s = self.service.drained_by_s
+        left_s = None if by_s is None else max(by_s - self.clock.now(), 0.0)
         shown = [manager_view(each) for each in left[:UNCOMMITTED_SHOWN]]
         return DrainingAnswer(by_s is not None, left_s, len(managers), len(left), shown)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -55,35 +56,27 @@ def _names_of_queries(asked: QueriesRequest) -> Names:
     return Names(groups={group for query in asked.queries for group in query.groups})
 
 
+@dataclass(eq=False)
 class Queries:
     """The streaming queries that clients have reported, until the lease of each ends."""
 
-    def __init__(
-        self,
-        service: OffsetService,
-        registry: Registry,
-        clock: Clock,
-        wall_s: Callable[[float], float],
-        follows: Follows,
-        threads: ReadThreads,
-    ) -> None:
-        """``wall_s`` returns the seconds since 1970 of a time of ``clock``."""
-        self._follows = follows
-        self._threads = threads
-        self._service = service
-        self._registry = registry
-        self._clock = clock
-        self._wall_s = wall_s
+    service: OffsetService
+    registry: Registry
+    clock: Clock
+    wall_s: Callable[[float], float]
+    """Returns the seconds since 1970 of a time of ``clock``."""
+    follows: Follows
+    threads: ReadThreads
 
     @operation("POST", "/v1/queries", QueriesRequest, QueriesKept, needs=_names_of_queries)
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
         """Store the client's streaming queries until its lease ends."""
-        with self._service.under_way(by) as client:
+        with self.service.under_way(by) as client:
             size = len(encode(asked.queries)) + OVERHEAD_BYTES * len(asked.queries)
-            report = QueryReport(asked.queries, self._clock.now(), size)
-            others = [each for each in self._registry.clients() if each is not client]
+            report = QueryReport(asked.queries, self.clock.now(), size)
+            others = [each for each in self.registry.clients() if each is not client]
             mine = [each for each in others if each.identity == client.identity]
-            share = self._registry.share(client.identity, QUERY_BYTES)
+            share = self.registry.share(client.identity, QUERY_BYTES)
             for counted, limit, whose in (
                 (others, QUERY_BYTES, ""),
                 (mine, share, " of one identity"),
@@ -99,15 +92,15 @@ class Queries:
         """Return the streaming queries that clients have reported, and those that are followed."""
         followed: list[FollowedCheckpoint] = []
         if asked.client in {None, OWNER}:
-            followed = await self._threads.run(by, lambda: self._follows.views(by))
+            followed = await self.threads.run(by, lambda: self.follows.views(by))
         return QueriesAnswer(
             [
                 ReportedQuery(
                     client=client.name,
-                    reported_at=round(self._wall_s(client.queries.at_s), 3),
+                    reported_at=round(self.wall_s(client.queries.at_s), 3),
                     **msgspec.structs.asdict(query),
                 )
-                for client in self._registry.clients()
+                for client in self.registry.clients()
                 if asked.client in {None, client.name}
                 for query in client.queries.queries
                 if _sees(by, client, query)

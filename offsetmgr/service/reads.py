@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -57,21 +58,14 @@ def _names_of_group(asked: ManagersQuery) -> Names:
     return partitions_of(asked.group, None)
 
 
+@dataclass(eq=False)
 class Reads:
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        factory: Factory,
-        service: OffsetService,
-        threads: ReadThreads,
-        timeout_s: float,
-    ) -> None:
-        """Kafka has at most ``timeout_s`` for each answer."""
-        self._coordinator = coordinator
-        self._factory = factory
-        self._service = service
-        self._threads = threads
-        self._most_s = timeout_s
+    coordinator: Coordinator
+    factory: Factory
+    service: OffsetService
+    threads: ReadThreads
+    most_s: float
+    """Time that Kafka has for each answer, in seconds."""
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=_names_of_group)
     async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:
@@ -79,15 +73,15 @@ class Reads:
         after = None if query.after is None else _read_cursor(query.after)
 
         def read() -> ManagersAnswer:
-            managers = seen_managers(self._factory, by, query.group, query.client)
+            managers = seen_managers(self.factory, by, query.group, query.client)
             found = [handle for handle in managers if after is None or handle.key > after]
             first = heapq.nsmallest(query.limit + 1, found, key=lambda handle: handle.key)
-            views = (manager_view(each, self._service.refusal(each.owner)) for each in first)
+            views = (manager_view(each, self.service.refusal(each.owner)) for each in first)
             page, following = page_of(views, query.limit)
             cursor = None if following is None else str(first[len(page) - 1].key)
             return ManagersAnswer(page, cursor)
 
-        return await self._threads.run(by, read)
+        return await self.threads.run(by, read)
 
     @operation(
         "GET",
@@ -103,7 +97,7 @@ class Reads:
         client = None if by.caller is None else by.client
         handles = [
             handle
-            for handle in seen_managers(self._factory, by, query.group, client)
+            for handle in seen_managers(self.factory, by, query.group, client)
             if query.topic in {None, handle.key.topic}
             and query.partition in {None, handle.key.partition}
         ]
@@ -122,7 +116,7 @@ class Reads:
     async def committed(self, by: Requester, query: CommittedQuery) -> OffsetsAnswer:
         """Return the offsets that are committed in Kafka now.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
-        result = await self._coordinator.fetch(query.group, None, timeout_s)
+        result = await self.coordinator.fetch(query.group, None, timeout_s)
         what = f"fetch of the committed offsets of group {query.group!r}"
         if result.group_failure is not None:
             raise kafka_error(what, result.group_failure, timeout_s)
@@ -153,7 +147,7 @@ class Reads:
     async def topics(self, _: Requester, query: TopicsQuery) -> TopicsAnswer:
         """Return partitions of topics, the ends of their logs, and their offsets at a time."""
         timeout_s = self._timeout_s(query.timeout_s)
-        logs = await self._coordinator.topic_logs(
+        logs = await self.coordinator.topic_logs(
             query.topic, timeout_s, query.at_ms, stable=query.stable
         )
         return TopicsAnswer([_topic(name, logs[name], timeout_s) for name in query.topic])
@@ -178,7 +172,7 @@ class Reads:
         committed = await self.committed(by, CommittedQuery(query.group, query.topic, timeout_s))
         offsets = {value.where: value.offset for value in committed.offsets}
         topics = sorted(set(query.topic) or {where.topic for where in offsets})
-        found = await self._coordinator.topic_logs(topics, timeout_s) if topics else {}
+        found = await self.coordinator.topic_logs(topics, timeout_s) if topics else {}
         logs: dict[TopicPartition, LogEnds] = {}
         for topic, log in found.items():
             for failure in (log.failure, *(ends.failure for ends in log.partitions.values())):
@@ -197,13 +191,13 @@ class Reads:
     async def topic_names(self, by: Requester, query: TopicNamesQuery) -> TopicNamesAnswer:
         """Return the topics of the cluster.  Raises KafkaRequestError."""
         timeout_s = self._timeout_s(query.timeout_s)
-        found = await self._coordinator.topic_names(timeout_s)
+        found = await self.coordinator.topic_names(timeout_s)
         if found.failure is not None:
             raise kafka_error("list of the topics", found.failure, timeout_s)
         return TopicNamesAnswer([each for each in found.names if by.sees(None, each)])
 
     def _timeout_s(self, asked_s: float | None) -> float:
-        return self._most_s if asked_s is None else min(asked_s, self._most_s)
+        return self.most_s if asked_s is None else min(asked_s, self.most_s)
 
 
 def _read_cursor(text: str) -> ManagerKey:

@@ -33,7 +33,7 @@ from offsetmgr.service.api import Api
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
 from offsetmgr.service.core import OffsetService
-from offsetmgr.service.events import EventHub, Reports
+from offsetmgr.service.events import EventHub
 from offsetmgr.service.follow import Follows
 from offsetmgr.service.health import Health, notify, watchdog
 from offsetmgr.service.logs import set_level
@@ -51,13 +51,14 @@ from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from random import Random
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.http.address import Address
     from offsetmgr.service.logs import Logs
     from offsetmgr.service.settings import Settings
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 EXIT_COMMITTED: Final = 0
 EXIT_UNCOMMITTED: Final = 3
@@ -75,6 +76,31 @@ CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
 
 log = SafeLogger("offsetmgr.service")
+
+
+class Reports:
+    """A ``manager.Observer`` that hands the managers' reports to event streams and metrics."""
+
+    hub: EventHub
+    metrics: Metrics
+
+    def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
+        self.hub.committed(offsets)
+
+    def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
+        self.metrics.failed(error)
+        self.hub.failed(key, error)
+
+    def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        del result
+        self.hub.stopped(key)
+
+    def requested(
+        self, kind: str, group: str, partitions: int, failures: int, duration_s: float
+    ) -> None:
+        del group
+        if kind == "commit":
+            self.metrics.commit_answered(partitions, failures, duration_s)
 
 
 class Assembly:
@@ -106,7 +132,7 @@ class Assembly:
             groups=limits.fenced_groups if settings.fence else sys.maxsize,
             share=self.access.share,
         )
-        self.hub = EventHub(
+        self.hub = reports.hub = EventHub(
             self.factory,
             clock,
             wall=wall,
@@ -119,7 +145,7 @@ class Assembly:
         self.health = Health(
             coordinator, clock, lambda: self.service.draining, lambda: self.watch.trouble
         )
-        self.metrics = Metrics(
+        self.metrics = reports.metrics = Metrics(
             settings.cluster_name,
             release,
             coordinator,
@@ -134,8 +160,6 @@ class Assembly:
         )
         self.follows = Follows(settings, self.factory, coordinator, wall)
         self.metrics.registry.register(self.follows)
-        reports.add(self.metrics)
-        reports.add(self.hub)
         self.metrics.registry.register(self.watch)
         request_timeout_s = settings.commit.request_timeout_s
         overview = Overview(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from concurrent.futures import Executor, Future
-from functools import partial
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from offsetmgr.errors import OverloadedError
 
@@ -26,59 +26,34 @@ class ReadThreads:
     """
 
     def __init__(self, limit: int) -> None:
-        self.running = 0
-        self._limit = limit
+        self._places = asyncio.Semaphore(limit)
         self._share = max(1, limit // 2)
-        self._by: Counter[str] = Counter()
-        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()
+        """Of each client with a read that waits or is under way."""
 
     async def run(self, by: Requester, read: Callable[[], _T]) -> _T:
         """Return what ``read`` returns, in a thread, once there is a place for ``by``.
 
         Raises OverloadedError if the process cannot start another thread.
         """
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((by.who, turn))
-        self._admit()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._admit()
-            else:
-                self._leave(by.who)
-            raise
-        try:
-            done = loop.run_in_executor(_DaemonThreads(), read)
-        except RuntimeError:
-            self._leave(by.who)
-            text = "the process of the service can start no more threads; try again later"
-            raise OverloadedError(text) from None
-        done.add_done_callback(partial(self._ended, by.who))
+        share = self._shares.setdefault(by.who, asyncio.Semaphore(self._share))
+        async with AsyncExitStack() as places:
+            for places_of in (share, self._places):
+                await places.enter_async_context(places_of)
+            try:
+                done = asyncio.get_running_loop().run_in_executor(_DaemonThreads(), read)
+            except RuntimeError:
+                text = "the process of the service can start no more threads; try again later"
+                raise OverloadedError(text) from None
+            places.pop_all()
+
+        def leave(done: asyncio.Future[_T]) -> None:
+            done.exception()  # looked at, also if the caller has hung up
+            share.release()
+            self._places.release()
+
+        done.add_done_callback(leave)
         return await asyncio.shield(done)
-
-    def _admit(self) -> None:
-        for waiting in list(self._waiting):
-            who, turn = waiting
-            if turn.cancelled():
-                self._waiting.remove(waiting)
-            elif self.running < self._limit and self._by[who] < self._share:
-                self._waiting.remove(waiting)
-                self.running += 1
-                self._by[who] += 1
-                turn.set_result(None)
-
-    def _leave(self, who: str) -> None:
-        self.running -= 1
-        self._by[who] -= 1
-        if not self._by[who]:
-            del self._by[who]
-        self._admit()
-
-    def _ended(self, who: str, done: asyncio.Future[Any]) -> None:
-        done.exception()  # looked at, also if the caller has hung up
-        self._leave(who)
 
 
 class _DaemonThreads(Executor):

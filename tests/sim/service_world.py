@@ -313,7 +313,7 @@ class ServiceWorld:
             look_at_parts(self.judge, driver.process.name, held, len(driver.keys))
         if self.service is not None:
             assembly = self.service.assembly
-            registry, hub = assembly.service._registry, assembly.hub
+            registry, hub = assembly.registry, assembly.hub
             clients = registry._clients.values()
             parts = (assembly.service, registry, *clients, hub, *hub._readers)
             look_at_parts(self.judge, "service", parts, MOST_HELD)

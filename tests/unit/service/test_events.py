@@ -19,7 +19,7 @@ from offsetmgr.service.events import (
 )
 from offsetmgr.service.messages import EventsQuery
 from offsetmgr.service.rights import ALL_RIGHTS, Requester
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.logs import capture_logs
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ AT_S = 0.001
 FIRST = 1_000
 """The first failure's number, from the time."""
 A, B = ManagerKey("g", "t", 0), ManagerKey("h", "t", 0)
-STOPPED = StopResult(None)
 ANYBODY = Requester(rights=ALL_RIGHTS)
 
 
@@ -155,7 +154,7 @@ def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None
     async def test() -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
         hub.committed({A: OffsetAndMetadata(5)})
-        hub.stopped(A, STOPPED)
+        hub.stopped(A)
         hub.failed(B, error(B))
         await deliver()
         (event,) = hub.take(reader)
@@ -172,10 +171,10 @@ def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
         reader = hub.subscribe(ANYBODY, EventsQuery())
         hub.committed({A: OffsetAndMetadata(5)})
         await deliver()
-        hub.stopped(A, STOPPED)
+        hub.stopped(A)
         await deliver()
         assert names(hub.take(reader)) == ["committed", "stopped"]
-        hub.stopped(A, STOPPED)
+        hub.stopped(A)
         hub.committed({A: OffsetAndMetadata(6)})
         await deliver()
         assert names(hub.take(reader)) == ["committed"]
@@ -192,9 +191,9 @@ def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub:
         stream = hub.stream(reader)
         assert await anext(stream) == b": connected\n\n"
         for number in range(NEWS_KEPT + 1):
-            hub.stopped(ManagerKey("g", "t", number), STOPPED)
+            hub.stopped(ManagerKey("g", "t", number))
         await deliver()
-        hub.stopped(B, STOPPED)
+        hub.stopped(B)
         await deliver()
         assert not reader.news
         assert [each async for each in stream] == []
