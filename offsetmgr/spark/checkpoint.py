@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.files import Files, check_location, open_files
-from offsetmgr.spark.progress import read_offsets
+from offsetmgr.spark.progress import lowest, read_offsets
 from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -138,7 +138,7 @@ class Checkpoint:
         Raises InvalidValueError if the checkpoint does not have it.
         """
         head, *positions = self._lines(f"offsets/{batch_id}", 2)
-        return FinishedBatch(batch_id, _lowest(map(_position, positions))), _batch_time(head)
+        return FinishedBatch(batch_id, lowest(map(_position, positions))), _batch_time(head)
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch that has its offsets; None if there is none."""
@@ -294,14 +294,6 @@ def batch_ranges(
         return run
 
     return decorate
-
-
-def _lowest(positions: Iterable[dict[TopicPartition, int]]) -> dict[TopicPartition, int]:
-    lowest: dict[TopicPartition, int] = {}
-    for position in positions:
-        for partition, offset in position.items():
-            lowest[partition] = min(offset, lowest.get(partition, offset))
-    return lowest
 
 
 def _batch_time(text: str) -> float | None:

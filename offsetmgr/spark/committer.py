@@ -1,14 +1,13 @@
 """The committer of a client's streaming queries, and its subscriptions.
 
 All calls of ``commit_offsets`` with one client share one committer, so that a group is never ahead
-of any of its queries.  A thread of its own submits what queries report, so that Spark's listener
-bus never waits.  When it has nothing to submit it stops the managers of ended queries, once Kafka
-has their offsets.
+of any of its queries.  Its thread submits what queries report, so that Spark's listener bus never
+waits; when it has nothing to submit, it stops the managers of ended queries.
 
 Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
 driver was killed before the last report, may never report anything.  Until its first report, a run
 is asked for its progress when it is idle and when it ends.  A continuous query reports nothing at
-all: it is asked all the time.
+all: it is asked every second.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import QueryReport, by_group
-from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     OffsetManagerError,
@@ -32,17 +31,16 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
-from offsetmgr.spark.progress import Run
 from offsetmgr.text import error_text, shell_word
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, Uncommitted
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Commit, Groups
-    from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.spark")
@@ -62,7 +60,7 @@ STOP_S: Final = 2.0
 RETRY_S: Final = 2.0
 """Pause before managers that could not be stopped are tried again."""
 
-POLL_S: Final = 1.0
+TICK_S: Final = 1.0
 """Pause between two looks at the checkpoint of a continuous query."""
 
 LOOK_AROUND_S: Final = 5.0
@@ -130,14 +128,9 @@ class Subscription:
         self.is_over: Callable[[], bool] = lambda: False
         """Returns True once its session was stopped, which reports no end of its queries."""
         self._committer = committer
-        self._is_closed = False
+        self.is_closed = False
+        """It submits no more."""
         committer.attach(self)
-
-    def expect(self, run: Run, ask: Ask, *, is_silent: bool = False) -> None:
-        """Take up a run that may stay silent, or that always does."""
-        (self.silent if is_silent else self.unheard)[run] = ask
-        if is_silent:
-            self._do(lambda: self._committer.poll(self))
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
         self.unheard.pop(snapshot.run, None)
@@ -173,14 +166,14 @@ class Subscription:
         What is not committed after ``timeout`` seconds is logged, now or as soon as it is
         submitted, and still sent as long as the client lives.
         """
-        self._is_closed = True  # no late report of Spark comes behind the end
+        self.is_closed = True  # no late report of Spark comes behind the end
         for run in list(self.unheard):
             self._committer.do(partial(self._committer.ask, self, run))
         self._committer.do(partial(self._committer.end_all, self))
         self._committer.detach(self, timeout)
 
     def _do(self, task: _Task) -> Future[bool]:
-        if not self._is_closed:
+        if not self.is_closed:
             return self._committer.do(task)
         done: Future[bool] = Future()
         done.set_result(False)
@@ -193,8 +186,6 @@ class Committer:
     def __init__(self, client: Offsets) -> None:
         self._client = client
         self._groups: defaultdict[str, GroupState] = defaultdict(GroupState)
-        self._callers: dict[tuple[str, str], tuple[str, set[Subscription]]] = {}
-        """A group with a query's id → its newest run, and the calls that commit it."""
         self._subscriptions: list[Subscription] = []
         self._warned: set[tuple[str, ...]] = set()
         self._reports: dict[Run, QueryReport] = {}
@@ -206,9 +197,7 @@ class Committer:
         """Of those, the managers whose uncommitted offset was logged."""
         self._topic_ids: dict[tuple[Run, ManagerKey], str] = {}
         """Ids of the topics that ended runs have read."""
-        self._overdue: set[str] = set()
-        """Groups whose uncommitted offsets are logged at once."""
-        self._retry_at = self._poll_at = self._look_at = self._look_up_at = 0.0
+        self._retry_at = self._tick_at = self._look_at = self._look_up_at = 0.0
         self._lock = threading.RLock()
         """For the tasks and ``_lost``."""
         self._changed = threading.Condition(self._lock)
@@ -232,27 +221,28 @@ class Committer:
     def attach(self, subscription: Subscription) -> None:
         with self._lock:
             self._subscriptions.append(subscription)
-            self._overdue -= subscription.groups.names()
             self._worker.ensure()
 
     def detach(self, subscription: Subscription, timeout: float) -> None:
         """Wait until nothing of the groups that only it commits is left, and report the rest."""
-        groups = subscription.groups.names()
         with self._lock:
-            if subscription in self._subscriptions:  # else Ctrl-C has ended another detach of it
-                self._subscriptions.remove(subscription)
-            for other in self._subscriptions:
-                groups -= other.groups.names()
+            groups = subscription.groups.names() - self._used(without=subscription)
             done = self.do(lambda: True)
             self._changed.wait_for(lambda: done.done() and not self._left(groups), timeout)
-            self._overdue |= groups
+            self.drop(subscription)
             self._report({key: self._unread[key] for key in self._left(groups)})
 
     def drop(self, subscription: Subscription) -> None:
-        """Forget a subscription whose client stops the managers."""
+        """Forget a subscription; the thread ends with the last one."""
         with self._lock:
             self._subscriptions.remove(subscription)
         self.do(lambda: True)
+
+    def _used(self, without: Subscription | None = None) -> set[str]:
+        """Return the groups that any subscription commits; those of ``without`` do not count."""
+        with self._lock:
+            others = [each.groups.names() for each in self._subscriptions if each is not without]
+        return set().union(*others)
 
     def do(self, task: _Task) -> Future[bool]:
         """Have it done by the thread, after all that it was given before."""
@@ -275,16 +265,11 @@ class Committer:
                 found.update((ManagerKey(group, *p), each.offset) for p, each in committed.items())
         return found
 
-    def topic_ids_of(self, run: Run, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
+    def topic_ids_of(self, run: Run, keys: Collection[ManagerKey]) -> dict[ManagerKey, str]:
         """Return the ids of the topics that the run has read ``keys`` from, where known."""
-        live = {key for key in keys if self._is_known(key.group, run)}
-        ended = {key: self._topic_ids.get((run, key), "") for key in keys if key not in live}
-        known = {**ended, **self._client.topic_ids_of(live)}
-        return {key: topic_id for key, topic_id in known.items() if topic_id}
-
-    def _is_known(self, group: str, run: Run) -> bool:
-        """Return True if the run has reported, and has not ended."""
-        return self._callers.get((group, run.query_id), ("",))[0] == run.run_id
+        ended = {key: topic_id for key in keys if (topic_id := self._topic_ids.get((run, key)))}
+        live = [key for key in keys if self._groups[key.group].is_running(run)]
+        return ended | self._client.topic_ids_of(live)
 
     def _remember(self, group: str, run: Run) -> None:
         if len(self._topic_ids) > _MAX_REMEMBERED:
@@ -309,15 +294,17 @@ class Committer:
                 if self._tasks.empty() and not self._subscriptions and not self._unread:
                     self._worker.leave()
                     return
-            task: _Task | None = self._due(time.monotonic())
-            done: Future[bool] = Future()
-            if task is None:
-                try:
-                    done, task = self._tasks.get(timeout=self._pause_s(time.monotonic()))
-                except Empty:
-                    if not self._unread or time.monotonic() < self._retry_at:
-                        continue
-                    task = self._stop_unread
+            now_s = time.monotonic()
+            if now_s >= self._tick_at:
+                self._tick_at = now_s + TICK_S
+                self._do_safely(Future(), self._tick)
+            pause_s = min(TICK_S, self._retry_at - now_s) if self._unread else TICK_S
+            try:
+                done, task = self._tasks.get(timeout=max(0.0, pause_s))
+            except Empty:
+                if pause_s > 0:
+                    continue
+                done, task = Future(), self._stop_unread
             self._do_safely(done, task)
             with self._lock:
                 self._changed.notify_all()
@@ -338,11 +325,10 @@ class Committer:
             committed: dict[TopicPartition, int] = {}
             # Only for the log that a group goes back, so it is omitted when somebody waits.
             is_due = time.monotonic() >= self._look_up_at
-            if is_due and by in self._subscriptions and state.is_new(part):
+            if is_due and not by.is_closed and state.is_new(part):
                 found = self.look_up([group], LOOK_UP_S)
                 committed = {key.topic_partition: offset for key, offset in found.items()}
-            self._callers_of(group, snapshot.run).add(by)
-            decision = state.progress(part, committed, by.session)
+            decision = state.progress(part, committed, by)
             self._apply(by, group, decision, snapshot.label)
         for topic in by.groups.ungrouped(snapshot):
             self.warn_once(
@@ -350,11 +336,7 @@ class Committer:
                 f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not name "
                 "it",
             )
-        groups = {
-            group
-            for (group, query_id), (run_id, _) in self._callers.items()
-            if (query_id, run_id) == snapshot.run
-        }
+        groups = [each for each, state in self._groups.items() if state.is_running(snapshot.run)]
         report = self._reports[snapshot.run] = QueryReport(
             *snapshot.run,
             "running",
@@ -371,10 +353,10 @@ class Committer:
         by.unheard.pop(run, None)
         by.silent.pop(run, None)
         for group in by.groups.names():
-            if self._is_known(group, run):
+            state = self._groups[group]
+            if state.is_running(run):
                 self._remember(group, run)
-                del self._callers[group, run.query_id]
-            self._apply(by, group, self._groups[group].end(run), f"query {run.query_id}")
+            self._apply(by, group, state.end(run), f"query {run.query_id}")
         report = self._reports.pop(run, None)
         if report is not None:
             state = "failed" if error else "ended"
@@ -387,30 +369,24 @@ class Committer:
         with self._lock:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
-            for (_, query_id), (run_id, callers) in list(self._callers.items()):
-                if by in callers:
-                    self.end(by, Run(query_id, run_id), None)
+            for state in list(self._groups.values()):
+                for run, callers in state.running().items():
+                    if by in callers:
+                        self.end(by, run, None)
 
     def end_all(self, by: Subscription) -> bool:
         """End the runs that no other call of ``commit_offsets`` commits."""
         by.silent.clear()
+        others = self._used(without=by)
         for group in by.groups.names():
-            for run in self._groups[group].running():
-                callers = self._callers_of(group, run)
+            for run, callers in self._groups[group].running().items():
                 callers.discard(by)
                 if not callers:
                     decision = self._groups[group].end(run)
-                    if not any(group in each.groups.names() for each in self._subscriptions):
+                    if group not in others:
                         decision = decision._replace(held_back=None)
                     self._apply(by, group, decision, f"query {run.query_id}")
         return True
-
-    def _callers_of(self, group: str, run: Run) -> set[Subscription]:
-        run_id, callers = self._callers.get((group, run.query_id), ("", set()))
-        if run_id != run.run_id:
-            callers = set()
-            self._callers[group, run.query_id] = run.run_id, callers
-        return callers
 
     def release(self, by: Subscription, name: str) -> bool:
         decisions = {group: self._groups[group].release(name) for group in by.groups.names()}
@@ -432,45 +408,25 @@ class Committer:
         by.unheard.pop(run, None)
         return self.progress(by, snapshot)
 
-    def poll(self, *callers: Subscription) -> None:
-        """Ask the runs that never report anything."""
-        for by in callers:
+    def _tick(self) -> bool:
+        """Ask the runs that never report anything, and now and then look around."""
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        for by in subscriptions:
             for run in list(by.silent):
                 self.ask(by, run)
-
-    def _pause_s(self, now_s: float) -> float:
-        """Return the seconds until something is due."""
-        with self._lock:
-            subscriptions = list(self._subscriptions)
-        times_s = [now_s + LONGEST_WAIT_S]
-        if self._unread:
-            times_s.append(self._retry_at)
-        if subscriptions:
-            times_s.append(self._look_at)
-        if any(each.silent for each in subscriptions):
-            times_s.append(self._poll_at)
-        return max(0.0, min(times_s) - now_s)
-
-    def _due(self, now_s: float) -> _Task | None:
-        """Return what is due, and comes before what waits; None if there is nothing."""
-        with self._lock:
-            subscriptions = list(self._subscriptions)
-        if now_s >= self._poll_at and any(each.silent for each in subscriptions):
-            self._poll_at = now_s + POLL_S
-            return partial(self.poll, *subscriptions)
-        if now_s >= self._look_at and subscriptions:
-            self._look_at = now_s + LOOK_AROUND_S
-            return partial(self._look_around, subscriptions)
-        return None
-
-    def _look_around(self, subscriptions: Iterable[Subscription]) -> None:
+        now_s = time.monotonic()
+        if now_s < self._look_at:
+            return False
+        self._look_at = now_s + LOOK_AROUND_S
         self._end_stopped()
-        for each in subscriptions:
+        for by in subscriptions:
             try:
-                each.look_around()
+                by.look_around()
             except Exception as error:  # noqa: BLE001 -- of py4j, again and again once Spark is gone
                 text = f"cannot look for queries of other sessions: {error_text(error)}"
-                each.warn_once(("look around",), text)
+                by.warn_once(("look around",), text)
+        return True
 
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
@@ -481,7 +437,7 @@ class Committer:
             self._retry_at = 0.0
         by.counts.update(
             submitted=submitted,
-            rewinds=sum(commit.back_from is not None for commit in decision.commits.values()),
+            rewinds=len(decision.back) + len(decision.other_log),
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
@@ -513,31 +469,19 @@ class Committer:
         return taken
 
     def _log(self, group: str, decision: Decision, label: str, hints: Hints) -> None:
-        def places(partitions: Mapping[TopicPartition, tuple[object, ...]], text: str) -> str:
-            return listed(
-                [
-                    f"{ManagerKey(group, *partition)} {text.format(*values)}"
-                    for partition, values in partitions.items()
-                ]
-            )
-
-        back = {
-            partition: (commit.back_from, commit.offset)
-            for partition, commit in decision.commits.items()
-            if commit.back_from is not None and partition not in decision.other_log
+        moves = {
+            "takes its group back, because its new run starts further behind": decision.back,
+            "goes back within its run, as its topic was recreated or its log cut; the group "
+            "follows": decision.other_log,
+            "reports lower offsets than before, which are not committed": decision.lower,
         }
-        if back:
-            text = "%s takes its group back, because its new run starts further behind: %s"
-            _log.warning(text, label, places(back, "from {} to {}"))
-        if decision.other_log:
-            text = (
-                "%s goes back within its run: the topic was deleted and recreated, or its log was "
-                "cut; the group follows: %s"
-            )
-            _log.warning(text, label, places(decision.other_log, "to {} from {}"))
-        if decision.lower:
-            text = "%s reports lower offsets than before, which are not committed: %s"
-            _log.warning(text, label, places(decision.lower, "at {1}, not {0}"))
+        for text, partitions in moves.items():
+            places = [
+                f"{ManagerKey(group, *partition)} from {before} to {offset}"
+                for partition, (offset, before) in partitions.items()
+            ]
+            if places:
+                _log.warning("%s %s: %s", label, text, listed(places))
         for topic in decision.shared:
             self.warn_once(
                 ("shared", group, topic),
@@ -572,7 +516,7 @@ class Committer:
                 places = [key.topic_partition for key in stopped]
                 left_s = stop.left_s
                 self._client.stop_managers(timeout=left_s, group=group, partitions=places)
-            lost = keys if group in self._overdue else stopped
+            lost = stopped if group in self._used() else keys
             self._report({key: self._unread[key] for key in lost})
             for key in stopped:
                 del self._unread[key]

@@ -14,11 +14,12 @@ the minimum until it is released.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from offsetmgr.spark.progress import Run
+from offsetmgr.spark.progress import Run, lowest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -65,18 +66,23 @@ class Groups(NamedTuple):
         return {topic for topic in topics if self.group_of(topic) is None}
 
 
+class Caller(Protocol):
+    """A call of ``commit_offsets``."""
+
+    session: object
+    """The name of a running query is unique there."""
+
+
 class Commit(NamedTuple):
     """The offset that a partition's manager is to commit."""
 
     offset: int
     rewind: bool = False
     """Going back is meant: the query started anew, or another one joined behind."""
-    back_from: int | None = None
-    """The higher offset that is known to be given up; None if this goes forward."""
 
 
 class Lower(NamedTuple):
-    """An offset that is not committed because a higher one was reported or committed before."""
+    """An offset that is lower than one reported or committed before."""
 
     offset: int
     before: int
@@ -87,8 +93,11 @@ class Decision(NamedTuple):
 
     commits: Mapping[TopicPartition, Commit] = {}
     lower: Mapping[TopicPartition, Lower] = {}
+    """Not committed."""
+    back: Mapping[TopicPartition, Lower] = {}
+    """Committed, as a query started anew or joined."""
     other_log: Mapping[TopicPartition, Lower] = {}
-    """Partitions that a running query reads from another log than before."""
+    """Committed, as a running query reads another log than before."""
     shared: frozenset[str] = frozenset()
     """Topics that more than one source reads."""
     unread: frozenset[TopicPartition] = frozenset()
@@ -103,13 +112,17 @@ class _Query:
 
     run_id: str
     name: str | None
-    session: object
-    """Its name is unique there."""
+    callers: set[Caller] = field(default_factory=set)
+    """Those that commit it."""
     timestamp: str = ""
     batch_id: int = -1
     ended: bool = False
     is_released: bool = False
     """Its offsets leave the minimum when it ends."""
+
+    def end(self) -> None:
+        self.ended = True
+        self.callers.clear()
 
 
 class GroupState:
@@ -125,18 +138,23 @@ class GroupState:
         """Return True if the snapshot names partitions that were not submitted yet."""
         return any(place not in self._submitted for source in snapshot.sources for place in source)
 
-    def running(self) -> list[Run]:
-        return [Run(each, query.run_id) for each, query in self._queries.items() if not query.ended]
+    def running(self) -> dict[Run, set[Caller]]:
+        """Return the runs that have not ended, each with those that commit it."""
+        return {
+            Run(query_id, query.run_id): query.callers
+            for query_id, query in self._queries.items()
+            if not query.ended
+        }
+
+    def is_running(self, run: Run) -> bool:
+        """Return True if the run has reported, and has not ended."""
+        query = self._queries.get(run.query_id)
+        return query is not None and query.run_id == run.run_id and not query.ended
 
     def progress(
-        self,
-        snapshot: Snapshot,
-        committed: Mapping[TopicPartition, int],
-        session: object = None,
+        self, snapshot: Snapshot, committed: Mapping[TopicPartition, int], by: Caller
     ) -> Decision:
         """Take in a snapshot; ``committed`` is what the group had committed, where known.
-
-        Of the running queries of one ``session`` only one has the snapshot's name.
 
         A snapshot older than one seen before changes nothing.  The last one of a run that has
         ended is taken too, but it cannot go back; end the run again after it.
@@ -144,20 +162,17 @@ class GroupState:
         if self._is_late(snapshot):
             return Decision()
         query_id = snapshot.run.query_id
-        left, is_next = self._begin(snapshot, session)
+        left, is_next = self._begin(snapshot, by.session)
         query = self._queries[query_id]
+        query.callers.add(by)
         is_last, query.ended = query.ended, False
         commits: dict[TopicPartition, Commit] = {}
         lower: dict[TopicPartition, Lower] = {}
+        back: dict[TopicPartition, Lower] = {}
         other_log: dict[TopicPartition, Lower] = {}
-        lowest: dict[TopicPartition, int] = {}
-        shared: set[str] = set()
-        for source in snapshot.sources:
-            for partition, offset in source.items():
-                if partition in lowest:
-                    shared.add(partition.topic)
-                lowest[partition] = min(offset, lowest.get(partition, offset))
-        for partition, offset in lowest.items():
+        sources = Counter(chain.from_iterable(snapshot.sources))
+        shared = {partition.topic for partition, count in sources.items() if count > 1}
+        for partition, offset in lowest(snapshot.sources).items():
             counting = self._offsets.get(partition, {})
             if counting.keys() - {query_id}:
                 shared.add(partition.topic)
@@ -174,15 +189,18 @@ class GroupState:
             self._offsets.setdefault(partition, {})[query_id] = offset
             least = self._submitted[partition] = min(self._offsets[partition].values())
             goes_back = floor is not None and least < floor
-            commits[partition] = Commit(least, is_first or goes_back, floor if goes_back else None)
+            commits[partition] = Commit(least, is_first or goes_back)
+            if goes_back and partition not in other_log:
+                back[partition] = Lower(least, floor)
         commits.update(self._raised(each for each in left if each not in commits))
-        return Decision(commits, lower, other_log, frozenset(shared), self._unread(left))
+        shared_topics, unread = frozenset(shared), self._unread(left)
+        return Decision(commits, lower, back, other_log, shared_topics, unread)
 
     def end(self, run: Run) -> Decision:
-        query = self._queries.get(run.query_id)
-        if query is None or query.run_id != run.run_id or query.ended:
+        if not self.is_running(run):
             return Decision()
-        query.ended = True
+        query = self._queries[run.query_id]
+        query.end()
         read = self.read_by(run.query_id)
         held = {each for each in read if len(self._offsets[each]) > 1 and not query.is_released}
         self._leave(run.query_id, [each for each in read if each not in held])
@@ -229,10 +247,12 @@ class GroupState:
         else:
             for each, before in self._queries.items():
                 has_name = name is not None and before.name == name
-                if each == query_id or (has_name and (before.ended or before.session == session)):
-                    before.ended = before.is_released = True
+                is_free = before.ended or session in {by.session for by in before.callers}
+                if each == query_id or (has_name and is_free):
+                    before.is_released = True
+                    before.end()
                     left += self._leave(each, self.read_by(each))
-            query = self._queries[query_id] = _Query(run_id, name, session)
+            query = self._queries[query_id] = _Query(run_id, name)
         query.timestamp = snapshot.timestamp
         query.batch_id = snapshot.batch_id
         return left, is_next

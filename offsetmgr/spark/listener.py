@@ -145,11 +145,10 @@ class CommitListener(StreamingQueryListener):
     def _expect(self, run: Run, query: StreamingQuery) -> None:
         self._has_matched = True
         if _is_continuous(query):
-            ask = _ContinuousQuery(self._spark, query).news
-            self._subscription.expect(run, ask, is_silent=True)
+            self._subscription.silent[run] = _ContinuousQuery(self._spark, query).news
         else:
             self._silent[run] = time.monotonic()
-            self._subscription.expect(run, lambda: self.position(query))
+            self._subscription.unheard[run] = lambda: self.position(query)
 
     def is_over(self) -> bool:
         """Return True once the session was stopped: Spark posts no event of its queries then."""

@@ -16,6 +16,8 @@ from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Self
 
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
@@ -58,6 +60,17 @@ class Snapshot(NamedTuple):
     @property
     def label(self) -> str:
         return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
+
+
+def lowest(
+    positions: Iterable[Mapping[TopicPartition, int]],
+) -> dict[TopicPartition, int]:
+    """Return the offset of each partition; the lowest where several sources read it."""
+    offsets: dict[TopicPartition, int] = {}
+    for position in positions:
+        for partition, offset in position.items():
+            offsets[partition] = min(offset, offsets.get(partition, offset))
+    return offsets
 
 
 def finished_batch(

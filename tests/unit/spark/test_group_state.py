@@ -14,6 +14,16 @@ KEY = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
 
 
+class Call:
+    """A call of ``commit_offsets``."""
+
+    def __init__(self, session: str) -> None:
+        self.session: object = session
+
+
+CALL = Call("one")
+
+
 def snapshot(
     *offsets: dict[int, int],
     query: str = "q",
@@ -25,7 +35,7 @@ def snapshot(
     """A snapshot with a source for each of ``offsets``, all reading one topic."""
     sources = [{TopicPartition(topic, p): o for p, o in each.items()} for each in offsets]
     time = f"2026-01-01T00:00:{second:02}.000Z"
-    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {})
+    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {}, CALL)
 
 
 @pytest.fixture
@@ -36,26 +46,26 @@ def state() -> GroupState:
 
 def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
     """After its first snapshot a run never rewinds."""
-    state.progress(snapshot({0: 23}), {})
-    decision = state.progress(snapshot({0: 40}, batch=1), {})
-    assert decision.commits == {KEY: Commit(40, rewind=False, back_from=None)}
+    state.progress(snapshot({0: 23}), {}, CALL)
+    decision = state.progress(snapshot({0: 40}, batch=1), {}, CALL)
+    assert decision.commits == {KEY: Commit(40)}
 
 
 def test_a_lower_offset_in_a_repeated_report_is_refused_alone(state: GroupState) -> None:
     """A partition that goes back within one batch is refused; its peers go on."""
-    state.progress(snapshot({0: 23, 1: 5}), {})
-    decision = state.progress(snapshot({0: 22, 1: 6}), {})
+    state.progress(snapshot({0: 23, 1: 5}), {}, CALL)
+    decision = state.progress(snapshot({0: 22, 1: 6}), {}, CALL)
     assert decision.lower == {KEY: Lower(22, 23)}
     assert set(decision.commits) == {OTHER}
 
 
 def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
     """The query reads another log, such as of a recreated topic: a rewind, reported once."""
-    state.progress(snapshot({0: 100, 1: 5}), {})
-    decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {})
-    assert decision.commits == {KEY: Commit(30, rewind=True, back_from=100), OTHER: Commit(6)}
+    state.progress(snapshot({0: 100, 1: 5}), {}, CALL)
+    decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {}, CALL)
+    assert decision.commits == {KEY: Commit(30, rewind=True), OTHER: Commit(6)}
     assert decision.other_log == {KEY: Lower(30, 100)}
-    following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {})
+    following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {}, CALL)
     assert following == Decision({KEY: Commit(40), OTHER: Commit(6)})
 
 
@@ -63,50 +73,52 @@ def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:
     """Running queries of two sessions may have the same name; a stopped one runs again anywhere."""
     first = snapshot({0: 10}, query="p")._replace(name="etl")
     second = snapshot({0: 50}, query="q")._replace(name="etl")
-    state.progress(first, {}, "one")
-    assert state.progress(second, {}, "other").commits[KEY].offset == 10
+    state.progress(first, {}, CALL)
+    assert state.progress(second, {}, Call("other")).commits[KEY].offset == 10
     state.end(Run("p", "r1"))
     third = snapshot({0: 60}, query="r")._replace(name="etl")
-    assert state.progress(third, {}, "other").commits[KEY].offset == 60
+    assert state.progress(third, {}, Call("other")).commits[KEY].offset == 60
 
 
 def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
     """The first snapshot of a new run is a rewind where it is lower."""
-    state.progress(snapshot({0: 23, 1: 5}, batch=9), {})
-    decision = state.progress(snapshot({0: 10, 1: 6}, run="r2", second=1), {})
-    assert decision.commits[KEY] == Commit(10, rewind=True, back_from=23)
-    assert decision.commits[OTHER] == Commit(6, rewind=True, back_from=None)
+    state.progress(snapshot({0: 23, 1: 5}, batch=9), {}, CALL)
+    decision = state.progress(snapshot({0: 10, 1: 6}, run="r2", second=1), {}, CALL)
+    assert decision.commits[KEY] == Commit(10, rewind=True)
+    assert decision.back == {KEY: Lower(10, 23)}
+    assert decision.commits[OTHER] == Commit(6, rewind=True)
 
 
 def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) -> None:
     """If the group was ahead of a starting query, going back is logged."""
     first = snapshot({0: 10})
     assert state.is_new(first)
-    decision = state.progress(first, {KEY: 500})
-    assert decision.commits == {KEY: Commit(10, rewind=True, back_from=500)}
+    decision = state.progress(first, {KEY: 500}, CALL)
+    assert decision.commits == {KEY: Commit(10, rewind=True)}
+    assert decision.back == {KEY: Lower(10, 500)}
     assert not state.is_new(first)
 
 
 def test_a_new_run_counts_if_the_clock_went_back(state: GroupState) -> None:
     """A clock that was set back silences no new run."""
-    state.progress(snapshot({0: 23}, batch=9, second=50), {})
-    first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {})
-    assert first.commits == {KEY: Commit(30, rewind=True, back_from=None)}
-    following = state.progress(snapshot({0: 40}, run="r2", batch=11, second=2), {})
-    assert following.commits == {KEY: Commit(40, rewind=False, back_from=None)}
+    state.progress(snapshot({0: 23}, batch=9, second=50), {}, CALL)
+    first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {}, CALL)
+    assert first.commits == {KEY: Commit(30, rewind=True)}
+    following = state.progress(snapshot({0: 40}, run="r2", batch=11, second=2), {}, CALL)
+    assert following.commits == {KEY: Commit(40)}
 
 
 def test_a_run_that_nobody_heard_of_is_known_to_be_older(state: GroupState) -> None:
     """A report of an earlier time and an earlier batch is late, also as the first of its run."""
-    state.progress(snapshot({0: 30}, run="r2", batch=10, second=5), {})
-    assert not state.progress(snapshot({0: 23}, batch=9, second=1), {}).commits
+    state.progress(snapshot({0: 30}, run="r2", batch=10, second=5), {}, CALL)
+    assert not state.progress(snapshot({0: 23}, batch=9, second=1), {}, CALL).commits
 
 
 def test_a_checkpoint_may_be_set_back(state: GroupState) -> None:
     """A later run counts also where its batches begin below those of the run before."""
-    state.progress(snapshot({0: 30}, batch=10, second=1), {})
-    decision = state.progress(snapshot({0: 23}, run="r2", batch=7, second=5), {})
-    assert decision.commits == {KEY: Commit(23, rewind=True, back_from=30)}
+    state.progress(snapshot({0: 30}, batch=10, second=1), {}, CALL)
+    decision = state.progress(snapshot({0: 23}, run="r2", batch=7, second=5), {}, CALL)
+    assert decision.commits == {KEY: Commit(23, rewind=True)}
 
 
 @pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
@@ -114,19 +126,19 @@ def test_two_sources_on_one_topic_commit_the_lowest(
     state: GroupState, offsets: tuple[int, int]
 ) -> None:
     """The slower of two sources in one query counts, and it is reported."""
-    decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {})
+    decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {}, CALL)
     assert decision.commits[KEY].offset == 20
     assert decision.shared == {"orders"}
 
 
 def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
     """The slower of two queries counts, also if it joins later."""
-    state.progress(snapshot({0: 50}), {})
-    joined = state.progress(snapshot({0: 20}, query="p"), {})
-    assert joined.commits == {KEY: Commit(20, rewind=True, back_from=50)}
+    state.progress(snapshot({0: 50}), {}, CALL)
+    joined = state.progress(snapshot({0: 20}, query="p"), {}, CALL)
+    assert joined.commits == {KEY: Commit(20, rewind=True)}
     assert joined.shared == {"orders"}
-    assert state.progress(snapshot({0: 60}, batch=1), {}).commits[KEY].offset == 20
-    assert state.progress(snapshot({0: 90}, query="p", batch=1), {}).commits[KEY].offset == 60
+    assert state.progress(snapshot({0: 60}, batch=1), {}, CALL).commits[KEY].offset == 20
+    assert state.progress(snapshot({0: 90}, query="p", batch=1), {}, CALL).commits[KEY].offset == 60
 
 
 def test_each_topic_goes_to_its_own_group() -> None:
@@ -146,30 +158,30 @@ def test_each_topic_goes_to_its_own_group() -> None:
 
 def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:
     """Partitions are left with their last running query, once."""
-    state.progress(snapshot({0: 50, 1: 5}), {})
-    state.progress(snapshot({0: 20}, query="p"), {})
+    state.progress(snapshot({0: 50, 1: 5}), {}, CALL)
+    state.progress(snapshot({0: 20}, query="p"), {}, CALL)
     assert state.end(Run("q", "r1")).unread == {OTHER}
     assert state.end(Run("q", "r1")) == Decision()
     assert state.end(Run("p", "another run")) == Decision()
-    assert state.running() == [Run("p", "r1")]
+    assert list(state.running()) == [Run("p", "r1")]
     assert state.end(Run("p", "r1")).unread == {KEY}
-    assert state.running() == []
+    assert not state.running()
 
 
 def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> None:
     """The last read offsets of a finished query are submitted, but it cannot go back."""
-    state.progress(snapshot({0: 50}), {})
+    state.progress(snapshot({0: 50}), {}, CALL)
     state.end(Run("q", "r1"))
     last = snapshot({0: 60}, batch=1)
-    assert state.progress(last, {}).commits == {KEY: Commit(60)}
+    assert state.progress(last, {}, CALL).commits == {KEY: Commit(60)}
     assert state.end(Run("q", "r1")).unread == {KEY}
 
 
 def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(state: GroupState) -> None:
     """Later commits by others are not undone."""
-    state.progress(snapshot({0: 50}), {})
+    state.progress(snapshot({0: 50}), {}, CALL)
     state.end(Run("q", "r1"))
-    decision = state.progress(snapshot({0: 60}, batch=1), {KEY: 90})
+    decision = state.progress(snapshot({0: 60}, batch=1), {KEY: 90}, CALL)
     assert not decision.commits
     assert decision.lower == {KEY: Lower(60, 90)}
 
@@ -177,56 +189,58 @@ def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(state: GroupState
 @pytest.fixture
 def behind(state: GroupState) -> GroupState:
     """Query q is at 100 and runs, query p has stopped at 10."""
-    state.progress(snapshot({0: 100}), {})
-    state.progress(snapshot({0: 10}, query="p"), {})
+    state.progress(snapshot({0: 100}), {}, CALL)
+    state.progress(snapshot({0: 10}, query="p"), {}, CALL)
     assert state.end(Run("p", "r1")) == Decision(held_back="p")
     return state
 
 
 def test_a_stopped_query_keeps_its_group_back(behind: GroupState) -> None:
     """The others commit no further than it has read; its last report still counts."""
-    assert behind.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 10
-    assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}).commits == {KEY: Commit(15)}
+    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 10
+    assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}, CALL).commits == {
+        KEY: Commit(15)
+    }
     assert behind.end(Run("p", "r1")).held_back == "p"
-    assert behind.progress(snapshot({0: 300}, batch=2), {}).commits[KEY].offset == 15
+    assert behind.progress(snapshot({0: 300}, batch=2), {}, CALL).commits[KEY].offset == 15
 
 
 @pytest.mark.parametrize("query", ["p", "under a new checkpoint"])
 def test_a_stopped_query_that_runs_again_goes_on(behind: GroupState, query: str) -> None:
     """It is known by its id or by its name, and counts by what its new run reads."""
     again = snapshot({0: 40}, query="p", run="r2", second=1)._replace(run=Run(query, "r2"))
-    assert behind.progress(again, {}).commits[KEY].offset == 40
-    assert behind.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 40
-    assert behind.progress(again._replace(batch_id=1), {}).commits[KEY].offset == 40
+    assert behind.progress(again, {}, CALL).commits[KEY].offset == 40
+    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 40
+    assert behind.progress(again._replace(batch_id=1), {}, CALL).commits[KEY].offset == 40
 
 
 def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> None:
     """Under a new checkpoint it is another query: the one before still counts."""
-    state.progress(snapshot({0: 100}), {})
-    state.progress(snapshot({0: 10}, query="p")._replace(name=None), {})
+    state.progress(snapshot({0: 100}), {}, CALL)
+    state.progress(snapshot({0: 10}, query="p")._replace(name=None), {}, CALL)
     assert state.end(Run("p", "r1")).held_back == "p"
     again = snapshot({0: 40}, query="new")._replace(name=None)
-    assert state.progress(again, {}).commits[KEY].offset == 10
+    assert state.progress(again, {}, CALL).commits[KEY].offset == 10
 
 
 def test_a_group_stays_back_when_all_have_stopped(behind: GroupState) -> None:
     """The managers are released; who runs first again does not pass the other one."""
     assert behind.end(Run("q", "r1")).unread == {KEY}
     again = snapshot({0: 110}, run="r2", second=1)
-    assert behind.progress(again, {KEY: 10}).commits[KEY].offset == 10
+    assert behind.progress(again, {KEY: 10}, CALL).commits[KEY].offset == 10
 
 
 @pytest.mark.parametrize("query", ["p", "its name"])
 def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) -> None:
     """At once, by its id or name, whatever it still reports."""
-    state.progress(snapshot({0: 100}), {})
+    state.progress(snapshot({0: 100}), {}, CALL)
     stopped = snapshot({0: 10}, query="p")._replace(name="its name")
-    state.progress(stopped, {})
+    state.progress(stopped, {}, CALL)
     state.end(Run("p", "r1"))
     assert state.release(query) == Decision({KEY: Commit(100)})
     late = snapshot({0: 150}, query="p", batch=1)._replace(name="its name")
-    assert not state.progress(late, {}).commits
-    assert state.progress(snapshot({0: 200}, batch=1), {}).commits[KEY].offset == 200
+    assert not state.progress(late, {}, CALL).commits
+    assert state.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 200
     assert state.end(Run("p", "r1")) == Decision()
     assert state.release("unknown") is None
 
@@ -234,7 +248,7 @@ def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) ->
 def test_ended_runs_are_remembered_within_bounds(state: GroupState) -> None:
     """A driver that runs queries without end does not grow."""
     for number in range(1_500):
-        state.progress(snapshot({0: 1}, query=str(number)), {})
+        state.progress(snapshot({0: 1}, query=str(number)), {}, CALL)
         state.end(Run(str(number), "r1"))
     assert len(state._queries) <= 1_000
 
@@ -263,7 +277,7 @@ def test_never_ahead_of_any_query(events: list[tuple[str, int, int, bool]]) -> N
         at[query] = max(at.get(query, 0), offset)
         run = f"{query}{runs[query]}"
         what = snapshot({0: at[query]}, query=query, run=run, batch=step, second=step)
-        assert state.progress(what, {}).commits[KEY].offset == min(at.values())
+        assert state.progress(what, {}, CALL).commits[KEY].offset == min(at.values())
         if ends:
             state.end(Run(query, run))
             running.remove(query)
