@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
@@ -61,6 +62,8 @@ class FinishedBatch(NamedTuple):
     offsets: Mapping[TopicPartition, int]
     """The next offset to read of each partition of each Kafka source; where two sources read the
     same one, the lower."""
+    at_s: float | None = None
+    """When Spark planned it, in seconds since 1970; None if the file does not say."""
 
 
 class BegunBatch(NamedTuple):
@@ -74,18 +77,27 @@ class BegunBatch(NamedTuple):
 class Checkpoint:
     """The checkpoint of a query."""
 
-    def __init__(self, files: Files | str) -> None:
-        """``files`` may be a path or a URL, as for ``open_files``.  Raises InvalidValueError."""
+    def __init__(self, files: Files | str, requests: Counter[str] | None = None) -> None:
+        """``files`` may be a path or a URL, as for ``open_files``.  Raises InvalidValueError.
+
+        ``requests`` counts those for a file (``read``) and for the names in a folder (``list``).
+        """
         self.files = open_files(files, None) if isinstance(files, str) else files
         self.location = self.files.location
-        self.names = self.files.names
         self.write, self.remove = self.files.write, self.files.remove
+        self._requests = Counter() if requests is None else requests
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder; none if it does not exist."""
+        self._requests["list"] += 1
+        return self.files.names(folder)
 
     def read(self, name: str) -> str | None:
         """Return the text of a file; None if it does not exist.
 
         Empty also for a file of NULs, of which a crash has left the length alone.
         """
+        self._requests["read"] += 1
         text = self.files.read(name)
         return text if text is None or text.strip("\0\n") else ""
 
@@ -113,16 +125,11 @@ class Checkpoint:
 
         Raises InvalidValueError if this is not a checkpoint, or cannot be read.
         """
-        batch_id = self.newest_finished()
-        return None if batch_id is None else self.timed_batch(batch_id)[0]
-
-    def newest_finished(self) -> int | None:
-        """Return the number of the newest finished batch, from a list of all.  As above."""
         self._metadata()
         finished, planned = self._batches("commits"), set(self._batches("offsets"))
         for batch_id in sorted(planned.intersection(finished), reverse=True):
             if self.is_finished(batch_id) and self.read(f"offsets/{batch_id}"):
-                return batch_id
+                return self.batch(batch_id)
         written = [batch_id for batch_id in finished if self.is_finished(batch_id)]
         if written:
             self._lines(f"offsets/{max(written)}", 2)  # raises what is wrong with it
@@ -132,13 +139,10 @@ class Checkpoint:
         """Return True if Spark has written that the batch is over; asks for this file alone."""
         return bool(self.read(f"commits/{batch_id}"))
 
-    def timed_batch(self, batch_id: int) -> tuple[FinishedBatch, float | None]:
-        """Return a finished batch, and when Spark planned it: seconds since 1970, if known.
-
-        Raises InvalidValueError if the checkpoint does not have it.
-        """
+    def batch(self, batch_id: int) -> FinishedBatch:
+        """Return a finished batch.  Raises InvalidValueError if the checkpoint does not have it."""
         head, *positions = self._lines(f"offsets/{batch_id}", 2)
-        return FinishedBatch(batch_id, lowest(map(_position, positions))), _batch_time(head)
+        return FinishedBatch(batch_id, lowest(map(_position, positions)), _batch_time(head))
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch that has its offsets; None if there is none."""

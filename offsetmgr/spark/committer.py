@@ -123,6 +123,8 @@ class Subscription:
         """Groups whose last offsets the client did not take, with the reason."""
         self.silent: dict[Run, Ask] = {}
         """Runs that never report anything."""
+        self.epochs: dict[Run, int] = {}
+        """Of these, the last batch that was committed."""
         self.look_around: Callable[[], None] = lambda: None
         """Called now and then on the committer's thread."""
         self.is_over: Callable[[], bool] = lambda: False
@@ -352,6 +354,7 @@ class Committer:
         self.ask(by, run)
         by.unheard.pop(run, None)
         by.silent.pop(run, None)
+        by.epochs.pop(run, None)
         for group in by.groups.names():
             state = self._groups[group]
             if state.is_running(run):
@@ -359,9 +362,9 @@ class Committer:
             self._apply(by, group, state.end(run), f"query {run.query_id}")
         report = self._reports.pop(run, None)
         if report is not None:
-            state = "failed" if error else "ended"
+            outcome = "failed" if error else "ended"
             shown_error = error[:_ERROR_CHARS] if error else None
-            self._client.report_query(report._replace(state=state, error=shown_error))
+            self._client.report_query(report._replace(state=outcome, error=shown_error))
         return True
 
     def _end_stopped(self) -> None:
@@ -403,9 +406,10 @@ class Committer:
             # Its own reports, and a flush, still come; its session may be gone as well.
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
             return False
-        if snapshot is None:
+        if snapshot is None or by.epochs.get(run) == snapshot.batch_id:
             return False
-        by.unheard.pop(run, None)
+        if by.unheard.pop(run, None) is None:
+            by.epochs[run] = snapshot.batch_id
         return self.progress(by, snapshot)
 
     def _tick(self) -> bool:

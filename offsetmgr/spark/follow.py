@@ -12,9 +12,9 @@ import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import wait
-from queue import SimpleQueue
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,9 +24,8 @@ from offsetmgr.errors import OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Committer, Hints, Subscription
-from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow_settings import expand
-from offsetmgr.spark.follow_state import FollowedCheckpoint, look
+from offsetmgr.spark.follow_state import FollowedCheckpoint
 from offsetmgr.spark.logs import foreign, read_logs
 from offsetmgr.spark.progress import Run, finished_batch
 from offsetmgr.text import error_text, visible
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.errors import ServiceError
     from offsetmgr.spark.checkpoint import FinishedBatch
-    from offsetmgr.spark.files import Files
     from offsetmgr.spark.follow_settings import Follow
     from offsetmgr.spark.follow_state import Seen
     from offsetmgr.spark.group_state import Groups
@@ -136,8 +134,6 @@ class Follower:
         with self._changed:
             was_closed, self._closed = self._closed, True
             self._changed.notify_all()
-            for readers in self._readers.values():
-                readers.close()
         for each in [] if was_closed else self._followed():
             each.drop()
 
@@ -155,7 +151,7 @@ class Follower:
                 with self._changed:
                     if not self._in_work:
                         break
-                self._replace_stuck()
+                self._start_readers()
             else:
                 return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
@@ -176,15 +172,13 @@ class Follower:
                 pause_s = self._due[0][0] - self.now() if self._due else STUCK_S
                 if pause_s > 0:
                     self._changed.wait(min(pause_s, STUCK_S))
-                task = heapq.heappop(self._due)[2] if pause_s <= 0 else None
-            if task is None:
-                self._replace_stuck()
-            else:
-                self._begin(task)
+                else:
+                    self._begin(heapq.heappop(self._due)[2])
+            self._start_readers()
 
-    def _replace_stuck(self) -> None:
+    def _start_readers(self) -> None:
         for readers in list(self._readers.values()):
-            readers.grow()
+            readers.start()
 
     def schedule(self, task: _Task) -> None:
         """Have a task done at its ``due_s``, and then again and again."""
@@ -218,48 +212,41 @@ class Follower:
             if not task.is_gone:
                 self.schedule(task)
 
-    def count(self, files: Files) -> Files:
-        """Return files whose requests are counted."""
-        return _Counted(files, self.requests)
-
 
 class _Readers:
-    """The threads for the tasks of one Follow."""
+    """Looks at the tasks of one Follow, each in a thread of its own."""
 
-    def __init__(self, name: str, do: Callable[[_Task], None]) -> None:
-        self._do = do
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._begun_s: dict[int, float] = {}
-        """The threads at work, with the time when each began."""
-        self._workers: list[Worker] = []
+    def __init__(self, name: str, look: Callable[[_Task], None]) -> None:
         self._name = name
+        self._look = look
+        self._lock = threading.Lock()
+        self._waiting: deque[_Task] = deque()
+        self._begun_s: dict[_Task, float] = {}
+        """The tasks that are looked at, with the time when each look began."""
 
     def put(self, task: _Task) -> None:
-        self._tasks.put(task)
-        self.grow()
+        self._waiting.append(task)
+        self.start()
 
-    def grow(self) -> None:
+    def start(self) -> None:
         """Start threads for tasks that wait, up to ``READERS`` that are not stuck."""
         with self._lock:
-            began_s = list(self._begun_s.values())
-            stuck = sum(time.monotonic() - each > STUCK_S for each in began_s)
+            now_s = time.monotonic()
+            stuck = sum(now_s - begun_s > STUCK_S for begun_s in self._begun_s.values())
             most = min(READERS + stuck, MOST_READERS)
-            while len(self._workers) < min(most, len(began_s) + self._tasks.qsize()):
-                worker = Worker(f"offsetmgr-follow {self._name}", self._run)
-                if not worker.ensure():
+            while self._waiting and len(self._begun_s) < most:
+                task = self._waiting[0]
+                self._begun_s[task] = now_s
+                if not Worker(f"offsetmgr-follow {self._name}", partial(self._run, task)).ensure():
+                    del self._begun_s[task]
                     return
-                self._workers.append(worker)
+                self._waiting.popleft()
 
-    def close(self) -> None:
-        for _ in self._workers:
-            self._tasks.put(None)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            self._begun_s[threading.get_ident()] = time.monotonic()
-            self._do(task)
-            del self._begun_s[threading.get_ident()]
+    def _run(self, task: _Task) -> None:
+        self._look(task)
+        with self._lock:
+            self._begun_s.pop(task, None)
+        self.start()
 
 
 class _Task(ABC):
@@ -313,7 +300,7 @@ class _Search(_Task):
         now_s, follow = self.follower.now(), self.follow
         self.due_s = now_s + follow.interval_s
         unreadable: dict[str, OSError] = {}
-        locations = dict(expand(follow.checkpoint, self.follower.count, unreadable))
+        locations = dict(expand(follow.checkpoint, self.follower.requests, unreadable))
         if unreadable:
             self.failed(visible(f"failed: {listed(unreadable.values())}"))
         else:
@@ -362,25 +349,23 @@ class _Followed(_Task):
     def look(self) -> None:
         state, follower = self.state, self.follower
         subscription, checkpoint = self._opened()
-        lists = state.lists(follower.now())
-        seen = look(checkpoint, state.seen, lists=lists, is_gapped=state.is_gapped)
         before, run = state.seen, state.run
-        is_news = state.saw(seen, follower.now())
+        is_news = state.look(checkpoint, follower.now)
         self.due_s = state.due_s
         is_again = not is_news and bool(subscription.refusals or self._foreign)
         state.run += is_again
-        if (is_news or is_again) and seen.batch is not None:
+        seen, batch = state.seen, state.seen.batch
+        self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
+        if (is_news or is_again) and batch is not None:
             try:
-                if state.run != run or self._foreign:
-                    self._foreign = self._of_other_logs(seen.batch, subscription.groups)
-                self._commit(seen.query_id, seen.batch, subscription)
+                offsets = self._offsets_of(batch, subscription.groups, is_start=state.run != run)
+                self._commit(batch.batch_id, offsets, subscription)
             except BaseException:
                 state.seen = before  # to commit it at the next look
                 raise
-            self._show(seen, before, subscription.groups, is_again=is_again)
+            self._show(batch, offsets, before, subscription.groups, is_again=is_again)
         elif state.ends(follower.now()) and self._run is not None:
             subscription.end(self._run)
-        self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
         self.report(self._refusal(subscription))
 
     def failed(self, problem: str) -> None:
@@ -411,7 +396,7 @@ class _Followed(_Task):
         if self._subscription is None or self._checkpoint is None:
             follower = self.follower
             groups = self._search.follow.groups_of(self._name)
-            self._checkpoint = Checkpoint(follower.count(open_files(self._url, None)))
+            self._checkpoint = Checkpoint(self._url, follower.requests)
             self._subscription = Subscription(follower.committer, groups, follower, _HINTS)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))
         return self._subscription, self._checkpoint
@@ -420,57 +405,62 @@ class _Followed(_Task):
         if self._subscription is not None and self._run is not None:
             self._subscription.end(self._run)
 
-    def _of_other_logs(self, batch: FinishedBatch, groups: Groups) -> dict[TopicPartition, str]:
-        """Return the partitions whose offset is of another log than the topic's, with reasons."""
+    def _offsets_of(
+        self, batch: FinishedBatch, groups: Groups, *, is_start: bool
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets to commit: not those of another log than the topic's."""
         offsets = {
             partition: offset
             for partition, offset in batch.offsets.items()
             if groups.group_of(partition.topic) is not None
         }
-        topics = {partition.topic for partition in offsets}
-        if not topics:
-            return {}
-        unreadable: dict[str, ServiceError] = {}
-        logs = read_logs(self.follower.client, topics, Deadline(LOGS_S), unreadable)
-        return foreign(offsets, logs) | {
-            partition: f"its log cannot be read: {unreadable[partition.topic]}"
-            for partition in offsets
-            if partition.topic in unreadable
-        }
+        if offsets and (is_start or self._foreign):
+            unreadable: dict[str, ServiceError] = {}
+            topics = (partition.topic for partition in offsets)
+            logs = read_logs(self.follower.client, topics, Deadline(LOGS_S), unreadable)
+            self._foreign = foreign(offsets, logs) | {
+                partition: f"its log cannot be read: {unreadable[partition.topic]}"
+                for partition in offsets
+                if partition.topic in unreadable
+            }
+        return {each: offset for each, offset in offsets.items() if each not in self._foreign}
 
-    def _commit(self, query_id: str, batch: FinishedBatch, subscription: Subscription) -> None:
-        own = {each: at for each, at in batch.offsets.items() if each not in self._foreign}
+    def _commit(
+        self, batch_id: int, offsets: Mapping[TopicPartition, int], subscription: Subscription
+    ) -> None:
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))
-        place, at_s = self.location, self.follower.wall()
         if not self.follower.closed:
+            at_s, query_id = self.follower.wall(), self.state.seen.query_id
             subscription.put(
-                finished_batch(self._run, place, batch.batch_id, own, at_s, id=query_id)
+                finished_batch(self._run, self.location, batch_id, offsets, at_s, id=query_id)
             )
 
-    def _show(self, seen: Seen, before: Seen | None, groups: Groups, *, is_again: bool) -> None:
-        batch = seen.batch
-        if batch is None:
-            return
-        offsets: dict[str, dict[TopicPartition, int]] = {}
-        for partition, offset in batch.offsets.items():
-            group = groups.group_of(partition.topic)
-            if group is not None and partition not in self._foreign:
-                offsets.setdefault(group, {})[partition] = offset
-        records = self._view.records if is_again else None
-        known = before.batch if before is not None and before.query_id == seen.query_id else None
-        if not is_again and known is not None:
-            starts = known.offsets
-            records = sum(max(0, at - starts.get(each, 0)) for each, at in batch.offsets.items())
-        self._view = self._view._replace(
-            query_id=seen.query_id,
-            batch_id=batch.batch_id,
-            batch_at_s=seen.at_s,
-            records=records,
-            offsets=offsets,
+    def _show(
+        self,
+        batch: FinishedBatch,
+        offsets: Mapping[TopicPartition, int],
+        before: Seen,
+        groups: Groups,
+        *,
+        is_again: bool,
+    ) -> None:
+        by_group: dict[str, dict[TopicPartition, int]] = {}
+        for partition, offset in offsets.items():
+            group = groups.group_of(partition.topic) or ""
+            by_group.setdefault(group, {})[partition] = offset
+        view = self._view = self._view._replace(
+            batch_id=batch.batch_id, batch_at_s=batch.at_s, offsets=by_group
         )
-        on_batch, view = self.follower.on_batch, self._view
-        if on_batch is not None and not is_again:
+        if is_again:
+            return
+        records: int | None = None
+        if before.batch is not None and before.query_id == view.query_id:
+            starts = before.batch.offsets
+            records = sum(max(0, at - starts.get(each, 0)) for each, at in batch.offsets.items())
+        view = self._view = view._replace(records=records)
+        on_batch = self.follower.on_batch
+        if on_batch is not None:
             self.follower.committer.do(lambda: on_batch(view))
 
     def _refusal(self, subscription: Subscription) -> str | None:
@@ -479,20 +469,3 @@ class _Followed(_Task):
             texts = [f"{partition}: {reason}" for partition, reason in self._foreign.items()]
             return f"not committed: {listed(texts)}"
         return next((f"not committed: {each}" for each in subscription.refusals.values()), None)
-
-
-class _Counted:
-    """Files whose requests are counted."""
-
-    def __init__(self, files: Files, counts: Counter[str]) -> None:
-        self.location = files.location
-        self.write, self.remove = files.write, files.remove
-        self._files, self._counts = files, counts
-
-    def read(self, name: str) -> str | None:
-        self._counts["read"] += 1
-        return self._files.read(name)
-
-    def names(self, folder: str) -> list[str]:
-        self._counts["list"] += 1
-        return self._files.names(folder)

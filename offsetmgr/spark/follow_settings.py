@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config import is_number
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.files import check_location, open_files
+from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.files import check_location
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.types import check_group, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from offsetmgr.spark.files import Files
+    from collections import Counter
+    from collections.abc import Iterator
 
 LEAST_INTERVAL_S: Final = 0.1
 
@@ -71,14 +71,12 @@ class Follow:
 
 
 def expand(
-    pattern: str,
-    counted: Callable[[Files], Files],
-    unreadable: dict[str, OSError] | None = None,
+    pattern: str, requests: Counter[str], unreadable: dict[str, OSError] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield the locations that ``pattern`` matches, each with its name for ``{name}``.
 
     A location without ``*`` matches itself, even if nothing is there.  Names that begin with a dot
-    or an underscore are omitted, as Spark omits them.  ``counted`` wraps the files that are listed.
+    or an underscore are omitted, as Spark omits them.  ``requests`` counts the lists.
     With ``unreadable`` folders are omitted that cannot be listed, and it gets their errors.  Raises
     InvalidValueError, OSError.
     """
@@ -92,7 +90,7 @@ def expand(
     fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
     root = folder or slash or "."
     try:
-        names = counted(open_files(root, None)).names("")
+        names = Checkpoint(root, requests).names("")
     except OSError as error:
         if unreadable is None:
             raise
@@ -107,5 +105,5 @@ def expand(
         if "*" not in below:
             yield found, "-".join(stars)
             continue
-        for location, further in expand(found, counted, unreadable):
+        for location, further in expand(found, requests, unreadable):
             yield location, "-".join([*stars, further])

@@ -35,38 +35,14 @@ LONGEST_FAILURE_S: Final = 60.0
 class Seen(NamedTuple):
     """A checkpoint as of one look."""
 
-    query_id: str
-    batch: FinishedBatch | None
+    query_id: str = ""
+    batch: FinishedBatch | None = None
     """The newest finished batch; None if there is none yet."""
-    at_s: float | None = None
-    """When Spark planned the batch, in seconds since 1970; None if not known."""
     was_listed: bool = False
 
-
-def look(checkpoint: Checkpoint, before: Seen | None, *, lists: bool, is_gapped: bool) -> Seen:
-    """Read a checkpoint that was as ``before``, if it was looked at.
-
-    With ``lists`` it is listed if asking by names finds nothing new, with ``is_gapped`` at once.
-    Raises InvalidValueError, OSError.
-    """
-    # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for those
-    # of the old query, which do not put the group ahead.
-    query_id = checkpoint.query_id()
-    if before is None or before.query_id != query_id or is_gapped:
-        return _listed(checkpoint, query_id)
-    known = -1 if before.batch is None else before.batch.batch_id
-    newest = newest_by_name(checkpoint.is_finished, known)
-    if newest > known:
-        return Seen(query_id, *checkpoint.timed_batch(newest))
-    return _listed(checkpoint, query_id) if lists else before._replace(was_listed=False)
-
-
-def _listed(checkpoint: Checkpoint, query_id: str) -> Seen:
-    newest = checkpoint.newest_finished()
-    if newest is None:
-        return Seen(query_id, None, was_listed=True)
-    # Also where the number is known: after batches were removed, it may be that of another batch.
-    return Seen(query_id, *checkpoint.timed_batch(newest), was_listed=True)
+    @property
+    def batch_id(self) -> int:
+        return -1 if self.batch is None else self.batch.batch_id
 
 
 def newest_by_name(is_finished: Callable[[int], bool], known: int) -> int:
@@ -91,7 +67,7 @@ class FollowedCheckpoint:
     """A checkpoint that is looked at again and again.  All times are of one clock, in seconds."""
 
     def __init__(self, interval_s: float, keep_alive_s: float, now_s: float, rng: Random) -> None:
-        self.seen: Seen | None = None
+        self.seen = Seen()
         self.due_s = now_s
         """The next look."""
         self.run = 0
@@ -111,30 +87,45 @@ class FollowedCheckpoint:
         self._rng = rng
         self._backoff = Backoff(interval_s, max(LONGEST_FAILURE_S, interval_s), rng)
 
-    def lists(self, now_s: float) -> bool:
-        """Return True if a look that finds nothing by name is to ask for a list."""
-        is_late = now_s - self._looked_s > LATE_INTERVALS * self._pause_s(now_s)
-        return is_late or now_s >= self._list_s
+    def look(self, checkpoint: Checkpoint, now: Callable[[], float]) -> bool:
+        """Read the checkpoint; return True if there is a batch to commit.
 
-    def saw(self, seen: Seen, now_s: float) -> bool:
-        """Take in a look; return True if there is a batch to commit."""
-        before, was_late = self.seen, now_s - self._looked_s > LATE_INTERVALS * self._pause_s(now_s)
+        Raises InvalidValueError, OSError.
+        """
+        is_late = self._is_late(now())
+        may_list = is_late or now() >= self._list_s
+        return self._saw(self._read(checkpoint, may_list=may_list), now())
+
+    def _read(self, checkpoint: Checkpoint, *, may_list: bool) -> Seen:
+        # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for
+        # those of the old query, which do not put the group ahead.
+        query_id, known = checkpoint.query_id(), self.seen.batch_id
+        if query_id == self.seen.query_id and not self.is_gapped:
+            newest = newest_by_name(checkpoint.is_finished, known)
+            if newest > known:
+                return Seen(query_id, checkpoint.batch(newest))
+            if not may_list:
+                return self.seen._replace(was_listed=False)
+        # After batches were removed, a known number may be that of another batch.
+        return Seen(query_id, checkpoint.last_finished(), was_listed=True)
+
+    def _saw(self, seen: Seen, now_s: float) -> bool:
+        before, was_late = self.seen, self._is_late(now_s)
         self.seen, self._looked_s = seen, now_s
         self._backoff.succeeded()
-        is_other = before is None or before.query_id != seen.query_id
-        known = None if is_other or before is None else before.batch
-        is_news = seen.batch is not None and seen.batch != known
-        old, new = (-1 if each is None else each.batch_id for each in (known, seen.batch))
+        is_other = before.query_id != seen.query_id
+        known = Seen() if is_other else before
+        is_news = seen.batch is not None and seen.batch != known.batch
         if is_other:
             self._is_replaced, self.is_gapped = True, False
             # A list at the first look that finds nothing new, and then less and less often.
             self._list_s, self._list_pause_s = now_s, FIRST_LIST_S
         elif seen.was_listed:
-            self.is_gapped |= is_news and new > old and not was_late
+            self.is_gapped |= is_news and seen.batch_id > known.batch_id and not was_late
             self._list_s = now_s + self._list_pause_s
             self._list_pause_s = min(2 * self._list_pause_s, LONGEST_LIST_S)
         if is_news:
-            if self._is_replaced or new <= old or not self.is_running:
+            if self._is_replaced or seen.batch_id <= known.batch_id or not self.is_running:
                 self.run += 1
             self.is_running, self._is_replaced, self.changed_s = True, False, now_s
         self.due_s = now_s + self._pause_s(now_s) * self._rng.uniform(0.9, 1.0)
@@ -151,6 +142,9 @@ class FollowedCheckpoint:
             return False
         self.is_running = False
         return True
+
+    def _is_late(self, now_s: float) -> bool:
+        return now_s - self._looked_s > LATE_INTERVALS * self._pause_s(now_s)
 
     def _pause_s(self, now_s: float) -> float:
         is_quiet = now_s - self.changed_s >= self._keep_alive_s

@@ -189,9 +189,9 @@ class GroupState:
             self._offsets.setdefault(partition, {})[query_id] = offset
             least = self._submitted[partition] = min(self._offsets[partition].values())
             goes_back = floor is not None and least < floor
-            commits[partition] = Commit(least, is_first or goes_back)
-            if goes_back and partition not in other_log:
+            if floor is not None and least < floor and partition not in other_log:
                 back[partition] = Lower(least, floor)
+            commits[partition] = Commit(least, is_first or goes_back)
         commits.update(self._raised(each for each in left if each not in commits))
         shared_topics, unread = frozenset(shared), self._unread(left)
         return Decision(commits, lower, back, other_log, shared_topics, unread)

@@ -112,7 +112,14 @@ class CommitListener(StreamingQueryListener):
         progress = query.lastProgress
         if progress is not None:
             return self._read(progress)
-        return _ContinuousQuery(self._spark, query).position() if _is_continuous(query) else None
+        if not _is_continuous(query):
+            return None
+        location = query._jsq.streamingQuery().resolvedCheckpointRoot()  # noqa: SLF001 -- PySpark does not have it
+        finished = open_checkpoint(str(location), self._spark).last_finished()
+        if finished is None:
+            return None
+        batch_id, offsets, _ = finished
+        return finished_batch(Run.of(query), query.name, batch_id, offsets, time.time())
 
     @_without_raising
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
@@ -145,7 +152,7 @@ class CommitListener(StreamingQueryListener):
     def _expect(self, run: Run, query: StreamingQuery) -> None:
         self._has_matched = True
         if _is_continuous(query):
-            self._subscription.silent[run] = _ContinuousQuery(self._spark, query).news
+            self._subscription.silent[run] = lambda: self.position(query)
         else:
             self._silent[run] = time.monotonic()
             self._subscription.unheard[run] = lambda: self.position(query)
@@ -223,31 +230,6 @@ def _is_continuous(query: StreamingQuery) -> bool:
     execution = getattr(query, "_jsq", None)
     name = "" if execution is None else str(execution.streamingQuery().getClass().getName())
     return name.endswith("ContinuousExecution")
-
-
-class _ContinuousQuery:
-    """Reads how far a continuous query is from its checkpoint."""
-
-    def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
-        self._run, self._name = Run.of(query), query.name
-        location = query._jsq.streamingQuery().resolvedCheckpointRoot()  # noqa: SLF001 -- PySpark does not have it
-        self._checkpoint = open_checkpoint(str(location), spark)
-        self._epoch = -1
-
-    def position(self) -> Snapshot | None:
-        """Return the end of the last finished epoch; None before the first."""
-        finished = self._checkpoint.last_finished()
-        if finished is None:
-            return None
-        return finished_batch(self._run, self._name, *finished, time.time())
-
-    def news(self) -> Snapshot | None:
-        """Return ``position`` if another epoch has finished since the last call."""
-        snapshot = self.position()
-        if snapshot is None or snapshot.batch_id == self._epoch:
-            return None
-        self._epoch = snapshot.batch_id
-        return snapshot
 
 
 class JsonListener(JStreamingQueryListener):

@@ -108,10 +108,9 @@ def reconcile(
     """
     check_group(group)
     files = open_checkpoint(checkpoint, spark)
-    newest, problems = files.newest_finished(), files.problems()
-    if newest is None:
+    finished, problems = files.last_finished(), files.problems()
+    if finished is None:
         return Reconciliation(group, None, {}, problems=problems)
-    finished, batch_s = files.timed_batch(newest)
     deadline = Deadline(timeout)
     committed = client.committed(group, timeout=deadline.left_s)
     logs = read_logs(client, (partition.topic for partition in finished.offsets), deadline)
@@ -123,6 +122,6 @@ def reconcile(
     }
     refused = foreign(finished.offsets, logs)
     warnings = {}
-    if batch_s is not None:
-        warnings = newer_logs(client, finished.offsets, logs, batch_s, deadline)
-    return Reconciliation(group, newest, pairs, refused, problems, warnings)
+    if finished.at_s is not None:
+        warnings = newer_logs(client, finished.offsets, logs, finished.at_s, deadline)
+    return Reconciliation(group, finished.batch_id, pairs, refused, problems, warnings)

@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from offsetmgr.types import TopicPartition
+
 HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
+
+
+def finished(checkpoint: Checkpoint) -> tuple[int, Mapping[TopicPartition, int]] | None:
+    """Return the number and the offsets of the last finished batch."""
+    batch = checkpoint.last_finished()
+    return None if batch is None else batch[:2]
 
 
 class WrittenCheckpoint:

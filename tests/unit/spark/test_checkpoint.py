@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.types import TopicPartition
-from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
+from tests.unit.spark.checkpoints import WrittenCheckpoint, finished, orders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def test_the_last_finished_batch_counts(checkpoint: WrittenCheckpoint) -> None:
     checkpoint.batch(11, orders(99, 99), finished=False)
     checkpoint.write("commits/.10.crc", "x")
     checkpoint.write("commits/12.tmp", "x")
-    assert checkpoint.files.last_finished() == (10, {where(0): 10, where(1): 20})
+    assert finished(checkpoint.files) == (10, {where(0): 10, where(1): 20})
 
 
 def test_without_a_finished_batch_there_is_nothing(checkpoint: WrittenCheckpoint) -> None:
@@ -47,7 +47,7 @@ def test_without_a_finished_batch_there_is_nothing(checkpoint: WrittenCheckpoint
 def test_the_lower_of_two_sources_counts(checkpoint: WrittenCheckpoint) -> None:
     """Sources of other kinds, whatever is in their text, and without a position are passed over."""
     checkpoint.batch(0, '"\u2028"', orders(5, 6), "-", '{"logOffset":3}', orders(4, 7))
-    assert checkpoint.files.last_finished() == (0, {where(0): 4, where(1): 6})
+    assert finished(checkpoint.files) == (0, {where(0): 4, where(1): 6})
 
 
 @pytest.mark.parametrize("offset", ['"5"', "-1", "5.0", "true", str(2**63), "NaN"])
@@ -100,7 +100,7 @@ def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) 
     checkpoint.batch(2, orders(20, 0))
     checkpoint.batch(5, orders(50, 0), finished=False)
     checkpoint.write("commits/4", "v1\n{}")
-    assert checkpoint.files.last_finished() == (2, {where(0): 20, where(1): 0})
+    assert finished(checkpoint.files) == (2, {where(0): 20, where(1): 0})
     assert checkpoint.files.ranges(5) == {where(0): (20, 50), where(1): (0, 0)}
     assert checkpoint.files.last_begun() == (5, 1_700_000_000)
 
@@ -115,7 +115,7 @@ def test_an_empty_file_finishes_no_batch(
     assert checkpoint.files.problems() == []
     checkpoint.batch(3, orders(30))
     checkpoint.write(f"{folder}/3", left)
-    assert checkpoint.files.last_finished() == (2, {where(0): 20})
+    assert finished(checkpoint.files) == (2, {where(0): 20})
     (problem,) = checkpoint.files.problems()
     assert problem.startswith(f"{folder}/3 is empty")
 
@@ -155,7 +155,7 @@ def test_epochs_of_a_continuous_query_are_batches(checkpoint: WrittenCheckpoint)
     """Their offsets have an empty line in place of the batch's watermark."""
     checkpoint.write("offsets/7", "v1\n\n" + json.dumps(orders(5)))
     checkpoint.write("commits/7", "v1\n{}")
-    assert checkpoint.files.last_finished() == (7, {where(0): 5})
+    assert finished(checkpoint.files) == (7, {where(0): 5})
     assert checkpoint.files.last_begun() == (7, None)
     assert checkpoint.files.query_id() == "7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"
 
@@ -187,19 +187,19 @@ def test_a_file_url(tmp_path: Path, url: str, name: str) -> None:
     for number, each in enumerate(("a", "a b", name)):
         WrittenCheckpoint(tmp_path / each).batch(number, orders(1))
     checkpoint = Checkpoint(url.format(tmp_path / name))
-    assert checkpoint.last_finished() == (2, {where(0): 1})
+    assert finished(checkpoint) == (2, {where(0): 1})
 
 
 def test_an_encoded_file_url(tmp_path: Path) -> None:
     WrittenCheckpoint(tmp_path / "a b").batch(0, orders(1))
-    assert Checkpoint(f"file://{tmp_path}/a%20b").last_finished() == (0, {where(0): 1})
+    assert finished(Checkpoint(f"file://{tmp_path}/a%20b")) == (0, {where(0): 1})
 
 
 @pytest.mark.parametrize("digits", [15, 5_000])
 def test_an_absurd_batch_time_is_unknown(checkpoint: WrittenCheckpoint, digits: int) -> None:
     checkpoint.batch(0, orders(1))
     checkpoint.write("offsets/0", f'v1\n{{"batchTimestampMs":{"9" * digits}}}\n{{}}')
-    assert checkpoint.files.timed_batch(0)[1] is None
+    assert checkpoint.files.batch(0).at_s is None
 
 
 def test_a_checkpoint_elsewhere_needs_the_session() -> None:

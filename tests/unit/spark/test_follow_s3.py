@@ -18,7 +18,7 @@ from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow
 from offsetmgr.types import TopicPartition
 from tests.service.support import local_over
-from tests.unit.spark.checkpoints import HEAD
+from tests.unit.spark.checkpoints import HEAD, finished
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -89,4 +89,4 @@ def test_checkpoints_in_s3_are_followed(bucket: str) -> None:
             url = f"{bucket}/etl".replace("s3:", "s3a:")
             start = starting_offsets(client, "none", ["orders"], checkpoint=url)
     assert start == "earliest"
-    assert Checkpoint(f"{bucket}/etl").last_finished() == (8, {PLACE: 80})
+    assert finished(Checkpoint(f"{bucket}/etl")) == (8, {PLACE: 80})

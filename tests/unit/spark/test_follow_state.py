@@ -9,7 +9,7 @@ import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import LocalFiles
-from offsetmgr.spark.follow_state import FollowedCheckpoint, look, newest_by_name
+from offsetmgr.spark.follow_state import FollowedCheckpoint, newest_by_name
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ class Watched:
         """Look once it is due; return the batch if there is a new one."""
         self.requests.clear()
         self.now_s = max(self.now_s, self.state.due_s)
-        lists, is_gapped = self.state.lists(self.now_s), self.state.is_gapped
-        seen = look(self.checkpoint, self.state.seen, lists=lists, is_gapped=is_gapped)
-        is_news = self.state.saw(seen, self.now_s)
-        return seen.batch.batch_id if is_news and seen.batch is not None else None
+        is_news = self.state.look(self.checkpoint, lambda: self.now_s)
+        return self.state.seen.batch_id if is_news else None
 
 
 @pytest.fixture

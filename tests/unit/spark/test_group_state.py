@@ -35,7 +35,7 @@ def snapshot(
     """A snapshot with a source for each of ``offsets``, all reading one topic."""
     sources = [{TopicPartition(topic, p): o for p, o in each.items()} for each in offsets]
     time = f"2026-01-01T00:00:{second:02}.000Z"
-    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {}, CALL)
+    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {})
 
 
 @pytest.fixture
