@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client import wire
-from offsetmgr.client.core import Core, Mailboxes
+from offsetmgr.client.core import Core
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import (
     FIRST_PAUSE_S,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from offsetmgr.client.offsets import Named, QueryReport, Refusals
-    from offsetmgr.client.partitions import ClientPartition
+    from offsetmgr.client.partitions import ClientPartition, Mailboxes
     from offsetmgr.types import Stream
 
 _T = TypeVar("_T")

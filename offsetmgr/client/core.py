@@ -8,18 +8,19 @@ import random
 import threading
 import time
 from collections import deque
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from offsetmgr.backoff import pause_s
+from offsetmgr.backoff import Backoff
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import FIRST_PAUSE_S
 from offsetmgr.client.partitions import (
     BATCH_LIMIT,
     Batch,
     ClientPartition,
+    Mailboxes,
     Partitions,
     take_group,
 )
@@ -32,16 +33,14 @@ from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
-    OffsetTimeoutError,
     ServiceError,
 )
 from offsetmgr.logs import SafeLogger
-from offsetmgr.mailboxes import Mailbox
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.failure_log import FailureLog
     from offsetmgr.client.offsets import QueryReport
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 
 QUERIES: Final = 50
 """Streaming queries that are reported; the service takes no more of a client."""
-
-ERROR_LIMIT: Final = 64
-"""Unread errors a manager keeps; older ones are dropped and counted."""
 
 LONGEST_PAUSE_S: Final = 2.0
 DEFAULT_LEASE_S: Final = 30.0
@@ -95,71 +91,8 @@ log = SafeLogger("offsetmgr.client")
 T = TypeVar("T")
 
 
-class Mailboxes:
-    """The mailboxes of one manager, and its end."""
-
-    def __init__(self, key: ManagerKey) -> None:
-        self.committed = Mailbox[OffsetAndMetadata](key, 1)
-        self.errors = Mailbox[OffsetManagerError](key, ERROR_LIMIT)
-        self.result: StopResult | None = None
-        """The stop's; None while the manager lives."""
-        self._newest: OffsetAndMetadata | None = None
-        self._last_error = ""
-
-    def tell_committed(self, value: OffsetAndMetadata) -> None:
-        if value != self._newest:  # else the stream of events has reconnected
-            self._newest = value
-            self.committed.put(value)
-
-    def tell_error(self, error: OffsetManagerError) -> None:
-        self._last_error = str(error)
-        self.errors.put(error)
-
-    def stop(self, result: StopResult) -> None:
-        self.result = result
-        # Its event may come after the answer to the stop, or never.
-        error = result.error
-        is_known = str(error) == self._last_error
-        if error is not None and not isinstance(error, OffsetTimeoutError) and not is_known:
-            self.tell_error(error)
-        self.committed.close()
-        self.errors.close()
-
-
-class SendTimes:
-    """Back-off, heartbeats and the pause between requests, on the clock of `now`."""
-
-    def __init__(self) -> None:
-        self._rng = random.Random()  # noqa: S311 -- jitter needs no secrecy
-        self.failures = 0
-        """In a row."""
-        self.heard_at: float | None = None
-        """The service answered last, which renewed the lease."""
-        self.lease_s = DEFAULT_LEASE_S
-        self.resume_at = 0.0
-        """Nothing is sent before."""
-        self.send_at = 0.0
-        """The next offsets are sent then, where they are few and nobody waits for them."""
-        self.beat_by = math.inf
-        """The next heartbeat is due then, if not sooner."""
-
-    @property
-    def beat_at(self) -> float:
-        """The next heartbeat is due."""
-        return 0.0 if self.heard_at is None else min(self.beat_by, self.heard_at + self.lease_s / 3)
-
-    def lapsed(self, now: float) -> bool:
-        """True if the lease ran out since the service was heard last."""
-        return self.heard_at is not None and now - self.heard_at > self.lease_s
-
-    def failed(self, now: float) -> None:
-        self.failures += 1
-        self.resume_at = now + pause_s(self.failures, FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rng)
-
-    def succeeded(self) -> None:
-        """A request was answered as it should be, which alone ends the back-off."""
-        self.failures = 0
-        self.resume_at = 0.0
+def new_backoff() -> Backoff:
+    return Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, random.Random())  # noqa: S311 -- jitter
 
 
 class Core:
@@ -173,7 +106,6 @@ class Core:
         self.changed = threading.Condition(self.lock)
         """For those who wait for what the sender does."""
         self.partitions = Partitions()
-        self.times = SendTimes()
         self.session = Session(url, address, name, self._heard)
         self.met = False
         """True if the lease of the service, as it lives now, is known."""
@@ -191,9 +123,19 @@ class Core:
         """The newest report of each run of a streaming query, the last one last."""
         self.queries_unsent = False
         self.failure_log = failures
-        self._mails: dict[ManagerKey, Mailboxes] = {}
-        self._sender = Worker(f"offsetmgr-{name}", self._run)
-        self._reader = Worker(f"offsetmgr-events-{name}", EventReader(self).run)
+        self.backoff = new_backoff()
+        self.heard_at: float | None = None
+        """The service answered last, which renewed the lease."""
+        self._lease_s = DEFAULT_LEASE_S
+        self._resume_at = 0.0
+        """Nothing is sent before."""
+        self._send_at = 0.0
+        """The next offsets are sent then, where they are few and nobody waits for them."""
+        self._beat_by = math.inf
+        """The next heartbeat is due then, if not sooner."""
+        self._sender = Worker(f"offsetmgr-{name}", partial(self._loop, self._run))
+        reader = EventReader(self)
+        self._reader = Worker(f"offsetmgr-events-{name}", partial(self._loop, reader.run))
         self._is_listened = False
         """Somebody wants the events."""
         self._loops = 0
@@ -212,12 +154,12 @@ class Core:
         """Hold a manager for `key`; ManagerExistsError if this client has handed it out."""
         with self.lock:
             self.check_open()
-            if key in self._mails:
+            held = self.partitions.add(key)
+            if held.mail is not None:
                 raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            self.partitions.add(key)
+            held.mail = Mailboxes(key)
             self._poke()
-            mail = self._mails[key] = Mailboxes(key)
-            return mail
+            return held.mail
 
     def claim(self, keys: Iterable[ManagerKey], claimed: dict[ManagerKey, ClientPartition]) -> None:
         """Hold managers for all of `keys`, and add them to `claimed`; or ManagerExistsError."""
@@ -289,12 +231,11 @@ class Core:
             for key, held in managers.items():
                 if held.stopper is not stopper or self.partitions.get(key) is not held:
                     continue
-                answered, mail = key not in unanswered, self._mails.get(key)
+                answered, mail = key not in unanswered, held.mail
                 if mail is not None:
                     if held.version and held.committed and answered:
                         mail.tell_committed(held.committed)
                     mail.stop(StopResult(held.committed, *(result.uncommitted.get(key) or ())))
-                    self._mails.pop(key, None)
                 self.partitions.remove(key, answered=answered)
                 self.failure_log.forget([key])
             if unanswered:
@@ -304,12 +245,13 @@ class Core:
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """Report `error` to the user of `key`."""
         self.heed(key, error)
-        if mail := self._mails.get(key):
-            mail.tell_error(error)
-        if key in self.partitions:
-            self.failure_log.failed(key, error, time.monotonic())
-        else:
+        held = self.partitions.get(key)
+        if held is None:
             self.failure_log.tell(key, error)
+            return
+        if held.mail is not None:
+            held.mail.tell_error(error)
+        self.failure_log.failed(key, error, time.monotonic())
 
     def heed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """After a notice, or a refusal for good, Kafka may not get what was submitted last."""
@@ -325,8 +267,8 @@ class Core:
         with self.lock:
             if held := self.partitions.get(key):
                 held.commit_seen(value)
-            if mail := self._mails.get(key):
-                mail.tell_committed(value)
+                if held.mail is not None:
+                    held.mail.tell_committed(value)
         self.failure_log.committed(key)
 
     # Threads
@@ -363,7 +305,7 @@ class Core:
     def expedite(self) -> None:
         """Somebody waits: the sender tries at once, whatever pause it is in."""
         with self.lock:
-            self.times.resume_at = self.times.send_at = 0.0
+            self._resume_at = self._send_at = 0.0
             self.partitions.retry_deferred()
             self.wake.notify()
             self._start()
@@ -387,20 +329,19 @@ class Core:
             self.ended.set()
             self.notify()
             self.session.end()
-            for mail in list(self._mails.values()):
+            for mail in self.partitions.mails():
                 mail.stop(StopResult(None))
             # A join alone would keep the lock from them where a signal handler has interrupted us.
             self.changed.wait_for(lambda: not self._loops, deadline.left_s)
         for worker in (self._sender, self._reader):
             worker.join(deadline.within_s(JOIN_S))
 
-    @contextmanager
-    def looping(self) -> Iterator[None]:
-        """Count a thread that the end has to wait for."""
+    def _loop(self, run: Callable[[], None]) -> None:
+        """Run one of the threads, which the end has to wait for."""
         with self.lock:
             self._loops += 1
         try:
-            yield
+            run()
         finally:
             with self.lock:
                 self._loops -= 1
@@ -439,7 +380,7 @@ class Core:
             if self.fenced is not None:
                 return
             self.fenced = error
-            for mail in self._mails.values():
+            for mail in self.partitions.mails():
                 mail.tell_error(error)
             self.notify()
         log.warning("%s; nothing more is sent", error)
@@ -456,17 +397,18 @@ class Core:
     def succeeded(self) -> None:
         """The service did what the sender asked for: whatever kept it from that is over."""
         with self.lock:
-            self.times.succeeded()
+            self.backoff.succeeded()
+            self._resume_at = 0.0
             self.link_error = None
         self.failure_log.reachable(self.session.url)
 
     def _heard(self, instance: str) -> None:
         with self.lock:
             now = time.monotonic()
-            if self.times.lapsed(now):
+            if self.heard_at is not None and now - self.heard_at > self._lease_s:
                 self.partitions.renew()  # it has given our managers back meanwhile
                 self.met = False
-            self.times.heard_at = now
+            self.heard_at = now
             if self.partitions.meet(instance):
                 self.met = False
             if not self.met:
@@ -477,21 +419,20 @@ class Core:
 
     def _run(self) -> None:
         """Send until the client is closed or fenced."""
-        with self.looping():
-            try:
-                while (turn := self._next_turn()) is not None:
-                    turn()
-                    with self.lock:
-                        self.changed.notify_all()
-            finally:
-                self.idle = False
+        try:
+            while (turn := self._next_turn()) is not None:
+                turn()
+                with self.lock:
+                    self.changed.notify_all()
+        finally:
+            self.idle = False
 
     def _next_turn(self) -> Callable[[], None] | None:
         """Wait for something to do; None when there will be nothing more."""
         with self.lock:
             while self.fenced is None and not self.ended.is_set():
                 now = time.monotonic()
-                resume_at = self.times.resume_at
+                resume_at = self._resume_at
                 turn = resume_at if now < resume_at else self._decide(now)
                 if not isinstance(turn, float):
                     return turn
@@ -502,25 +443,24 @@ class Core:
 
     def _decide(self, now: float) -> Callable[[], None] | float:
         """Return what to do at `now`, or until when to wait."""
-        times, partitions = self.times, self.partitions
-        if not self.met or now >= times.beat_at:
+        partitions = self.partitions
+        beat_at = self._beat_by
+        if self.heard_at is not None:
+            beat_at = min(beat_at, self.heard_at + self._lease_s / 3)
+        if not self.met or now >= beat_at:
             return self._beat
         if now >= self._retry_at:
             self._retry_at = now + RETRY_S
             partitions.retry_deferred()
             if partitions.pending_stops:
                 return self._stop_unanswered
-        if partitions.unsent < partitions.limit and now < times.send_at:
-            return times.send_at
+        if partitions.unsent < partitions.limit and now < self._send_at:
+            return self._send_at
         if batch := partitions.take():
             return partial(self._send, batch)
         if self.queries_unsent and now >= self._report_at:
             return self._report
-        return min(
-            times.beat_at,
-            self._retry_at,
-            self._report_at if self.queries_unsent else math.inf,
-        )
+        return min(beat_at, self._retry_at, self._report_at if self.queries_unsent else math.inf)
 
     def _beat(self) -> None:
         """Renew the lease, and learn how long it is and which event was the newest before ours."""
@@ -533,8 +473,8 @@ class Core:
         lease_s, event_id, topic_ids = answer
         with self.lock:
             self.partitions.learn(topic_ids)
-            self.times.beat_by = math.inf
-            self.times.lease_s = max(lease_s, MIN_LEASE_S)
+            self._beat_by = math.inf
+            self._lease_s = max(lease_s, MIN_LEASE_S)
             self.first_event_id = self.first_event_id or str(event_id)
             self.met = True
             self._start()
@@ -574,7 +514,7 @@ class Core:
         Another one may have been started since, and the one before it have committed newer offsets.
         """
         path = wire.OFFSETS if batch.submits else wire.MANAGERS
-        self.times.send_at = time.monotonic() + SEND_INTERVAL_S
+        self._send_at = time.monotonic() + SEND_INTERVAL_S
         body, deadline = wire.batch_body(batch), Deadline(REQUEST_TIMEOUT_S)
         try:
             read = partial(wire.outcome_of, batch=batch)
@@ -598,7 +538,7 @@ class Core:
                 news = self.partitions.accept(batch, refused)
                 self.partitions.learn(topic_ids)
                 if self.partitions.wants_ids(batch):
-                    self.times.beat_by = time.monotonic() + IDS_S
+                    self._beat_by = time.monotonic() + IDS_S
             self.succeeded()
         for key, refusal in news:
             self.deliver(key, refusal)
@@ -615,11 +555,8 @@ class Core:
                 self.met = False
         if status != _OTHER_INSTANCE:
             self.failed(error)
-        self._pause()
-
-    def _pause(self) -> None:
         with self.lock:
-            self.times.failed(time.monotonic())
+            self._resume_at = time.monotonic() + self.backoff.failed()
 
 
 class EventReader:
@@ -627,15 +564,11 @@ class EventReader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._times = SendTimes()
+        self._backoff = new_backoff()
         self._last_id = ""
         """Rises over restarts of the service too, so that it can be named to any of them."""
 
     def run(self) -> None:
-        with self._core.looping():
-            self._run()
-
-    def _run(self) -> None:
         core = self._core
         with core.lock:
             # A stream from nowhere misses what fails before it opens.  The sender meets the service
@@ -653,11 +586,9 @@ class EventReader:
                 return
             except OffsetManagerError as error:
                 log.debug("event stream: %s", error)
-            now = time.monotonic()
-            if now - began_at_s > LONGEST_PAUSE_S:  # it has lasted
-                self._times.succeeded()
-            self._times.failed(now)
-            core.ended.wait(self._times.resume_at - now)
+            if time.monotonic() - began_at_s > LONGEST_PAUSE_S:  # it has lasted
+                self._backoff.succeeded()
+            core.ended.wait(self._backoff.failed())
 
     def _read(self) -> None:
         core = self._core

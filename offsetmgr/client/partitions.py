@@ -19,15 +19,20 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
+    OffsetTimeoutError,
     ServiceError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+from offsetmgr.mailboxes import Mailbox
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 BATCH_LIMIT: Final = 1_000
 """Entries of one request at most."""
+
+ERROR_LIMIT: Final = 64
+"""Unread errors a manager keeps; older ones are dropped and counted."""
 
 
 class Item(NamedTuple):
@@ -59,12 +64,45 @@ class Batch(NamedTuple):
         return self.items[0].value is not None
 
 
+class Mailboxes:
+    """The mailboxes of one manager, and its end."""
+
+    def __init__(self, key: ManagerKey) -> None:
+        self.committed = Mailbox[OffsetAndMetadata](key, 1)
+        self.errors = Mailbox[OffsetManagerError](key, ERROR_LIMIT)
+        self.result: StopResult | None = None
+        """The stop's; None while the manager lives."""
+        self._newest: OffsetAndMetadata | None = None
+        self._last_error = ""
+
+    def tell_committed(self, value: OffsetAndMetadata) -> None:
+        if value != self._newest:  # else the stream of events has reconnected
+            self._newest = value
+            self.committed.put(value)
+
+    def tell_error(self, error: OffsetManagerError) -> None:
+        self._last_error = str(error)
+        self.errors.put(error)
+
+    def stop(self, result: StopResult) -> None:
+        self.result = result
+        # Its event may come after the answer to the stop, or never.
+        error = result.error
+        is_known = str(error) == self._last_error
+        if error is not None and not isinstance(error, OffsetTimeoutError) and not is_known:
+            self.tell_error(error)
+        self.committed.close()
+        self.errors.close()
+
+
 @dataclass(slots=True, eq=False)
 class ClientPartition:
     """One partition of the client; version 0 stands for none."""
 
     since: int
     """Version of the manager: what has a lower one is about an earlier manager."""
+    mail: Mailboxes | None = None
+    """What the handle reads; None without one."""
     newest: OffsetAndMetadata | None = None
     version: int = 0
     sent: int = 0
@@ -203,6 +241,9 @@ class Partitions:
     def get(self, key: ManagerKey) -> ClientPartition | None:
         """Return what is known of `key`; to be read only."""
         return self._held.get(key)
+
+    def mails(self) -> list[Mailboxes]:
+        return [held.mail for held in list(self._held.values()) if held.mail is not None]
 
     @property
     def unsent(self) -> int:

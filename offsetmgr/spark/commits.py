@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.client.core import ERROR_LIMIT
 from offsetmgr.client.offsets import by_group
+from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.backoff import Backoff
 from offsetmgr.client import core
 from tests.unit.client.scripted import DROP, Fault, error_body
 
@@ -21,17 +22,18 @@ FAILURES = 8
 
 @pytest.fixture
 def in_a_row(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the number of failures in a row, at each failure."""
+    """Record the number of failures in a row, at each failure of a client made after this."""
     monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
     numbers: list[int] = []
-    failed = core.SendTimes.failed
 
-    def count(self: core.SendTimes, now: float) -> None:
-        failed(self, now)
-        assert now < self.resume_at <= now + 2
-        numbers.append(self.failures)
+    class Counted(Backoff):
+        def failed(self) -> float:
+            pause_s = super().failed()
+            assert 0 < pause_s <= 2
+            numbers.append(self.failures)
+            return pause_s
 
-    monkeypatch.setattr(core.SendTimes, "failed", count)
+    monkeypatch.setattr(core, "Backoff", Counted)
     return numbers
 
 
@@ -70,9 +72,9 @@ def malformed(**answer: object) -> Fault:
 def test_failed_requests_are_retried_with_growing_pauses(
     path: str,
     fault: Fault,
+    in_a_row: list[int],
     service: ScriptedService,
     client: OffsetClient,
-    in_a_row: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Only a success ends the back-off; one warning, and one line when it is over."""
@@ -82,7 +84,7 @@ def test_failed_requests_are_retried_with_growing_pauses(
     assert not client.flush(timeout=20).uncommitted
     assert in_a_row[:FAILURES] == list(range(1, FAILURES + 1))
     client.close()  # its sender has said all that it has to say
-    assert client.core.times.failures == 0
+    assert client.core.backoff.failures == 0
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
@@ -110,7 +112,7 @@ def test_another_cause_is_logged(
 
 
 def test_an_event_stream_that_ends_at_once_is_opened_further_and_further_apart(
-    service: ScriptedService, client: OffsetClient, in_a_row: list[int]
+    in_a_row: list[int], service: ScriptedService, client: OffsetClient
 ) -> None:
     """Neither an opened stream nor an event in it counts as a success yet."""
     body = b": connected\n\nid: 8\nevent: dropped\ndata: {}\n\n"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.core import ERROR_LIMIT
+from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import DROP

@@ -138,7 +138,7 @@ def test_a_lapsed_lease(service: ScriptedService, client: OffsetClient) -> None:
         service.managers.clear()
     core = client.core
     with core.lock:
-        core.times.heard_at = -1e9
+        core.heard_at = -1e9
         core.wake.notify()
     service.wait_for(lambda: KEY in service.managers)
 
