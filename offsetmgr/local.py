@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from actors import Future
-    from offsetmgr.client.offsets import Named, Refusals
+    from offsetmgr.client.offsets import Logs, Named, Refusals, SubmitResult, Values
     from offsetmgr.config import CommitSettings
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.manager import Factory, ManagerHandle
@@ -196,24 +196,15 @@ class LocalOffsets(Offsets):
             wanted = [key.topic_partition for key in keys]
             self._factory.spawn_many(keys[0].group, wanted, owner=self._name)
 
-    def _submit(
-        self,
-        offsets: Mapping[ManagerKey, OffsetAndMetadata],
-        *,
-        rewind: bool,
-        wait: Deadline | None,
-    ) -> tuple[Refusals, Refusals]:
-        late: Refusals
+    def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
         self.check_process()
+        late: Refusals = {}
         with self._lock:
             self._check_open()
-            if self._is_calling:
-                self._interrupting.append(partial(self._submit_later, offsets, rewind=rewind))
-                late = dict.fromkeys(() if wait is None else offsets, _interrupted())
-                return {}, late
+            if self.call_later(partial(self._submit_later, offsets, rewind=rewind)):
+                return {}, dict.fromkeys(() if wait is None else offsets, _interrupted())
             refused = self._call(lambda: self._take(offsets, rewind=rewind))
             self._check_open()  # a signal handler may have closed it meanwhile
-        late = {}
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
             results = _answer(self.call(lambda: self._factory.flush(keys, wait.left_s)), wait)
@@ -226,14 +217,12 @@ class LocalOffsets(Offsets):
                 (late if is_late else refused)[key] = error
         return refused, late
 
-    def _submit_later(
-        self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool
-    ) -> None:
+    def _submit_later(self, offsets: Values, *, rewind: bool) -> None:
         if not self.closed:
             for key, error in self._submit(offsets, rewind=rewind, wait=None)[0].items():
                 self.refuse(key, error)
 
-    def _take(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+    def _take(self, offsets: Values, *, rewind: bool) -> Refusals:
         refused = self._put(offsets, rewind=rewind)
         missing = [key for key, error in refused.items() if isinstance(error, ManagerStoppedError)]
         if missing:
@@ -242,7 +231,7 @@ class LocalOffsets(Offsets):
             refused = {key: refused[key] for key in refused if key not in missing} | again
         return refused
 
-    def _put(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+    def _put(self, offsets: Values, *, rewind: bool) -> Refusals:
         """Hand offsets of one group to their managers; return the refusals."""
         if not offsets:
             return {}
@@ -305,16 +294,11 @@ class LocalOffsets(Offsets):
         return list(found.names)
 
     def _logs(
-        self,
-        topics: list[str],
-        deadline: Deadline,
-        at_ms: int | None = None,
-        *,
-        stable: bool = False,
-    ) -> dict[TopicPartition, LogEnds]:
+        self, topics: list[str], deadline: Deadline, *, at_ms: int | None, stable: bool
+    ) -> Logs:
         ask = partial(self._coordinator.topic_logs, topics, stable=stable)
         found = _answer(self.call(lambda: ask(deadline.left_s, at_ms)), deadline)
-        logs: dict[TopicPartition, LogEnds] = {}
+        logs: Logs = {}
         for name in topics:
             _check_failure(f"topic {name}", found[name].failure)
             for number, ends in found[name].partitions.items():

@@ -19,7 +19,6 @@ from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
-    LogEnds,
     Offsets,
     better_reason,
     by_group,
@@ -55,7 +54,7 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.client.offsets import Named, QueryReport, Refusals
+    from offsetmgr.client.offsets import Logs, Named, QueryReport, Refusals, SubmitResult, Values
     from offsetmgr.client.partitions import ClientPartition, Mailboxes
     from offsetmgr.types import Stream
 
@@ -152,13 +151,7 @@ class OffsetClient(Offsets):
         if not given:
             raise timed_out(f"could not acquire {named(keys)}", deadline, reason)
 
-    def _submit(
-        self,
-        offsets: Mapping[ManagerKey, OffsetAndMetadata],
-        *,
-        rewind: bool,
-        wait: Deadline | None,
-    ) -> tuple[Refusals, Refusals]:
+    def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
         core = self.core
         if wait is None:
             return core.submit(offsets, rewind=rewind), {}
@@ -214,16 +207,11 @@ class OffsetClient(Offsets):
         return self._get(wire.OFFSETS, [("group", group)], deadline, wire.committed_of)
 
     def _logs(
-        self,
-        topics: list[str],
-        deadline: Deadline,
-        at_ms: int | None = None,
-        *,
-        stable: bool = False,
-    ) -> dict[TopicPartition, LogEnds]:
+        self, topics: list[str], deadline: Deadline, *, at_ms: int | None, stable: bool
+    ) -> Logs:
         more = [] if at_ms is None else [("at_ms", str(at_ms))]
         more += [("stable", "true")] if stable else []
-        found: dict[TopicPartition, LogEnds] = {}
+        found: Logs = {}
         for at in range(0, len(topics), TOPICS_PER_REQUEST):
             asked = topics[at : at + TOPICS_PER_REQUEST]
             named = [("topic", name) for name in asked]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.failure_log import FailureLog
-    from offsetmgr.client.offsets import QueryReport
+    from offsetmgr.client.offsets import QueryReport, Refusals, Values
     from offsetmgr.client.transport import ServiceAddress
     from offsetmgr.types import FlushResult
 
@@ -141,7 +141,7 @@ class Core:
         self._loops = 0
         """Threads of this client that run."""
         self._is_submitting = False
-        self.interrupting: deque[tuple[Mapping[ManagerKey, OffsetAndMetadata], bool]] = deque()
+        self.interrupting: deque[tuple[Values, bool]] = deque()
         """Submits of signal handlers that interrupted another one, which takes them along."""
         self._retry_at = 0.0
         """Managers that were refused are asked for then, and stops without an answer."""
@@ -173,9 +173,7 @@ class Core:
                 self.partitions.hold(key, claimed[key])
             self._poke()
 
-    def submit(
-        self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool = False
-    ) -> dict[ManagerKey, OffsetManagerError]:
+    def submit(self, values: Values, *, rewind: bool = False) -> Refusals:
         """Make `values` the newest; return the refused, which hold back none of the others."""
         with self.lock:
             self.check_open()
@@ -188,9 +186,7 @@ class Core:
             self._poke()
         return refused
 
-    def _submit(
-        self, values: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool
-    ) -> dict[ManagerKey, OffsetManagerError]:
+    def _submit(self, values: Values, *, rewind: bool) -> Refusals:
         self._is_submitting = True
         try:
             return {

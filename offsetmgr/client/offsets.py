@@ -7,7 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client.failure_log import log_uncommitted
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
     Named = list[TopicPartition] | None
     """Partitions of a group; None stands for all."""
 
+    Values = Mapping[ManagerKey, OffsetAndMetadata]
     Refusals = dict[ManagerKey, OffsetManagerError]
+    SubmitResult = tuple[Refusals, Refusals]
+    """What is refused for good, and what is not committed yet."""
 
 _T = TypeVar("_T")
 
@@ -86,6 +89,9 @@ class LogEnds(NamedTuple):
     last_stable_offset: int | None = None
     topic_id: str = ""
     """Changes when the topic is deleted and recreated; empty if it is not known."""
+
+
+Logs: TypeAlias = dict[TopicPartition, LogEnds]
 
 
 class QueryReport(NamedTuple):
@@ -282,12 +288,9 @@ class Offsets(ABC):
             found[name][number] = PartitionRange(*ends[:2])
         return found
 
-    def logs(
-        self, topics: Iterable[str], *, timeout: float = 10.0
-    ) -> dict[TopicPartition, LogEnds]:
+    def logs(self, topics: Iterable[str], *, timeout: float = 10.0) -> Logs:
         """Return the logs of ``topics``, with the topics' ids.  Raises as ``topics``."""
-        names = _checked_topics(topics)
-        return self._persist(lambda deadline: self._logs(names, deadline), timeout)
+        return self._read_logs(topics, timeout)
 
     def offsets_at(
         self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
@@ -296,9 +299,7 @@ class Offsets(ABC):
 
         It is the end of the log if there is no such record.  Raises as ``topics``.
         """
-        check_offset(at_ms, "at_ms")
-        names = _checked_topics(topics)
-        logs = self._persist(lambda deadline: self._logs(names, deadline, at_ms), timeout)
+        logs = self._read_logs(topics, timeout, at_ms=check_offset(at_ms, "at_ms"))
         return {
             where: ends.high_watermark if ends.offset_at is None else ends.offset_at
             for where, ends in logs.items()
@@ -308,9 +309,20 @@ class Offsets(ABC):
         self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition for a reader of committed transactions only."""
-        names = _checked_topics(topics)
-        logs = self._persist(lambda deadline: self._logs(names, deadline, stable=True), timeout)
+        logs = self._read_logs(topics, timeout, stable=True)
         return {where: ends.last_stable_offset or 0 for where, ends in logs.items()}
+
+    def _read_logs(
+        self,
+        topics: Iterable[str],
+        timeout: float,
+        *,
+        at_ms: int | None = None,
+        stable: bool = False,
+    ) -> Logs:
+        names = _checked_topics(topics)
+        ask = partial(self._logs, names, at_ms=at_ms, stable=stable)
+        return self._persist(ask, timeout)
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
@@ -395,17 +407,8 @@ class Offsets(ABC):
     def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None: ...
 
     @abstractmethod
-    def _submit(
-        self,
-        offsets: Mapping[ManagerKey, OffsetAndMetadata],
-        *,
-        rewind: bool,
-        wait: Deadline | None,
-    ) -> tuple[Refusals, Refusals]:
-        """Submit offsets of one group, and wait for Kafka if there is a deadline.
-
-        Returns what is refused for good, and what is not committed yet.
-        """
+    def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
+        """Submit offsets of one group, and wait for Kafka if there is a deadline."""
 
     @abstractmethod
     def _settle(
@@ -423,13 +426,8 @@ class Offsets(ABC):
 
     @abstractmethod
     def _logs(
-        self,
-        topics: list[str],
-        deadline: Deadline,
-        at_ms: int | None = None,
-        *,
-        stable: bool = False,
-    ) -> dict[TopicPartition, LogEnds]:
+        self, topics: list[str], deadline: Deadline, *, at_ms: int | None, stable: bool
+    ) -> Logs:
         """Return the ends of every partition."""
 
     @abstractmethod

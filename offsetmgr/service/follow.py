@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from offsetmgr.client.offsets import LogEnds, Refusals
+    from offsetmgr.client.offsets import LogEnds, Refusals, Values
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.manager import Factory
     from offsetmgr.service.rights import Requester
     from offsetmgr.service.settings import Settings
     from offsetmgr.spark.follow import FollowedQuery
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import TopicPartition
 
 OWNER: Final = "follow"
 """The name that owns the managers of followed checkpoints."""
@@ -70,7 +70,7 @@ class ServiceOffsets(LocalOffsets):
     def __init__(self, factory: Factory, coordinator: Coordinator) -> None:
         self._use(factory, coordinator, "kafka://service", OWNER, Reporter())
 
-    def _put(self, offsets: Mapping[ManagerKey, OffsetAndMetadata], *, rewind: bool) -> Refusals:
+    def _put(self, offsets: Values, *, rewind: bool) -> Refusals:
         refused: Refusals = {}
         for key in offsets:
             handle = self._factory.get(key)

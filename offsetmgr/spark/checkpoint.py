@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
 _VERSION: Final = "v1"
@@ -59,7 +60,7 @@ class FinishedBatch(NamedTuple):
     """The last batch that a query has finished."""
 
     batch_id: int
-    offsets: Mapping[TopicPartition, int]
+    offsets: Positions
     """The next offset to read of each partition of each Kafka source; where two sources read the
     same one, the lower."""
     at_s: float | None = None

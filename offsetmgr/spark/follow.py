@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.follow_settings import Follow
     from offsetmgr.spark.follow_state import Seen
     from offsetmgr.spark.group_state import Groups
+    from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.follow")
@@ -79,7 +80,7 @@ class FollowedQuery(NamedTuple):
     """When Spark planned the batch, in seconds since 1970."""
     records: int | None = None
     """Read since the batch that was seen before; None after the first."""
-    offsets: Mapping[str, Mapping[TopicPartition, int]] = {}
+    offsets: Mapping[str, Positions] = {}
     """The next offsets to read after the last batch, by group."""
     looked_at_s: float | None = None
     """The last look, in seconds since 1970."""
@@ -425,9 +426,7 @@ class _Followed(_Task):
             }
         return {each: offset for each, offset in offsets.items() if each not in self._foreign}
 
-    def _commit(
-        self, batch_id: int, offsets: Mapping[TopicPartition, int], subscription: Subscription
-    ) -> None:
+    def _commit(self, batch_id: int, offsets: Positions, subscription: Subscription) -> None:
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))
         if not self.follower.closed:
@@ -439,7 +438,7 @@ class _Followed(_Task):
     def _show(
         self,
         batch: FinishedBatch,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Positions,
         before: Seen,
         groups: Groups,
         *,

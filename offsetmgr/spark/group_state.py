@@ -24,7 +24,7 @@ from offsetmgr.spark.progress import Run, lowest
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.spark.progress import Positions, Snapshot
     from offsetmgr.types import TopicPartition
 
 _MAX_ENDED: Final = 1_000
@@ -151,9 +151,7 @@ class GroupState:
         query = self._queries.get(run.query_id)
         return query is not None and query.run_id == run.run_id and not query.ended
 
-    def progress(
-        self, snapshot: Snapshot, committed: Mapping[TopicPartition, int], by: Caller
-    ) -> Decision:
+    def progress(self, snapshot: Snapshot, committed: Positions, by: Caller) -> Decision:
         """Take in a snapshot; ``committed`` is what the group had committed, where known.
 
         A snapshot older than one seen before changes nothing.  The last one of a run that has

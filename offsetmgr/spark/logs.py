@@ -11,7 +11,8 @@ from offsetmgr.errors import ServiceError, error_info
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.client.offsets import LogEnds, Offsets
+    from offsetmgr.client.offsets import Logs, Offsets
+    from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
 _MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
@@ -22,7 +23,7 @@ def read_logs(
     topics: Iterable[str],
     deadline: Deadline,
     unreadable: dict[str, ServiceError] | None = None,
-) -> dict[TopicPartition, LogEnds]:
+) -> Logs:
     """Return the logs of ``topics``; those that do not exist are omitted.
 
     With ``unreadable`` so are those that Kafka refuses, such as for a missing right or without a
@@ -37,16 +38,14 @@ def read_logs(
             if unreadable is None:
                 raise
             unreadable.update({name: error for name in names if is_alone})
-    logs: dict[TopicPartition, LogEnds] = {}
+    logs: Logs = {}
     for done, name in enumerate(names if len(names) > 1 else ()):
         share = Deadline(deadline.left_s / (len(names) - done))
         logs |= read_logs(client, [name], share, unreadable)
     return logs
 
 
-def foreign(
-    offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogEnds]
-) -> dict[TopicPartition, str]:
+def foreign(offsets: Positions, logs: Logs) -> dict[TopicPartition, str]:
     """Return the partitions whose offset is of another log, each with the reason.
 
     The ends of a log show it only while the log is shorter than the former one was.
@@ -64,9 +63,7 @@ def foreign(
     return reasons
 
 
-def recreated(
-    read_from: Mapping[TopicPartition, str], logs: Mapping[TopicPartition, LogEnds]
-) -> dict[TopicPartition, str]:
+def recreated(read_from: Mapping[TopicPartition, str], logs: Logs) -> dict[TopicPartition, str]:
     """Return the partitions whose topic has another id than ``read_from``, each with the reason."""
     return {
         partition: f"the topic was deleted and recreated; its id is {log.topic_id}, it was {was}"
@@ -77,8 +74,8 @@ def recreated(
 
 def newer_logs(
     client: Offsets,
-    offsets: Mapping[TopicPartition, int],
-    logs: Mapping[TopicPartition, LogEnds],
+    offsets: Positions,
+    logs: Logs,
     batch_s: float,
     deadline: Deadline,
 ) -> dict[TopicPartition, str]:

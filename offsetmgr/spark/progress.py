@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Self
+
+Positions: TypeAlias = Mapping[TopicPartition, int]
+"""The next offset to read of each partition."""
 
 _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 """KafkaV2[Subscribe[orders]], KafkaSourceV1[...] and the continuous KafkaSource[...]."""
@@ -49,7 +52,7 @@ class Snapshot(NamedTuple):
     timestamp: str
     """When the trigger began, ISO 8601 in UTC: later reports sort behind earlier ones."""
     batch_id: int
-    sources: tuple[Mapping[TopicPartition, int], ...]
+    sources: tuple[Positions, ...]
     """Of each Kafka source, in Spark's order: the next offset to read of each partition.  Empty
     where it has no position yet."""
     problems: Mapping[str, str]
@@ -63,7 +66,7 @@ class Snapshot(NamedTuple):
 
 
 def lowest(
-    positions: Iterable[Mapping[TopicPartition, int]],
+    positions: Iterable[Positions],
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition; the lowest where several sources read it."""
     offsets: dict[TopicPartition, int] = {}
@@ -77,7 +80,7 @@ def finished_batch(
     run: Run,
     name: str | None,
     batch_id: int,
-    offsets: Mapping[TopicPartition, int],
+    offsets: Positions,
     at_s: float,
     **figures: object,
 ) -> Snapshot:
@@ -93,7 +96,7 @@ def read_snapshot(progress: Any) -> Snapshot:
     InvalidValueError for a report that cannot be read.
     """
     report = report_of(progress)
-    sources: list[Mapping[TopicPartition, int]] = []
+    sources: list[Positions] = []
     problems: dict[str, str] = {}
     try:
         for source in report["sources"]:

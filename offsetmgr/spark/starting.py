@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsetmgr.client.offsets import LogEnds
+    from offsetmgr.client.offsets import LogEnds, Logs
+    from offsetmgr.spark.progress import Positions
     from offsetmgr.types import OffsetAndMetadata
 
 _log = SafeLogger("offsetmgr.spark")
@@ -150,15 +151,13 @@ def starting_offsets(
     return spark_json(starts)
 
 
-def resuming(
-    group: str, logs: Mapping[TopicPartition, LogEnds], offsets: Mapping[TopicPartition, int]
-) -> str:
+def resuming(group: str, logs: Logs, offsets: Positions) -> str:
     """Return ``startingOffsets`` for committed offsets that are known, as ``starting_offsets``."""
     starts, absent = _starts(group, logs, offsets, "earliest")
     return spark_json(starts | dict.fromkeys(absent, _SPARK_NAMES["earliest"]))
 
 
-def spark_json(offsets: Mapping[TopicPartition, int]) -> str:
+def spark_json(offsets: Positions) -> str:
     """Return offsets as Spark's Kafka source takes them."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, number), offset in offsets.items():
@@ -277,7 +276,7 @@ def kafka_batch(
 
 
 def _ends(
-    client: Offsets, latest: Mapping[TopicPartition, int], until: Until | None, deadline: Deadline
+    client: Offsets, latest: Positions, until: Until | None, deadline: Deadline
 ) -> dict[TopicPartition, int]:
     """Return where the batch ends in each partition, whose log ends at ``latest``."""
     ends = dict(latest)
@@ -320,9 +319,7 @@ def _commit(
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
 
 
-def _check_recreated(
-    client: Offsets, group: str, logs: Mapping[TopicPartition, LogEnds], deadline: Deadline
-) -> None:
+def _check_recreated(client: Offsets, group: str, logs: Logs, deadline: Deadline) -> None:
     """Raise OffsetConflictError if a topic was recreated since its ``logs`` were read."""
     now = client.logs({partition.topic for partition in logs}, timeout=deadline.left_s)
     found = recreated({partition: log.topic_id for partition, log in logs.items()}, now)
@@ -352,7 +349,7 @@ def bounded(
 def _read_starts(
     client: Offsets,
     group: str,
-    logs: Mapping[TopicPartition, LogEnds],
+    logs: Logs,
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     missing: Missing,
     deadline: Deadline,
@@ -371,8 +368,8 @@ def _read_starts(
 
 def _starts(
     group: str,
-    logs: Mapping[TopicPartition, LogEnds],
-    offsets: Mapping[TopicPartition, int],
+    logs: Logs,
+    offsets: Positions,
     missing: Missing,
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
     """Return the start in every partition of ``logs``, and which of them start at ``missing``.
@@ -399,8 +396,8 @@ def _starts(
 
 def _report_absent(
     group: str,
-    known: Mapping[TopicPartition, int],
-    logs: Mapping[TopicPartition, LogEnds],
+    known: Positions,
+    logs: Logs,
     beyond: Collection[TopicPartition],
     absent: int,
     missing: Missing,
