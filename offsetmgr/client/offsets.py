@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     Values = Mapping[ManagerKey, OffsetAndMetadata]
     Refusals = dict[ManagerKey, OffsetManagerError]
     SubmitResult = tuple[Refusals, Refusals]
-    """What is refused for good, and what is not committed yet."""
+    """Offsets that are refused for good, and those that are not committed yet."""
 
 _T = TypeVar("_T")
 

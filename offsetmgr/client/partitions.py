@@ -102,7 +102,7 @@ class ClientPartition:
     since: int
     """Version of the manager: what has a lower one is about an earlier manager."""
     mail: Mailboxes | None = None
-    """What the handle reads; None without one."""
+    """The handle reads them; None without one."""
     newest: OffsetAndMetadata | None = None
     version: int = 0
     sent: int = 0
