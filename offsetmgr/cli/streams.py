@@ -154,7 +154,7 @@ def copy_table(
 def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:
     """Return groups as `offsetmgr lag` has them, with what each group's table holds."""
     from offsetmgr.streams import group_table
-    from offsetmgr.streams.status import tables_of
+    from offsetmgr.streams.topics import tables_of
 
     names = [check_existing_group(group) for group in groups]
     with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:

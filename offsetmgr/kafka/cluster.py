@@ -318,6 +318,14 @@ class ClusterReader:
 
         return self._topics(topics, numbers)
 
+    def replicas_of(self, topics: Iterable[str]) -> dict[str, dict[int, int] | OffsetManagerError]:
+        """Return the number of replicas of each partition of ``topics``."""
+
+        def replicas(_topic: str, found: Any) -> dict[int, int]:
+            return {partition.id: len(partition.replicas) for partition in found.partitions}
+
+        return self._topics(topics, replicas)
+
     def topic_names(self) -> list[str]:
         """Return the names of all topics that this user may see.  Raises KafkaRequestError."""
         return list(self.metadata("list of topics").topics)

@@ -229,7 +229,7 @@ class GroupWatch(Collector):
         return StreamsAnswer(views, await self._threads.run(by, partial(self._processors, by)))
 
     def _processors(self, by: Requester) -> list[dict[str, Any]]:
-        from offsetmgr.streams.status import tables_of  # noqa: PLC0415 -- only where asked for
+        from offsetmgr.streams.topics import tables_of  # noqa: PLC0415 -- only where asked for
 
         view = self.look(by)
         reader = self.reader()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -82,7 +83,7 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that a worker has to know.  Picklable, as it travels with each task."""
+    """All that a worker has to know; travels with each task."""
 
     engine: Engine
     buckets: int
@@ -194,7 +195,7 @@ class _Batch:
                 ):
                     self._visit(headers[VISIT_HEADER] or b"", message)
                 elif message.topic in self._streams:  # not of a loop that the graph had before
-                    self._attempt(message, "", self._engine.process, message)
+                    self._attempt(message, partial(self._engine.process, message))
             deadline = Deadline(self._plan.defer_timeout_s)
             for message, effects in self._deferred:
                 self._await(message, effects, deadline)
@@ -206,14 +207,11 @@ class _Batch:
             raise error from None
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """Yield what is written, in the columns of ``OUTPUT_SCHEMA``; nothing if that is nothing.
-
-        Spark cannot convert an empty frame, whose columns have no types.
-        """
+        """Yield what is written, in the columns of ``OUTPUT_SCHEMA``."""
         targets = {topic: index for index, topic in enumerate(self._plan.targets)}
         partitions = self._plan.partitions
         records = [*self._records, *self._changed.values()]
-        if records:
+        if records:  # Spark cannot convert an empty frame, whose columns have no types
             yield pd.DataFrame(
                 {
                     "target": [targets[record.topic] for record in records],
@@ -226,21 +224,20 @@ class _Batch:
                 }
             )
 
-    def _attempt(
-        self, message: Message, part: str, call: Callable[..., Effects], *arguments: Any
-    ) -> None:
-        """Apply the effects of a message; a failure becomes a dead letter if there is a topic.
-
-        ``part`` tells apart the messages of one offset.
-        """
+    def _attempt(self, message: Message, call: Callable[[Tables], Effects], part: str = "") -> None:
+        """Apply the effects of a message; ``part`` tells apart the messages of one offset."""
         try:
-            effects = call(*arguments, self._tables)
+            effects = call(self._tables)
         except ProcessingError as error:
-            if self._plan.dead_letters is None:
-                raise
-            self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
+            self._fail(message, error)
         else:
             self._apply(message, part, effects)
+
+    def _fail(self, message: Message, error: ProcessingError) -> None:
+        """Write a dead letter, or raise the error if there is no topic for it."""
+        if self._plan.dead_letters is None:
+            raise error
+        self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
 
     def _visit(self, name: bytes, control: Message) -> None:
         visitor = name.decode("utf-8", "replace")
@@ -248,17 +245,14 @@ class _Batch:
             self._engine.check_visitor(visitor)
             meta = msgspec.json.decode(control.value or b"null")
         except Exception as error:  # noqa: BLE001 -- anybody may write to the loop
-            problem = f"the visit cannot be made: {error_text(error)}"
             if self._refuses_visits:
-                self._attempt(control, "", self._refuse, control, problem)
+                problem = f"the visit cannot be made: {error_text(error)}"
+                self._fail(control, ProcessingError(self._engine.graph.group, control, problem))
             return
         for key, value in list(self._table.items()):
             row = control._replace(topic=visitor, key=key, value=value, headers=None)
             part = f"{blake2b(key, digest_size=16).hexdigest()}/"
-            self._attempt(row, part, self._engine.visit, visitor, meta, row)
-
-    def _refuse(self, message: Message, problem: str, _tables: Tables) -> Effects:
-        raise ProcessingError(self._engine.graph.group, message, problem)
+            self._attempt(row, partial(self._engine.visit, visitor, meta, row), part)
 
     def _apply(self, message: Message, part: str, effects: Effects) -> None:
         for number, record in enumerate(effects.records):
@@ -328,9 +322,9 @@ def _messages(
     rows.sort(key=_IN_ORDER)
     for number, partition, offset, timestamp_ms, key, value, headers in rows:
         source = sources[number]
-        listed = (
-            None if headers is None else [(header["key"], header["value"]) for header in headers]
-        )
+        listed = [
+            (header["key"], header["value"]) for header in (() if headers is None else headers)
+        ]
         yield (
             source,
             Message(source.topic, key or b"", value, partition, offset, timestamp_ms, listed),

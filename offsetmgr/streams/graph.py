@@ -148,6 +148,20 @@ class GroupGraph:
         """Inputs and joins: topics that must exist with equal numbers of partitions."""
         return [*self.input_streams, *self.joint_tables]
 
+    @property
+    def consumed(self) -> list[str]:
+        """Topics that a processor on Spark consumes: inputs, and the loop if it has one or visits.
+
+        A visit is a message through the loop's topic.
+        """
+        streams = [edge.topic for edge in self.input_streams]
+        return [*streams, self.loop_topic] if self.loop_stream or self.visitors else streams
+
+    @property
+    def table(self) -> str:
+        """The topic of the group table; empty if the group has none."""
+        return self.table_topic if self.group_table else ""
+
     def validate(self) -> None:
         """Raise GraphError, with the first mistake, if no processor can run this graph."""
         graph = f"in group graph of {self.group!r}"

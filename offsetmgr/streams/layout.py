@@ -92,8 +92,6 @@ class Start(NamedTuple):
     """The graph of a start, and its topics as they are now."""
 
     graph: GroupGraph
-    streams: list[str]
-    """The inputs and the loop."""
     logs: Mapping[str, TopicLog]
     """Of all topics that are read, and of the table."""
     buckets: int | None
@@ -104,43 +102,6 @@ class Start(NamedTuple):
     """Writes the rows of the checkpoint into the table's topic."""
     loss_is_accepted: bool
     """True if messages that Kafka has no longer may be skipped."""
-
-    @property
-    def table(self) -> str:
-        """The topic of the group table; empty without one."""
-        return self.graph.table_topic if self.graph.group_table else ""
-
-    @property
-    def codec(self) -> str:
-        """The class of the table's codec; empty without a table."""
-        table = self.graph.group_table
-        return "" if table is None else type(table.codec).__name__
-
-    @property
-    def ids(self) -> dict[str, str]:
-        return {topic: log.topic_id for topic, log in self.logs.items()}
-
-    @property
-    def stateful(self) -> bool:
-        return bool(self.graph.group_table or self.graph.joint_tables)
-
-    def layout(self, buckets: int, recovery: dict[int, int], joins: dict[str, int]) -> Layout:
-        tables = list(dict.fromkeys(edge.topic for edge in self.graph.joint_tables))
-        if recovery:
-            tables.insert(0, self.table)
-        topics = {TABLES: tables} if tables else {}
-        return Layout(
-            group=self.graph.group,
-            buckets=buckets,
-            stateful=self.stateful,
-            table=self.table,
-            table_partitions=len(self.logs[self.table].partitions) if self.table else 0,
-            codec=self.codec,
-            recovery=recovery,
-            joins=joins,
-            topics={**topics, STREAMS: self.streams},
-            ids=self.ids,
-        )
 
 
 class LayoutFiles:
@@ -163,27 +124,26 @@ class LayoutFiles:
         Raises ProcessorError if the checkpoint cannot be used with this graph, or messages that it
         has not read are gone; InvalidValueError for another number of buckets, or no checkpoint.
         """
-        known = self._known()
-        begun = self._files.last_begun()
+        known, wanted = self._known(), _new(start)
         if self.is_new:
-            layout = _new(start)
-            self._write({self._next_name(): _text(layout)})
-            return layout
+            self._write({self._next_name(): _text(wanted)})
+            return wanted
+        checkpoint = f"checkpoint {self._files.location}"
         if known is None:
-            text = f"checkpoint {self._files.location} is of another program"
+            text = f"{checkpoint} is of another program"
             raise ProcessorError(f"{text}: give the processor a checkpoint of its own")
-        _check(known, start, self._files.location)
+        if known.group == wanted.group and start.buckets not in {None, known.buckets}:
+            fix = f"give {known.buckets} or none, or start with a new checkpoint"
+            raise InvalidValueError("buckets", start.buckets, "is not that of the checkpoint", fix)
+        for problem in filter(None, (_problem(known, wanted), *self._files.problems())):
+            raise ProcessorError(f"group {wanted.group} cannot start: {checkpoint}: {problem}")
         self._files.query_id()  # raises what Spark has a page of Java for
-        for problem in self._files.problems():
-            text = f"group {known.group} cannot start: checkpoint {self._files.location}: {problem}"
-            raise ProcessorError(text)
         finished = self._files.last_finished()
-        layout = _adapted(known, start, recovering=finished is None)
+        layout = _adapted(known, wanted, recovering=finished is None)
         texts = {self._next_name(): _text(layout)} if layout != known else {}
-        newest = -1 if begun is None else begun.batch_id
         done = -1 if finished is None else finished.batch_id
-        texts |= self._edits(_Moves(known, layout, start), newest, done)
-        if done >= 0 and _table_moved(known, start):
+        texts |= self._edits(_Moves(known, layout, start), done)
+        if done >= 0 and _table_moved(known, wanted):
             _log.warning("group %s: %s is written from its checkpoint", layout.group, layout.table)
             start.restore()
         if texts:
@@ -201,12 +161,14 @@ class LayoutFiles:
         self._write({self._next_name(): _text(noted)})
         return msgspec.structs.replace(layout, ids={**layout.ids, **ids})
 
-    def _edits(self, moves: _Moves, newest: int, done: int) -> dict[str, str]:
+    def _edits(self, moves: _Moves, done: int) -> dict[str, str]:
         """Return the files of Spark's that change, with their new texts.  Raises ProcessorError.
 
-        Spark reads the positions at the end of its last two batches, ``newest`` and the one before;
-        before the first is finished also those at which its sources began.
+        Spark reads the positions at the end of its last two batches; before the first is finished
+        also those at which its sources began.
         """
+        begun = self._files.last_begun()
+        newest = -1 if begun is None else begun.batch_id
         names = list(moves.known.topics)
         initial: dict[str, Offsets] = {}
         for number, name in enumerate(names):
@@ -271,7 +233,7 @@ class _Moves:
         self._kept: dict[str, set[str]] = {}
         self._begin: dict[str, Offsets] = {}
         """Start offsets of topics that are new or were recreated."""
-        recreated = known.recreated(start.ids)
+        recreated = known.recreated(layout.ids)
         for name, topics in layout.topics.items():
             before = known.topics.get(name, [])
             added = [topic for topic in topics if topic not in before]
@@ -286,14 +248,8 @@ class _Moves:
                     for partition, offset in self._begin[name].items()
                     if partition.topic == topic
                 }
-                _log.warning(
-                    "group %s: topic %s %s; it is read from %s on",
-                    layout.group,
-                    topic,
-                    what,
-                    offsets,
-                )
-
+                text = "group %s: topic %s %s; it is read from %s on"
+                _log.warning(text, layout.group, topic, what, offsets)
         self._gone = [
             topic
             for name, topics in known.topics.items()
@@ -340,84 +296,99 @@ class _Moves:
 
 
 def _new(start: Start) -> Layout:
-    """Choose the layout of a new checkpoint."""
-    logs = start.logs[start.table].partitions if start.table else {}
-    ends = {number: log.high_watermark for number, log in logs.items()}
-    rows = sum(ends.values()) - sum(log.log_start_offset for log in logs.values())
-    buckets = start.buckets or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS)
-    joins = dict.fromkeys((edge.topic for edge in start.graph.joint_tables), 0)
-    return start.layout(buckets, ends if rows else {}, joins)
+    """Return the layout of a new checkpoint."""
+    graph = start.graph
+    table = start.logs[graph.table].partitions if graph.table else {}
+    ends = {number: log.high_watermark for number, log in table.items()}
+    rows = sum(ends.values()) - sum(log.log_start_offset for log in table.values())
+    recovery = ends if rows else {}
+    return Layout(
+        group=graph.group,
+        buckets=start.buckets or min(max(rows // KEYS_PER_BUCKET, MIN_BUCKETS), MAX_BUCKETS),
+        stateful=bool(graph.table or graph.joins),
+        table=graph.table,
+        table_partitions=len(table),
+        codec=type(graph.group_table.codec).__name__ if graph.group_table else "",
+        recovery=recovery,
+        joins=dict.fromkeys(graph.joins, 0),
+        topics=_topics([graph.table] if recovery else [], graph.joins, graph.consumed),
+        ids={topic: log.topic_id for topic, log in start.logs.items()},
+    )
 
 
-def _adapted(known: Layout, start: Start, *, recovering: bool) -> Layout:
+def _topics(
+    recovered: Iterable[str], joins: Iterable[str], streams: Iterable[str]
+) -> dict[str, list[str]]:
+    tables = [*recovered, *joins]
+    return {**({TABLES: tables} if tables else {}), STREAMS: [*streams]}
+
+
+def _adapted(known: Layout, wanted: Layout, *, recovering: bool) -> Layout:
     """Return the layout for a start on a checkpoint that is in use."""
     joins = dict(known.joins)
-    for edge in start.graph.joint_tables:
-        topic = edge.topic
-        if topic not in known.topics.get(TABLES, ()) or topic in known.recreated(start.ids):
+    recreated = known.recreated(wanted.ids)
+    for topic in wanted.joins:
+        if topic not in known.topics.get(TABLES, ()) or topic in recreated:
             joins[topic] = joins.get(topic, -1) + 1
-    recovery = known.recovery if recovering and start.table else {}
-    layout = start.layout(known.buckets, recovery, joins)
-    if not start.table:  # one that comes back later has to be the same
-        layout = msgspec.structs.replace(
-            layout, table=known.table, table_partitions=known.table_partitions, codec=known.codec
-        )
-    return msgspec.structs.replace(layout, ids={**known.ids, **layout.ids})
+    recovery = known.recovery if recovering and wanted.table else {}
+    # A table that comes back later has to be the same.
+    table = wanted if wanted.table else known
+    return msgspec.structs.replace(
+        wanted,
+        buckets=known.buckets,
+        table=table.table,
+        table_partitions=table.table_partitions,
+        codec=table.codec,
+        recovery=recovery,
+        joins=joins,
+        topics=_topics([wanted.table] if recovery else [], wanted.joins, wanted.topics[STREAMS]),
+        ids={**known.ids, **wanted.ids},
+    )
 
 
-def _check(known: Layout, start: Start, location: str) -> None:
-    """Raise ProcessorError, InvalidValueError if the checkpoint cannot be used with this graph."""
-    if known.group == start.graph.group and start.buckets not in {None, known.buckets}:
-        fix = f"give {known.buckets} or none, or start with a new checkpoint"
-        raise InvalidValueError("buckets", start.buckets, "is not that of the checkpoint", fix)
+def _problem(known: Layout, wanted: Layout) -> str:
+    """Return why a checkpoint cannot be used, and what to do; empty if it can."""
     new = (
         "start it with a new checkpoint, which reads the table from its topic and the inputs from "
         "the group's committed offsets"
     )
-    problem = _problem(known, start, new)
-    if problem:
-        text = f"group {start.graph.group} cannot start: checkpoint {location} {problem}"
-        raise ProcessorError(text)
+    if known.group != wanted.group:
+        return f"it is of group {known.group}; give each group a checkpoint of its own"
+    if known.stateful and not wanted.stateful:
+        return f"it has a table or a join, and the graph has none now; {new}"
+    if wanted.stateful and not known.stateful:
+        return f"it has no state, and the graph has a table or a join now; {new}"
+    return _table_problem(known, wanted, new) if wanted.table else ""
 
 
-def _problem(known: Layout, start: Start, new: str) -> str:
-    """Return why a checkpoint cannot be used, and what to do; empty if it can."""
-    if known.group != start.graph.group:
-        return f"is of group {known.group}; give each group a checkpoint of its own"
-    if known.stateful and not start.stateful:
-        return f"has a table or a join, and the graph has none now; {new}"
-    if start.stateful and not known.stateful:
-        return f"has no state, and the graph has a table or a join now; {new}"
-    return _table_problem(known, start, new) if start.table else ""
-
-
-def _table_problem(known: Layout, start: Start, new: str) -> str:
-    table = start.table
-    logs = start.logs[table].partitions
-    rows = any(log.high_watermark > log.log_start_offset for log in logs.values())
+def _table_problem(known: Layout, wanted: Layout, new: str) -> str:
+    table, rows = wanted.table, bool(wanted.recovery)
     if not known.table:
-        return f"has no table, and topic {table} has rows; {new}" if rows else ""
-    if known.codec != start.codec:
-        text = f"has rows of the codec {known.codec}, not of {start.codec}"
+        return f"it has no table, and topic {table} has rows; {new}" if rows else ""
+    if known.codec != wanted.codec:
+        text = f"it has rows of the codec {known.codec}, not of {wanted.codec}"
         return f"{text}; keep the codec, or give the group another name"
-    if _table_moved(known, start):
-        text = f"has not written the rows in topic {table}, which was {known.table} or is recreated"
+    if _table_moved(known, wanted):
+        text = (
+            f"it has not written the rows in topic {table}, which was {known.table} or is recreated"
+        )
         fix = f"delete {table}, so that it is written from the checkpoint, or {new}"
         return f"{text}; {fix}" if rows else ""
-    if known.table_partitions != len(logs):
+    if known.table_partitions != wanted.table_partitions:
         return (
-            f"has rows for {known.table_partitions} partitions of {table}, which has {len(logs)} "
-            f"now, so that a key may be in two; copy it (offsetmgr streams copy-table {table} NEW),"
-            f" give the suffix of the copy as table_suffix, and {new}"
+            f"it has rows for {known.table_partitions} partitions of {table}, which has "
+            f"{wanted.table_partitions} now, so that a key may be in two; copy it (offsetmgr "
+            f"streams copy-table {table} NEW), give the suffix of the copy as table_suffix, and "
+            f"{new}"
         )
     return ""
 
 
-def _table_moved(known: Layout, start: Start) -> bool:
+def _table_moved(known: Layout, wanted: Layout) -> bool:
     """Return True if the table's topic is another one than that which the checkpoint wrote."""
-    if not known.table or not start.table:
+    if not known.table or not wanted.table:
         return False
-    return known.table != start.table or start.table in known.recreated(start.ids)
+    return known.table != wanted.table or wanted.table in known.recreated(wanted.ids)
 
 
 def _log_starts(start: Start, topics: Iterable[str]) -> Offsets:

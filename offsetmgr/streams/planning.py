@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.spark.starting import Missing
     from offsetmgr.streams.engine import Engine, NilHandling
-    from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.topics import TopicManager
 
 
@@ -98,14 +97,6 @@ class ProcessorSettings:
             check_topic(self.dead_letters, "dead_letters")
 
 
-def streams_of(graph: GroupGraph) -> list[str]:
-    """Return the topics that a group consumes: its inputs, and the loop if it has one or visits."""
-    streams = [edge.topic for edge in graph.input_streams]
-    if graph.loop_stream or graph.visitors:
-        streams.append(graph.loop_topic)
-    return streams
-
-
 class QueryPlanner(NamedTuple):
     """Plans the queries of a processor."""
 
@@ -128,32 +119,22 @@ class QueryPlanner(NamedTuple):
         """
         graph, settings = self.engine.graph, self.settings
         partitions = self._prepared()
-        streams = streams_of(graph)
-        joins = [edge.topic for edge in graph.joint_tables]
-        tables = [graph.table_topic] if graph.group_table else []
-        logs = self.topics.logs([*streams, *joins, *tables])
+        streams = graph.consumed
+        logs = self.topics.logs({*streams, *graph.joins, graph.table} - {""})
 
         def positions(added: Collection[str]) -> dict[TopicPartition, int]:
             return self._starts(added, logs)
 
         def restore() -> None:
-            table = graph.table_topic
-            number = partitions[table]
-            restore_table(self.spark, self.checkpoint.location, self.options, table, number)
+            number = partitions[graph.table]
+            restore_table(self.spark, self.checkpoint.location, self.options, graph.table, number)
 
-        start = Start(
-            graph,
-            streams,
-            logs,
-            settings.buckets,
-            positions,
-            restore,
-            loss_is_accepted=self.options.get("failOnDataLoss", "").lower() == "false",
-        )
+        accepts_loss = self.options.get("failOnDataLoss", "").lower() == "false"
+        start = Start(graph, logs, settings.buckets, positions, restore, accepts_loss)
         files = LayoutFiles(self.checkpoint)
         isolated = self.options.get("kafka.isolation.level") != "read_uncommitted"
-        if files.is_new and graph.group_table and isolated:
-            self._await_transactions(logs[graph.table_topic])
+        if files.is_new and graph.table and isolated:
+            self._await_transactions(logs[graph.table])
         layout = files.prepare(start)
         self.engine.limits = self._limits()
         plan = buckets.Plan(
@@ -161,12 +142,12 @@ class QueryPlanner(NamedTuple):
             buckets=layout.buckets,
             sources=[
                 *(
-                    buckets.Source("join" if topic in joins else "table", topic)
+                    buckets.Source("join" if topic in graph.joins else "table", topic)
                     for topic in layout.topics.get(TABLES, ())
                 ),
                 *(buckets.Source("stream", topic) for topic in streams),
             ],
-            joins={topic: layout.join_name(topic) for topic in joins},
+            joins={topic: layout.join_name(topic) for topic in graph.joins},
             targets=self._targets(),
             partitions=partitions,
             # They travel with each task, passwords and callbacks included.
@@ -214,19 +195,14 @@ class QueryPlanner(NamedTuple):
     def _targets(self) -> list[str]:
         """Return the topics that the processor writes."""
         graph = self.engine.graph
-        targets = [edge.topic for edge in graph.output_streams]
-        targets += [graph.table_topic] if graph.group_table else []
-        targets += [graph.loop_topic] if graph.loop_stream else []
-        targets += [self.settings.dead_letters] if self.settings.dead_letters else []
-        return targets
+        loop = graph.loop_topic if graph.loop_stream else ""
+        written = [*graph.outputs, graph.table, loop, self.settings.dead_letters]
+        return list(filter(None, written))
 
     def _prepared(self) -> dict[str, int]:
         """Check and create topics; return the number of partitions of each."""
         graph = self.engine.graph
         counts = prepare_topics(self.topics, graph)
-        if graph.visitors and graph.loop_topic not in counts:
-            number = max(counts[edge.topic] for edge in graph.copartitioned)
-            counts[graph.loop_topic] = self.topics.ensure_stream(graph.loop_topic, number)
         missing = [topic for topic in self._targets() if topic not in counts]
         found = self.topics.partitions(missing)
         for topic in missing:

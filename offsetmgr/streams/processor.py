@@ -30,7 +30,7 @@ from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.layout import TABLES, LayoutFiles
 from offsetmgr.streams.memory import MemoryStorage
-from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner, streams_of
+from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
@@ -127,7 +127,7 @@ class Processor:
                 fix = "add lookup() with it to the group"
                 raise InvalidValueError("lookup_views", table, "is not a lookup table", fix)
         letters = self.settings.dead_letters
-        if letters in {*streams_of(graph), graph.table_topic, *graph.joins, *graph.lookups}:
+        if letters in {*graph.consumed, graph.table_topic, *graph.joins, *graph.lookups}:
             fix = "give a topic that the group does not read"
             raise InvalidValueError("dead_letters", letters, "is read by the group", fix)
         if not hasattr(spark, "_jvm"):
@@ -178,10 +178,8 @@ class Processor:
         elif self.settings.trigger_interval_s:
             writer = writer.trigger(processingTime=f"{self.settings.trigger_interval_s} seconds")
         if self._offsets is not None and self._commits is None:
-            group, streams = self.graph.group, streams_of(self.graph)
-            groups = Groups(
-                None, dict.fromkeys(streams, group), query.layout.topics.get(TABLES, ())
-            )
+            group, tables = self.graph.group, query.layout.topics.get(TABLES, ())
+            groups = Groups(None, dict.fromkeys(self.graph.consumed, group), tables)
             client = check_client(self._offsets)
             self._commits = OffsetCommits(self._spark, client, groups, group, None)
         self._error = None
@@ -306,7 +304,7 @@ class Processor:
 
         Spark measures a batch as a whole; for each partition of the table, see `view`.
         """
-        return stats_of(self._query, self.state, streams_of(self.graph))
+        return stats_of(self._query, self.state, self.graph.consumed)
 
     def __enter__(self) -> Self:
         return self.start()

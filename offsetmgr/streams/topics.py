@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from confluent_kafka import TopicCollection
 from confluent_kafka.admin import NewTopic
 
 from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, error_info
-from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.deadlines import POLL_S, Deadline
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known, request_error
 from offsetmgr.kafka.topics import EARLIEST, LATEST, create_topics, topic_logs
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
+from offsetmgr.streams.graph import group_table
 from offsetmgr.text import listed
-from offsetmgr.types import TopicPartition, check_count, check_topic
+from offsetmgr.types import PartitionRange, TopicPartition, check_count, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from offsetmgr.answers import TopicLog
     from offsetmgr.streams.graph import GroupGraph
 
-_PAUSE_S: Final = 0.1
 _ENDS: Final = {
     "log_start_offset": EARLIEST,
     "high_watermark": LATEST,
@@ -65,13 +63,10 @@ class TopicSettings:
 def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
     """Check the topics that ``graph`` reads, create its loop and table, and count partitions.
 
-    Returns the number of partitions of every topic of the graph, but of outputs that do not exist.
-    Raises TopicsError with all that is wrong; KafkaRequestError.
+    An output that does not exist is not counted.  Raises TopicsError with all that is wrong;
+    KafkaRequestError.
     """
-    names = {
-        edge.topic for edge in graph.copartitioned + graph.lookup_tables + graph.output_streams
-    }
-    names |= {edge.topic for edge in (graph.loop_stream, graph.group_table) if edge is not None}
+    names = {*graph.consumed, graph.table, *graph.joins, *graph.lookups, *graph.outputs} - {""}
     found = topics.partitions(sorted(names))
     counts = {topic: len(numbers) for topic, numbers in found.items()}
     problems = []
@@ -84,12 +79,11 @@ def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
         raise TopicsError(f"group {graph.group} cannot start: " + "; ".join(problems))
     # Only for new ones: a key's state is found by its hash, whatever these numbers are.
     most = max(counts[edge.topic] for edge in graph.copartitioned)
-    if graph.loop_stream is not None:
+    if graph.loop_topic in graph.consumed:
         loop = graph.loop_topic
         counts[loop] = topics.ensure_stream(loop, counts.get(loop, most))
-    if graph.group_table is not None:
-        table = graph.table_topic
-        counts[table] = topics.ensure_table(table, counts.get(table, most))
+    if graph.table:
+        counts[graph.table] = topics.ensure_table(graph.table, counts.get(graph.table, most))
     return counts
 
 
@@ -112,7 +106,10 @@ class TopicManager:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partition numbers of those topics that exist, sorted."""
-        return {topic: sorted(found) for topic, found in self._replicas(topics).items()}
+        answers = self._reader.partitions_of(topics)
+        return {
+            topic: known(found) for topic, found in answers.items() if not does_not_exist(found)
+        }
 
     def ensure_table(self, topic: str, partitions: int) -> int:
         """Create a compacted topic unless it exists; return the number of its partitions.
@@ -132,8 +129,8 @@ class TopicManager:
 
     def _ensure(self, topic: str, partitions: int, config: Mapping[str, str], fix: str) -> int:
         check_count(partitions, "partitions")
-        existing = self._replicas([topic]).get(topic)
-        if existing is None:
+        replicas = self._reader.replicas_of([topic])[topic]
+        if does_not_exist(replicas):
             if not self.settings.create:
                 settings = " ".join(f"{name}={value}" for name, value in config.items())
                 raise TopicsError(
@@ -143,11 +140,13 @@ class TopicManager:
             self._create(topic, partitions, config)
             return partitions
         held = known(self._reader.topic_settings([topic])[topic])
-        actual = len(existing)
-        problems = [] if actual == partitions else [f"{actual} partitions, not {partitions}"]
-        replicas, wanted = sorted(set(existing.values())), self.settings.replication
-        if wanted is not None and replicas != [wanted]:
-            problems.append(f"replication {' and '.join(map(str, replicas))}, not {wanted}")
+        counts = known(replicas).values()
+        problems = []
+        if len(counts) != partitions:
+            problems.append(f"{len(counts)} partitions, not {partitions}")
+        found, wanted = sorted({*counts}), self.settings.replication
+        if wanted is not None and found != [wanted]:
+            problems.append(f"replication {' and '.join(map(str, found))}, not {wanted}")
         problems += [
             f"{name}={held.get(name)}, not {value}"
             for name, value in config.items()
@@ -158,14 +157,15 @@ class TopicManager:
             if self.settings.mismatch == "fail":
                 raise TopicsError(f"{text}, or set mismatch='warn'")
             log.warning(text)
-        return actual
+        return len(counts)
 
     def logs(self, topics: Iterable[str]) -> dict[str, TopicLog]:
         """Return the ids, the ends and the last stable offsets of topics' logs."""
         names = sorted({*topics})
         deadline = Deadline(self._reader.timeout_s)
-        while True:
-            found = logs_of(self._reader, names, deadline.left_s)
+        failed: dict[str, Failure] = {}
+        for _ in deadline.polls():
+            found = logs_of(self._reader, names, max(deadline.left_s, POLL_S))
             failed = {
                 topic: failure
                 for topic, log in found.items()
@@ -174,10 +174,10 @@ class TopicManager:
             }
             if not failed:
                 return found
-            topic, failure = next(iter(failed.items()))
-            if not failure.info.retriable or deadline.left_s < _PAUSE_S:
-                raise request_error(f"log of {topic}", failure, topic=topic)
-            time.sleep(_PAUSE_S)
+            if not all(failure.info.retriable for failure in failed.values()):
+                break
+        topic, failure = next(iter(failed.items()))
+        raise request_error(f"log of {topic}", failure, topic=topic)
 
     def offsets_at(self, topics: Iterable[str], at: datetime) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time in each partition that has one."""
@@ -203,7 +203,6 @@ class TopicManager:
         }
 
     def close(self) -> None:
-        """End the connections."""
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -225,22 +224,6 @@ class TopicManager:
             text = f"topic {topic} was created but is not listed after {timeout_s:g} s"
             raise TopicsError(f"{text}: check the brokers and start again")
 
-    def _replicas(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return the number of replicas by partition of those topics that exist."""
-        names = TopicCollection([check_topic(topic) for topic in {*topics}])
-        timeout_s = self._reader.timeout_s
-        sent = self._reader.admin.describe_topics(names, request_timeout=timeout_s)
-        found: dict[str, dict[int, int]] = {}
-        for topic, pending in sent.items():
-            try:
-                answer = self._reader.result(pending, f"description of topic {topic}")
-            except KafkaRequestError as error:
-                if not does_not_exist(error):
-                    raise
-            else:
-                found[topic] = {p.id: len(p.replicas) for p in answer.partitions}
-        return found
-
 
 def setting_text(value: object) -> str:
     """Return a topic's setting as Kafka has it."""
@@ -256,3 +239,28 @@ def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str
         return topic_logs(reader.admin, topics, _ENDS, wait_s, reader.timeout_s)
     except NotAnsweredError:
         raise request_error(f"logs of {listed(topics)}", Failure(error_info(TIMED_OUT))) from None
+
+
+def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the table of each of ``groups`` that has one: its topic, and messages by partition."""
+    topics = {group: group_table(group) for group in groups if _may_have_table(group)}
+    found = reader.partitions_of(topics.values())
+    tables = {topic: numbers for topic, numbers in found.items() if isinstance(numbers, list)}
+    messages: dict[str, dict[int, int]] = {topic: {} for topic in tables}
+    asked = [TopicPartition(topic, number) for topic in tables for number in tables[topic]]
+    for (topic, number), log in reader.log_ranges(asked).items():
+        if isinstance(log, PartitionRange):
+            messages[topic][number] = log.high_watermark - log.log_start_offset
+    return {
+        group: {"topic": topic, "messages": messages[topic]}
+        for group, topic in topics.items()
+        if topic in tables
+    }
+
+
+def _may_have_table(group: str) -> bool:
+    try:
+        check_topic(group_table(group))
+    except InvalidValueError:
+        return False
+    return True

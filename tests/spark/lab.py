@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.streams import codecs, define_group
-from offsetmgr.streams.planning import ProcessorSettings, streams_of
+from offsetmgr.streams.planning import ProcessorSettings
 from offsetmgr.streams.processor import Processor
 from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
@@ -72,7 +72,7 @@ class Lab:
         read = processor.stats().read
         return sum(
             end - read.get(TopicPartition(topic, number), 0)
-            for topic in streams_of(processor.graph)
+            for topic in processor.graph.consumed
             for number, (_, end) in enumerate(ranges(self.brokers, topic))
         )
 

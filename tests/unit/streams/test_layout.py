@@ -47,10 +47,8 @@ TOPICS = {
 
 def start(*edges: Edge | list[Edge], group: str = "g", **changes: Any) -> Start:
     graph = define_group(group, *edges, table_suffix=changes.pop("table_suffix", "-table"))
-    streams = [edge.topic for edge in graph.streams.values()]
     given: dict[str, Any] = {
         "graph": graph,
-        "streams": streams,
         "logs": {**TOPICS, **changes.pop("topics", {})},
         "buckets": None,
         "positions": positions,
@@ -218,7 +216,7 @@ def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
     goes_on = Folder(folder.path / "goes on")
     goes_on.begin(start(CLICKS, NAMES), READ)
     layout = goes_on.prepare(again._replace(logs=TOPICS))
-    now = again.ids
+    now = {name: log.topic_id for name, log in again.logs.items()}
     assert layout.recreated(now) == {"clicks": "second"}
     # A query that accepts the loss goes on in it, and so does the next start.
     assert LayoutFiles(goes_on.files).renew(layout, {"clicks": "second"}).recreated(now) == {}
