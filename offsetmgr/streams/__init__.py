@@ -14,7 +14,7 @@ from offsetmgr.extras import naming_extra
 
 with naming_extra(__name__):
     from offsetmgr.streams import codecs
-    from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.codecs import Codec, RegistryCodec
     from offsetmgr.streams.context import Context
     from offsetmgr.streams.emitter import Emitter, EmitterClosedError
     from offsetmgr.streams.errors import (
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from offsetmgr.streams.planning import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.processor import Processor as Processor
     from offsetmgr.streams.progress import ProcessorStats as ProcessorStats
-    from offsetmgr.streams.registry import RegistryCodec as RegistryCodec
     from offsetmgr.streams.rows import ViewReader as ViewReader
     from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
     from offsetmgr.streams.topics import TopicManager as TopicManager
@@ -72,6 +71,7 @@ __all__ = [
     "ProcessingError",
     "ProcessorError",
     "QueueTracker",
+    "RegistryCodec",
     "Tester",
     "TopicsError",
     "ViewError",
@@ -95,7 +95,6 @@ _LAZY: Final = {
     "Processor": "processor",
     "ProcessorSettings": "planning",
     "ProcessorStats": "progress",
-    "RegistryCodec": "registry",
     "TopicManager": "topics",
     "TopicSettings": "topics",
     "View": "view",

@@ -6,12 +6,15 @@ Any object with ``encode`` and ``decode`` is a codec.  To run on Spark it has to
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from offsetmgr.errors import InvalidValueError
+
+Convert = Callable[[Any, Any], Any]
+"""A serializer or deserializer of confluent-kafka: takes a value and a SerializationContext."""
 
 _INT64: Final = 2**63
 _PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
@@ -108,6 +111,40 @@ class MsgPack(Json):
     """MessagePack of plain values, or of the dataclass or ``msgspec.Struct`` given as ``type``."""
 
     _format = msgspec.msgpack
+
+
+class RegistryCodec:
+    """The values of one topic, by confluent-kafka's serializer and deserializer of a registry.
+
+    Those hold connections and cannot be sent to Spark's executors.  So ``make`` makes both, once in
+    each process; it must be picklable.
+    """
+
+    def __init__(self, topic: str, make: Callable[[], tuple[Convert, Convert]]) -> None:
+        """``topic`` is what the registry names its schema after, such as ``<group>-table``."""
+        self.topic = topic
+        self._make = make
+        self._made: tuple[Convert, Convert] | None = None
+
+    def encode(self, value: Any) -> bytes:
+        encoded: bytes = self._convert(0, value)
+        return encoded
+
+    def decode(self, data: bytes) -> Any:
+        return self._convert(1, data)
+
+    def _convert(self, way: int, value: Any) -> Any:
+        from confluent_kafka.serialization import (  # noqa: PLC0415 -- the extra kafka
+            MessageField,
+            SerializationContext,
+        )
+
+        if self._made is None:
+            self._made = self._make()
+        return self._made[way](value, SerializationContext(self.topic, MessageField.VALUE))
+
+    def __reduce__(self) -> tuple[type, tuple[str, Callable[[], tuple[Convert, Convert]]]]:
+        return type(self), (self.topic, self._make)
 
 
 def whole(value: Any) -> Any:

@@ -54,7 +54,6 @@ class Edge:
     """A Callback; None where nothing is called."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidValueError."""
         check_codec(self.codec, f"codec of {self.kind} {shown(self.topic)}", *_METHODS[self.kind])
         if self.kind in {"input", "loop", "visitor"}:
             check_callable(self.callback, f"callback of {self.kind} {shown(self.topic)}")
@@ -132,13 +131,11 @@ class GroupGraph:
         self.joint_tables = self._of("join")
         self.lookup_tables = self._of("lookup")
         self.visitors = self._of("visitor")
-        self._loops = self._of("loop")
-        self._tables = self._of("persist")
-        self.loop_stream = self._loops[0] if self._loops else None
-        self.group_table = self._tables[0] if self._tables else None
+        self.loop_stream = next(iter(self._of("loop")), None)
+        self.group_table = next(iter(self._of("persist")), None)
         """None where the group is stateless."""
-        self.streams = {edge.topic: edge for edge in (*self.input_streams, *self._loops)}
-        """Inputs and loop by topic, for the engine; so are the next three."""
+        # By topic, for the engine.
+        self.streams = {edge.topic: edge for edge in self._of("input", "loop")}
         self.outputs = {edge.topic: edge for edge in self.output_streams}
         self.joins = {edge.topic: edge for edge in self.joint_tables}
         self.lookups = {edge.topic: edge for edge in self.lookup_tables}
@@ -165,9 +162,9 @@ class GroupGraph:
     def validate(self) -> None:
         """Raise GraphError, with the first mistake, if no processor can run this graph."""
         graph = f"in group graph of {self.group!r}"
-        if len(self._loops) > 1:
+        if len(self._of("loop")) > 1:
             raise GraphError(f"more than one loop stream {graph}: define loop() once")
-        if len(self._tables) > 1:
+        if len(self._of("persist")) > 1:
             raise GraphError(f"more than one group table {graph}: define persist() once")
         if not self.input_streams:
             raise GraphError(f"no input stream {graph}: add an input()")
@@ -178,15 +175,12 @@ class GroupGraph:
             if edge.topic == self.table_topic:
                 fix = "use persist(), Context.value and Context.set_value"
                 raise GraphError(f"{edge} should not directly use group table of the group: {fix}")
-        if self.visitors and not self._tables:
+        if self.visitors and not self.group_table:
             text = f"visitors cannot be used in stateless processor {self.group!r}"
             raise GraphError(f"{text}: add persist()")
 
-    def __str__(self) -> str:
-        return f"{self.group}: " + ", ".join(map(str, self.all_edges))
-
-    def _of(self, kind: Kind) -> list[Edge]:
-        return [edge for edge in self.all_edges if edge.kind == kind]
+    def _of(self, *kinds: Kind) -> list[Edge]:
+        return [edge for edge in self.all_edges if edge.kind in kinds]
 
 
 def define_group(

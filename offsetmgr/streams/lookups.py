@@ -29,22 +29,20 @@ _lock: Final = threading.RLock()
 def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Rows:
     """Return the rows of a table, of the view whose store is at ``view`` if one runs on this host.
 
-    Else they are read once in this process from the topic, by threads that go on.  Returns once
-    they are complete, so that an unreadable table fails no single message.  Raises TopicsError
-    where the view is of another topic, or the topic cannot be read; OffsetTimeoutError where that
-    takes longer than ``RECOVERY_S``.
+    Else they are read from the topic, once in this process, by threads that go on.  Returns once
+    they are complete, so that an unreadable table fails no single message.  Raises TopicsError,
+    OffsetTimeoutError.
     """
     store = None if view is None else _live_store(view, topic)
     if store is not None:
         return store
     key = (repr(sorted(kafka.items())), topic)
     with _lock:
-        rows = _tables.get(key)
-        if rows is not None and rows.failed:
-            rows.close()
-            rows = None
-        if rows is None:
-            rows = _tables[key] = TopicRows(kafka, topic)
+        if key in _tables and _tables[key].failed:
+            _tables.pop(key).close()
+        if key not in _tables:
+            _tables[key] = TopicRows(kafka, topic)
+        rows = _tables[key]
     rows.wait()
     return rows
 
@@ -52,12 +50,10 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
 def _live_store(path: str, topic: str) -> LmdbReader | None:
     """Return the store of a view that runs, once it has read its table; None where none runs."""
     with _lock:
-        store = _stores.get(path)
-        if store is not None and store.deleted:
+        if path in _stores and _stores[path].deleted:
             _stores.pop(path).close()
-            store = None
         try:
-            store = _stores[path] = store or LmdbReader(path)
+            store = _stores[path] = _stores.get(path) or LmdbReader(path)
         except ViewError:  # of a view that has not started
             return None
     if store.topic != topic:
@@ -75,12 +71,10 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
 class TopicRows:
     """The committed rows of a topic, in memory; up to date to within a fraction of a second.
 
-    `wait` and `get` wait until all has been read that the topic held when reading began, also after
-    the topic was recreated.  Both raise TopicsError and OffsetTimeoutError, as ``rows_of``.
+    All methods raise TopicsError and OffsetTimeoutError, as ``rows_of``.
     """
 
     def __init__(self, kafka: Mapping[str, Any], topic: str) -> None:
-        """Raises TopicsError where the topic cannot be read."""
         from offsetmgr.streams.table_reader import TableReader  # noqa: PLC0415 -- confluent-kafka
 
         self._topic = topic
@@ -93,24 +87,20 @@ class TopicRows:
 
     @property
     def failed(self) -> bool:
-        """True if reading has ended with an error."""
         return self._reader.error is not None
 
     def close(self) -> None:
-        """End reading."""
         self._reader.stop(RECOVERY_S)
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the row of ``key``, None without one."""
         self.wait()
         return self._storage.get(key)
 
     def wait(self) -> None:
-        """Return once all rows can be read."""
+        """Wait until all was read that the topic held at first, or when it was recreated."""
         caught_up = self._reader.caught_up
         if not caught_up.is_set() and not caught_up.wait(RECOVERY_S):
-            parts = self._reader.partitions.values()
-            why = next((part.error for part in parts if part.error), "Kafka is slow")
+            why = self._reader.trouble or "Kafka is slow"
             text = f"the lookup table {self._topic} was not read within {RECOVERY_S:.0f} s: {why}"
             raise OffsetTimeoutError(text)
         if self._reader.error is not None:

@@ -174,22 +174,21 @@ class QueryPlanner(NamedTuple):
 
         Raises ProcessorError.
         """
-        table, now = self.engine.graph.table_topic, log
-        ends = {number: ends.high_watermark for number, ends in log.partitions.items()}
+        graph = self.engine.graph
         for _ in Deadline(TRANSACTION_S).polls():
+            now = self.topics.logs([graph.table])[graph.table].partitions
             hidden = {
                 number: stable
-                for number, part in now.partitions.items()
-                if (stable := part.last_stable_offset or 0) < ends.get(number, 0)
+                for number, ends in log.partitions.items()
+                if (stable := now[number].last_stable_offset or 0) < ends.high_watermark
             }
             if not hidden:
                 return
-            now = self.topics.logs([table])[table]
         number, stable = min(hidden.items())
         raise ProcessorError(
-            f"group {self.engine.graph.group} cannot start: an open transaction hides the rows of "
-            f"{table}/{number} from offset {stable} on; abort it (kafka-transactions.sh), or start "
-            "again once it has ended"
+            f"group {graph.group} cannot start: an open transaction hides the rows of "
+            f"{graph.table}/{number} from offset {stable} on; abort it (kafka-transactions.sh), or "
+            "start again once it has ended"
         )
 
     def _targets(self) -> list[str]:

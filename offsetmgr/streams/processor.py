@@ -156,11 +156,9 @@ class Processor:
     def start(self, *, available_now: bool = False) -> Self:
         """Check and create topics, and start the query.
 
-        With ``available_now`` it ends once it has processed what its topics hold now; what it
-        sends to its own loop meanwhile waits for the next start.
-
-        Raises TopicsError; ProcessorError if the checkpoint cannot be used with this graph; and
-        what `starting_offsets` raises.
+        With ``available_now`` it ends once it has processed what its topics hold now; its own
+        loop waits for the next start.  Raises TopicsError; ProcessorError if the checkpoint cannot
+        be used with this graph; and what `starting_offsets` raises.
         """
         if self._query is not None and self._query.isActive:
             return self
@@ -200,8 +198,7 @@ class Processor:
     def run(self, *, available_now: bool = False) -> None:
         """Start, and wait until another thread stops it.
 
-        Raises ProcessorError where the query fails; the message says what failed and for which
-        message.  Nothing of the failed batch is committed.
+        Raises ProcessorError where the query fails.  Nothing of the failed batch is committed.
         """
         self.start(available_now=available_now)
         self.await_end()
@@ -211,7 +208,9 @@ class Processor:
 
         Raises ProcessorError where it failed.
         """
-        query, deadline = self._running(), Deadline(timeout, forever=True)
+        if self._query is None:
+            raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
+        query, deadline = self._query, Deadline(timeout, forever=True)
         try:
             while True:
                 if is_stopped(self._spark):  # which ends no query
@@ -255,13 +254,14 @@ class Processor:
         Raises ProcessorError where the query fails, OffsetTimeoutError.
         """
         for _ in Deadline(timeout).polls():
-            if self.state == "running":
+            state = self.state
+            if state == "running":
                 return
-            if self.state in {"stopped", "failed"}:
+            if state in {"stopped", "failed"}:
                 self.await_end()
                 return
         text = f"processor {self.graph.group} was not ready within {timeout} s"
-        raise OffsetTimeoutError(f"{text}: it is {self.state}")
+        raise OffsetTimeoutError(f"{text}: it is {state}")
 
     def visit(self, name: str, meta: Any = None) -> None:
         """Ask for a call of the visitor ``name`` for each row, with ``meta`` as its value.
@@ -279,8 +279,8 @@ class Processor:
     def view(self, path: str | Path | None = None) -> View:
         """Return a view of the group's table in this process, not started: rows, ranges, stats.
 
-        ``path`` is the folder of its store; without one it keeps the rows in memory.  Raises
-        ProcessorError for a stateless group.
+        ``path`` is the folder of its store, by default memory.  Raises ProcessorError for a
+        stateless group.
         """
         from offsetmgr.streams.view import View  # noqa: PLC0415 -- only where asked for
 
@@ -314,11 +314,6 @@ class Processor:
 
     def _files(self) -> Checkpoint:
         return open_checkpoint(self._checkpoint, self._spark)
-
-    def _running(self) -> StreamingQuery:
-        if self._query is None:
-            raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
-        return self._query
 
     def _check_unshared(self) -> None:
         """Raise ProcessorError, before a file changes, if another processor uses the checkpoint."""

@@ -199,6 +199,11 @@ class TableReader:
         """True once it is to end."""
         return self._ended.is_set()
 
+    @property
+    def trouble(self) -> str | None:
+        """The first error of a partition."""
+        return next((part.error for part in self.partitions.values() if part.error), None)
+
     # The thread that reads
 
     def _run(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from concurrent.futures import Future
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.answers import Written
@@ -50,23 +52,21 @@ class MemoryTopics:
     """The messages of all topics, and what a table of each would hold."""
 
     def __init__(self) -> None:
-        self.arrivals: list[Message] = []
-        """Messages of all topics, oldest first."""
-        self.logs: defaultdict[str, list[int]] = defaultdict(list)
-        """Of each topic by offset: where in ``arrivals`` the message is."""
+        self.logs: defaultdict[str, list[tuple[int, Message]]] = defaultdict(list)
+        """Of each topic by offset: a message, and its number among those of all topics."""
         self.rows: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.emit_handler: EmitHandler | None = None
         self._codecs: dict[str, Codec] = {}
+        self._numbers = count()
 
     def append(self, record: Record, timestamp_ms: int = -1) -> int:
         """Add a message to its topic and return its offset."""
         topic, key, value, headers = record
         log = self.logs[topic]
-        offset = len(log)
-        log.append(len(self.arrivals))
-        self.arrivals.append(Message(topic, key, value, 0, offset, timestamp_ms, headers))
+        message = Message(topic, key, value, 0, len(log), timestamp_ms, headers)
+        log.append((next(self._numbers), message))
         update_rows(self.rows[topic], key, value)
-        return offset
+        return message.offset
 
     def write(self, record: Record) -> int:
         """Write what a processor or emitter emits, unless the emit handler is there for it."""
@@ -205,22 +205,21 @@ class Tester:
         self._topics.emit_handler = handler
 
     def _drain(self) -> None:
-        for _ in range(MAX_MESSAGES):
-            processor = self._next_processor()
-            if processor is None:
+        """Process the oldest of all processors' next messages, until none has one."""
+        for number in count(1):
+            waiting = {
+                arrival: (processor, message)
+                for processor in reversed(self._processors.values())
+                for arrival, message in processor.next_arrivals()
+            }
+            if not waiting:
                 return
-            processor.step()
-        if processor is not None:
-            processor.give_up(f"one message caused {MAX_MESSAGES}: does a loop never end?")
-
-    def _next_processor(self) -> TesterProcessor | None:
-        """Return the processor whose next message is the oldest; None where none has one."""
-        arrivals = {
-            arrival: processor
-            for processor in reversed(self._processors.values())
-            if (arrival := processor.next_arrival()) is not None
-        }
-        return arrivals[min(arrivals)] if arrivals else None
+            processor, message = waiting[min(waiting)]
+            if number > MAX_MESSAGES:
+                problem = f"one message caused {MAX_MESSAGES}: does a loop never end?"
+                processor.error = ProcessingError(processor.graph.group, message, problem)
+                return
+            processor.step(message)
 
 
 class TesterProcessor:
@@ -258,11 +257,9 @@ class TesterProcessor:
         keys = sorted(self._topics.rows[self.graph.table_topic])
         for key in keys:
             row = Message(name, key, None)
-            try:
-                self._apply(row, self._engine.visit(name, meta, row, self._tables))
-            except ProcessingError as error:
-                self.error = error
-                raise
+            self._process(row, partial(self._engine.visit, name, meta, row))
+            if self.error is not None:
+                raise self.error
         self._catch_up()
         return len(keys)
 
@@ -290,43 +287,37 @@ class TesterProcessor:
         if self._running and self.error is not None:
             raise self.error
 
-    def next_arrival(self) -> int | None:
-        """Return where in the arrivals its next message is; None where none is left to it."""
+    def next_arrivals(self) -> list[tuple[int, Message]]:
+        """Return the next message of each topic, with its number; none if it has stopped."""
         if self.error is not None or not self._running:
-            return None
+            return []
         logs = self._topics.logs
-        left = [logs[topic][at] for topic, at in self._positions.items() if at < len(logs[topic])]
-        return min(left, default=None)
+        return [logs[topic][at] for topic, at in self._positions.items() if at < len(logs[topic])]
 
-    def step(self) -> None:
+    def step(self, message: Message) -> None:
         """Process the next message; a failure stops the processor before it."""
-        arrival = self.next_arrival()
-        if arrival is None:
-            return
-        message = self._topics.arrivals[arrival]
-        try:
-            self._apply(message, self._engine.process(message, self._tables))
-        except ProcessingError as error:
-            self.error = error
-        else:
+        self._process(message, partial(self._engine.process, message))
+        if self.error is None:
             self._positions[message.topic] += 1
         self._settle()
 
-    def give_up(self, problem: str) -> None:
-        """Stop before the next message for another reason than its callback."""
-        arrival = self.next_arrival()
-        if arrival is not None:
-            self.error = ProcessingError(self.graph.group, self._topics.arrivals[arrival], problem)
+    def _process(self, message: Message, call: Callable[[Tables], Effects]) -> None:
+        try:
+            effects = call(self._tables)
+            for record in effects.records:
+                self._write(record, message)
+        except ProcessingError as error:
+            self.error = error
+        else:
+            if effects.deferred:
+                self._deferred.append((message, effects.deferred))
 
-    def _apply(self, message: Message, effects: Effects) -> None:
-        for record in effects.records:
-            try:
-                self._topics.write(record)
-            except BaseException as error:
-                problem = f"writing to {record.topic} failed: {error_text(error)}"
-                raise ProcessingError(self.graph.group, message, problem) from error
-        if effects.deferred:
-            self._deferred.append((message, effects.deferred))
+    def _write(self, record: Record, message: Message) -> None:
+        try:
+            self._topics.write(record)
+        except BaseException as error:
+            problem = f"writing to {record.topic} failed: {error_text(error)}"
+            raise ProcessingError(self.graph.group, message, problem) from error
 
     def _settle(self) -> None:
         """Forget deferred commits that are done; one that failed stops the processor."""
@@ -387,7 +378,7 @@ class QueueTracker:
         """Return the next message with its value as bytes; None where there is none."""
         if self.next_offset >= self.high_watermark:
             return None
-        message = self._topics.arrivals[self._topics.logs[self.topic][self.next_offset]]
+        _, message = self._topics.logs[self.topic][self.next_offset]
         self.next_offset += 1
         headers = dict(message.headers or ())
         return TrackedMessage(decode_key(message.key), message.value, headers, message.offset)

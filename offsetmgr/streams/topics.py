@@ -43,7 +43,6 @@ log = SafeLogger("offsetmgr.streams")
 class TopicSettings:
     """Settings of the loop and the group table, and the reaction where they exist otherwise."""
 
-    create: bool = True
     mismatch: Literal["ignore", "warn", "fail"] = "warn"
     replication: int | None = None
     """None is the brokers' ``default.replication.factor``."""
@@ -114,7 +113,7 @@ class TopicManager:
     def ensure_table(self, topic: str, partitions: int) -> int:
         """Create a compacted topic unless it exists; return the number of its partitions.
 
-        Raises TopicsError where ``settings`` forbid to create it, or demand what it is not.
+        Raises TopicsError where ``settings`` demand what it is not.
         """
         fix = "alter its settings, or copy its rows into a new topic (offsetmgr streams copy-table)"
         return self._ensure(topic, partitions, self.settings.table, fix)
@@ -131,12 +130,6 @@ class TopicManager:
         check_count(partitions, "partitions")
         replicas = self._reader.replicas_of([topic])[topic]
         if does_not_exist(replicas):
-            if not self.settings.create:
-                settings = " ".join(f"{name}={value}" for name, value in config.items())
-                raise TopicsError(
-                    f"topic {topic} does not exist, and the settings say create=False: create it "
-                    f"with {partitions} partitions and {settings}"
-                )
             self._create(topic, partitions, config)
             return partitions
         held = known(self._reader.topic_settings([topic])[topic])

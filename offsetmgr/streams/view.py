@@ -152,7 +152,7 @@ class View(TableRows):
                 self._refuse()
             if self._state is not ViewState.RUNNING:
                 state = self._state.name.lower()
-                why = next((part.error for part in self.stats().partitions if part.error), "")
+                why = self._reader.trouble if self._reader else None
                 text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
                 raise OffsetTimeoutError(f"{text}: {why}" if why else text)
 

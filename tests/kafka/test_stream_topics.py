@@ -65,16 +65,6 @@ def test_loop_and_table_are_created_once(
     assert "has 3 partitions, not 5; retention.ms=604800000, not 1" in warning.getMessage()
 
 
-def test_nothing_is_created_where_that_is_forbidden(kafka: DevKafka, unique_name: str) -> None:
-    """The error has what to create."""
-    settings = TopicSettings(create=False)
-    with (
-        TopicManager(kafka.bootstrap_servers, settings, timeout_s=60) as manager,
-        pytest.raises(TopicsError, match=r"create it with 2 partitions and cleanup.policy=compact"),
-    ):
-        manager.ensure_table(unique_name, 2)
-
-
 def test_replication_is_compared(
     kafka: DevKafka, new_topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

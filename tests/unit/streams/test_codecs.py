@@ -16,8 +16,7 @@ from confluent_kafka.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.streams import codecs
-from offsetmgr.streams.registry import RegistryCodec
+from offsetmgr.streams import RegistryCodec, codecs
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import MemoryStorage
 

@@ -125,9 +125,8 @@ def test_getters() -> None:
     assert again.loop_stream.topic == "group-loop" == loop_topic("group")
     assert again.group_table
     assert again.group_table.topic == "group-table" == group_table("group")
-    assert str(define_group("g", input("t", C, called), persist(C))) == (
-        "g: input t/String, persist g-table/String"
-    )
+    edges = define_group("g", input("t", C, called), persist(C)).all_edges
+    assert [str(edge) for edge in edges] == ["input t/String", "persist g-table/String"]
 
 
 def test_suffixes() -> None:
@@ -144,4 +143,5 @@ def test_suffixes() -> None:
 def test_graphs_are_picklable() -> None:
     """An executor of Spark gets the graph with its callbacks."""
     graph = define_group("g", input("t", codecs.Json(), called), persist(codecs.MsgPack(dict)))
-    assert str(pickle.loads(pickle.dumps(graph))) == str(graph)  # noqa: S301 -- our own
+    again = pickle.loads(pickle.dumps(graph))  # noqa: S301 -- our own
+    assert [*map(str, again.all_edges)] == [*map(str, graph.all_edges)]
