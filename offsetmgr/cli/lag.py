@@ -11,7 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from operator import itemgetter
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import typer
 from typer import Argument, Option
@@ -46,11 +46,10 @@ from offsetmgr.stores import open_store
 from offsetmgr.text import listed
 from offsetmgr.types import check_existing_group, check_group
 
-_QUERY_BYTES = 16_384
-_HEAD_BYTES = 30_000
-"""A service takes no longer query; only a single name can be as long."""
 _GROUPS_ASKED = 50
-"""In one request to a service, whose head has a limit."""
+"""In one request to a service."""
+_TARGET_BYTES = 30_000
+"""A service takes no longer path and query."""
 
 # The fields that a service must give; one of another version may lack some.
 _LISTING = itemgetter(*GroupListing._fields)
@@ -114,26 +113,22 @@ class _Service:
             found = (GroupListing(*_LISTING(each)) for each in listed["groups"])
             names = [each.name for each in found if each.has_offsets]
             errors = {"errors": listed["errors"]}
-        lags = [group for asked in _in_requests(names) for group in self._lag_of(asked)]
+        lags: list[dict[str, Any]] = []
+        for first in range(0, len(names), _GROUPS_ASKED):
+            lags += self._lag_of(names[first : first + _GROUPS_ASKED])
         return {"groups": lags, **errors}
 
     def _lag_of(self, names: list[str]) -> list[dict[str, Any]]:
-        try:
-            return self._ask(names)
-        except ServiceError as error:
-            if len(names) > 1:  # the service refuses one of them
-                return [group for name in names for group in self._lag_of([name])]
-            groups: list[dict[str, Any]] = lag_report([GroupLag(names[0], None, (), error)])[
-                "groups"
-            ]
-            return groups
-
-    def _ask(self, names: list[str]) -> list[dict[str, Any]]:
+        """Return the lag of groups, by halves where the service refuses one of them."""
         query = urlencode([("group", name) for name in names])
-        if len(query) > _HEAD_BYTES:
-            text = "the name is too long for a request to the service; ask Kafka itself"
-            raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
-        return self._groups(f"/v1/lag?{query}")
+        try:
+            return self._groups(f"/v1/lag?{query}")
+        except ServiceError as error:
+            if len(names) > 1:
+                half = len(names) // 2
+                return self._lag_of(names[:half]) + self._lag_of(names[half:])
+            unread = lag_report([GroupLag(names[0], None, (), error)])
+            return list(unread["groups"])
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         found = self._groups("/v1/watched")
@@ -141,6 +136,9 @@ class _Service:
 
     def _groups(self, target: str) -> list[dict[str, Any]]:
         """Return groups with their lag.  Raises ServiceError if they lack a field."""
+        if len(target) > _TARGET_BYTES:
+            text = "the name is too long for a request to the service; ask Kafka itself"
+            raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
         answer = self._reader.ask("GET", target)
         with reading("the lag of groups"):
             groups: list[dict[str, Any]] = answer["groups"]
@@ -149,21 +147,6 @@ class _Service:
                 for partition in group["partitions"]:
                     _PARTITION(partition)
         return groups
-
-
-def _in_requests(names: list[str]) -> Iterator[list[str]]:
-    """Yield the names in lists that fit a request."""
-    asked: list[str] = []
-    size = 0
-    for name in names:
-        more = len(quote(name)) + len("&group=")
-        if asked and (size + more > _QUERY_BYTES or len(asked) == _GROUPS_ASKED):
-            yield asked
-            asked, size = [], 0
-        asked.append(name)
-        size += more
-    if asked:
-        yield asked
 
 
 @contextlib.contextmanager
@@ -176,13 +159,10 @@ def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
         with cluster if store is None else StoreReader(store, cluster) as reader:
             yield KafkaSource(reader)
         return
-    for option, given in (
-        ("--store", source.store),
-        ("--bootstrap-servers", source.bootstrap_servers),
-    ):
-        if given is not None:
-            text = "a service was named too, which has its own; give one of the two"
-            raise typer.BadParameter(text, param_hint=option)
+    if source.store is not None or source.bootstrap_servers is not None:
+        option = "--bootstrap-servers" if source.store is None else "--store"
+        text = "a service was named too, which has its own; give one of the two"
+        raise typer.BadParameter(text, param_hint=option)
     yield _Service(service)
 
 
