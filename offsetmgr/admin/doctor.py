@@ -142,10 +142,10 @@ class Facts:
     servers: str = ""
     """Kafka's bootstrap servers."""
 
-    @property
-    def managers(self) -> Sequence[LiveManager]:
-        """The live managers of the service; none if none is known."""
-        return self.service.managers if isinstance(self.service, ServiceFacts) else ()
+    def managers(self, group: str) -> list[LiveManager]:
+        """Return the live managers of a group in the service; none if none is known."""
+        found = self.service.managers if isinstance(self.service, ServiceFacts) else ()
+        return [each for each in found if each.group == group]
 
     def quiet_s(self, group: str) -> float | None:
         """Return the seconds since the last commit of a group; None if none is known."""
@@ -442,7 +442,6 @@ def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    """Find members of a group that a service commits: Kafka takes commits from members alone."""
     if isinstance(each.description, OffsetManagerError):
         yield _unknown(each.description, "members would refuse other commits")
         return
@@ -452,7 +451,7 @@ def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
     what = f"group {_name(group)} has live members: {named}"
-    clients = sorted({one.client for one in facts.managers if one.group == group})
+    clients = sorted({one.client for one in facts.managers(group)})
     if not clients:
         yield Finding(Level.OK, "", f"{what}; commits and resets of others are refused")
         return
@@ -464,7 +463,7 @@ def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
-    failing = [one for one in facts.managers if one.group == group and one.error]
+    failing = [one for one in facts.managers(group) if one.error]
     for reason in sorted({one.error for one in failing}):
         same = [one for one in failing if one.error == reason]
         yield _trouble(
@@ -538,7 +537,6 @@ def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _turns(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
-    """Find two programs that commit the group by turns, each its own offsets."""
     turns = by_turns(facts.steps(group), facts.now_s)
     if turns:
         first = min(turns.values(), key=lambda step: step.at_s)
@@ -591,7 +589,6 @@ def _first_turn(steps: Iterable[CommitStep]) -> CommitStep | None:
 
 
 def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    """Find partitions that went backwards and are still behind where they were."""
     why = "what was processed already is read again from there"
     if isinstance(facts.history, OffsetManagerError):
         yield _unknown(facts.history, why)
@@ -646,7 +643,6 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
 
 
 def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    """Find offsets that were deleted or expired in the last day, and not committed again."""
     if isinstance(each.committed, OffsetManagerError):
         return
     why = "a job without a checkpoint starts anew there: it repeats or skips records"
@@ -780,6 +776,5 @@ def _options(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def _reset(facts: Facts, group: str, partitions: Iterable[TopicPartition], *mode: str) -> str:
-    """Return the command that resets these partitions."""
     options = _options(partitions)
     return facts.connection.command("reset", group, *options, *mode, execute=True)

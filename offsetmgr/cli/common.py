@@ -135,17 +135,18 @@ class SettingsOptions:
 
     def connection(self) -> Connection:
         """Return these options for commands that are printed, without secrets."""
-        words: list[str] = []
-        for option, value in (
-            ("--config", self.config),
-            ("--bootstrap-servers", self.bootstrap_servers),
-            ("--cluster", self.cluster),
-        ):
-            words += [] if value is None else [option, str(value)]
+        kafka = self._given("config", "bootstrap_servers", "cluster")
         for setting in self.set_ or ():
             name = setting.partition("=")[0]
-            words += ["--set", f"{name}=***" if SECRET_NAME.search(name) else setting]
-        return Connection(tuple(words))
+            kafka += ["--set", f"{name}=***" if SECRET_NAME.search(name) else setting]
+        return Connection(tuple(kafka), tuple(self._given("service", "token_file")))
+
+    def _given(self, *names: str) -> list[str]:
+        words: list[str] = []
+        for name in names:
+            value = getattr(self, name, None)
+            words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        return words
 
     def load(self) -> Settings:
         """Return the settings of the file, the environment and the options.
@@ -192,12 +193,6 @@ class OwnersOptions(KafkaOptions):
         ),
     ] = None
     token_file: TokenFile = None
-
-    def connection(self) -> Connection:
-        words: list[str] = []
-        for option, value in (("--service", self.service), ("--token-file", self.token_file)):
-            words += [] if value is None else [option, value]
-        return super().connection()._replace(service=tuple(words))
 
     def owner(self) -> ServiceReader | None:
         if self.service is None:

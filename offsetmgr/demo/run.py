@@ -15,9 +15,9 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rich.console import Console
+import typer
 
 from offsetmgr.client import OffsetClient
 from offsetmgr.deadlines import Deadline
@@ -38,8 +38,6 @@ _BATCHES: Final = 12
 _READY_S: Final = 30.0
 _JOB_S: Final = 600.0
 _STOP_S: Final = 60.0
-_UNLIMITED: Final = 10_000
-"""A file or a pipe has no width: its lines stay whole."""
 
 _LEARNED: Final = (
     "Spark keeps its offsets to itself. With the service and one line in the driver, every lag "
@@ -49,9 +47,9 @@ _LEARNED: Final = (
 
 
 def run(orders: int) -> int:
-    """Run the demo; return 0 if every claim holds, else 1, and keep its logs and data then.
+    """Run the demo in the main thread; return 0 if every claim holds, else 1.
 
-    SIGTERM exits with 143.  No process is left in any case.  To be called in the main thread.
+    Then its logs and data are kept; no process is left in any case.  SIGTERM exits with 143.
     Raises DevKafkaError if something is not installed.
     """
     missing = [name for name in ("pyspark", "pyarrow") if importlib.util.find_spec(name) is None]
@@ -84,8 +82,6 @@ class Demo:
         self.orders = orders
         self.failed: list[str] = []
         self._steps = self._claims = 0
-        width = None if sys.stdout.isatty() else _UNLIMITED
-        self._console = Console(width=width, highlight=False, markup=False)
 
     def play(self, cleanup: contextlib.ExitStack) -> None:
         self.say("It takes about a minute; Ctrl-C ends it, and all that it has started.")
@@ -102,7 +98,7 @@ class Demo:
         self.step("Start the service")
         listen = f"127.0.0.1:{free_ports(1)[0]}"
         command = ["serve", "--listen", listen, "--bootstrap-servers", self.brokers]
-        self.say(f"$ offsetmgr {' '.join(command)}", style="dim")
+        self.say(f"$ offsetmgr {' '.join(command)}", dim=True)
         service = self._process("service.log", "offsetmgr", *command)
         cleanup.callback(service.close)
         _await_service(service, listen)
@@ -164,7 +160,7 @@ class Demo:
         # GROUP to LAG; the columns behind them tell of members, and there are none.
         table = [line.split()[:6] for line in described.splitlines()]
         for row in table:
-            self.say("".join(cell.ljust(16) for cell in row), style="dim")
+            self.say("".join(cell.ljust(16) for cell in row), dim=True)
         lags = {int(row[2]): row[5] for row in table[1:]}
         self.check(
             f"Lag is 0 on all {_PARTITIONS} partitions",
@@ -173,12 +169,11 @@ class Demo:
         )
 
     def _committed(self) -> dict[int, int]:
-        """Return the committed offsets of the group, by partition."""
         found = self.client.committed(_GROUP)
         return {key.partition: entry.offset for key, entry in found.items()}
 
     def _process(self, log: str, *arguments: str) -> WatchedProcess:
-        # It imports what this process imports; Spark leaves files in the folder where it runs.
+        # Spark leaves files in the folder where it runs.
         path = f"PYTHONPATH={os.pathsep.join(sys.path)}"
         command = ["env", path, sys.executable, "-m", *arguments]
         return WatchedProcess(command, cwd=self.folder, log_path=self.folder / log)
@@ -211,7 +206,6 @@ class Demo:
                 raise _failed(job, f"failed with exit status {status}")
 
     def _count(self) -> None:
-        """Compare what both runs have written with what was produced."""
         from pyarrow import parquet  # noqa: PLC0415 -- run() says what to install if it is missing
 
         written: list[int] = []
@@ -230,22 +224,21 @@ class Demo:
 
     def step(self, text: str) -> None:
         self._steps += 1
-        self._console.print(f"\n{self._steps}. {text}", style="bold cyan")
+        self.say(f"\n{self._steps}. {text}", bold=True, fg="cyan")
 
-    def say(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style)
+    def say(self, text: str, **style: Any) -> None:
+        typer.secho(text, **style)
 
     def check(self, claim: str, *, holds: bool, found: object) -> None:
         """Print a claim; if it does not hold, ``found`` says what is true instead."""
         self._claims += 1
         if holds:
-            self.say(f"✔ {claim}", style="green")
+            self.say(f"✔ {claim}", fg="green")
         else:
             self.failed.append(f"✘ {claim}: {found}")
-            self.say(self.failed[-1], style="bold red")
+            self.say(self.failed[-1], bold=True, fg="red")
 
     def sum_up(self) -> None:
-        """Print how many claims hold, and which do not."""
         holding = self._claims - len(self.failed)
         self.step(f"{holding} of {self._claims} claims hold")
         lines = [*self.failed, f"Kept: {self.folder}"] if self.failed else [_LEARNED]

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.devkafka.jars import KAFKA_VERSION, consumer_groups, java_command
+from offsetmgr.devkafka.jars import KAFKA_VERSION, java_command
 from offsetmgr.devkafka.process import DevKafkaError, WatchedProcess, log_tail, run_tool
 from offsetmgr.errors import InvalidValueError
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 
-# Below the ports that the system gives to outgoing connections: one of those could take the port
-# of a broker that is down, and a client that knocks on such a port can even connect to itself.
+# An outgoing connection could take the port of a broker that is down, or connect to itself.
 _PORTS: Final = range(20_000, 32_768)
 
 _HEAP_MB: Final = 512
@@ -41,10 +40,9 @@ _CLUSTER_ID: Final = "offsetmgr-dev-kafka-0A"
 _PROPERTIES: Final = "server.properties"
 _DATA: Final = "data"
 
-# librdkafka may abort the process if a coordinator answers after librdkafka has stopped waiting
-# for it, as on a busy machine.  So it never stops, and the deadline is kept here.
+# librdkafka may abort the process if a coordinator answers after its time-out.
 _NEVER_S: Final = 3_600.0
-# Nor does it always go on by itself with a request whose coordinator was just being elected.
+# It does not always go on with a request whose coordinator was just being elected.
 _STUCK_S: Final = 10.0
 # The answer of a coordinator at work.
 _SERVED: Final = KafkaError.GROUP_ID_NOT_FOUND
@@ -69,7 +67,7 @@ class Broker:
         self._java = java
         self._process: WatchedProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        # Relative to the broker's folder, which is its working folder: no path is to be escaped.
+        # Relative to its working folder: no path is to be escaped.
         lines = {**properties, "log.dirs": _DATA}
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
         (folder / _PROPERTIES).write_text(text)
@@ -90,7 +88,7 @@ class Broker:
     def launch(self) -> None:
         """Start the process and return at once, however long its start takes."""
         if self.running:
-            raise DevKafkaError(f"broker {self.node_id} runs already, as process {self.pid}")
+            raise DevKafkaError(f"broker {self.node_id} runs already")
         if not (self._folder / _DATA).exists():
             tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", _PROPERTIES)
             done = run_tool("the storage tool", [*self._java, *tool], _START_S, cwd=self._folder)
@@ -163,13 +161,12 @@ class DevKafka:
         log: Callable[[str], None] | None = None,
         version: str = KAFKA_VERSION,
     ) -> None:
-        """Describe a Kafka; ``start`` or ``with`` starts it.
+        """Describe a Kafka of 1 broker or 3; ``start`` or ``with`` starts it.
 
-        ``brokers`` is 1 or 3; each of three is also a controller.  Logs and data are kept in
-        ``data_dir``, a new folder; without it they are in a temporary one.  ``ports`` are the
-        brokers', free ones by default.  ``properties`` are added to every broker's
-        server.properties, and ``log`` is told of what takes long.  ``version`` is a release of
-        Kafka, 3.3.1 or newer.  Raises InvalidValueError.
+        Logs and data are kept in ``data_dir``, a new folder, by default in a temporary one.
+        ``ports`` are the brokers', free ones by default.  ``properties`` are added to every
+        broker's server.properties, and ``log`` is called before what takes long.  ``version`` is a
+        release of Kafka, 3.3.1 or newer.  Raises InvalidValueError.
         """
         if brokers not in {1, 3}:
             problem = "is not a size of a local Kafka"
@@ -186,10 +183,9 @@ class DevKafka:
     def start(self, timeout_s: float = _START_S) -> None:
         """Start all brokers and wait until clients and groups are served.
 
-        The first start on a machine also fetches Kafka, which takes about a minute and does not
-        count for ``timeout_s``.  Raises InvalidValueError for ports that are in use, and
-        DevKafkaError, with the tail of a broker's log, if Kafka does not start; nothing is left
-        running then.
+        ``timeout_s`` does not count the fetch of Kafka, at the first start on a machine.  Raises
+        InvalidValueError for ports that are in use, and DevKafkaError, with the tail of a broker's
+        log, if Kafka does not start; nothing is left running then.
         """
         if self._brokers:
             raise DevKafkaError(f"this Kafka runs already, on {self.bootstrap_servers}")
@@ -245,9 +241,6 @@ class DevKafka:
 
     def broker(self, node_id: int) -> Broker:
         return self.brokers[node_id - 1]
-
-    def consumer_groups(self, *args: str) -> str:
-        return consumer_groups(self.bootstrap_servers, *args)
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
@@ -309,8 +302,7 @@ def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str
         # A killed broker may only come back when its old session has run out: 9 s by default.
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",
-        # Two records a second of a controller that has nothing to do, which take a quarter of the
-        # processor time of a Kafka that nobody uses.
+        # A quarter of the processor time of a Kafka that nobody uses.
         "metadata.max.idle.interval.ms": "0",
         # A broker gives up its start after this, 60 s by default, which a busy machine may need.
         "initial.broker.registration.timeout.ms": f"{_START_S * 1_000:.0f}",
@@ -322,9 +314,8 @@ def _properties(node_id: int, port: int, controllers: Sequence[int]) -> dict[str
 def _await_groups(brokers: Sequence[Broker], deadline: Deadline) -> None:
     """Wait until every group has a coordinator.
 
-    The first question about a group makes Kafka create its offsets topic; for a moment the answers
-    are NOT_COORDINATOR and COORDINATOR_LOAD_IN_PROGRESS.  Groups whose names are one letter fall
-    on every partition of that topic: the hashes of neighbours differ by one.
+    The first question about a group makes Kafka create its offsets topic.  Groups whose names are
+    one letter fall on every partition of that topic: the hashes of neighbours differ by one.
     """
     servers = ",".join(broker.bootstrap_server for broker in brokers)
     groups = list(string.ascii_lowercase)

@@ -9,18 +9,22 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic
 
+from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from offsetmgr.errors import KafkaRequestError
 
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
@@ -42,12 +46,11 @@ def run_dev_kafka(
     produce: int = 0,
     version: str = KAFKA_VERSION,
 ) -> int:
-    """Run a local Kafka until SIGINT or SIGTERM; return the exit status.
+    """Run a local Kafka until SIGINT or SIGTERM, in the main thread; return the exit status.
 
     Broker 1 listens on ``port``, the others on the ports after it.  ``topics`` are created, each
     ``NAME`` or ``NAME:PARTITIONS``, and each gets ``produce`` sample orders.  Raises
-    InvalidValueError and DevKafkaError if it cannot start, or if a broker ends by itself.
-    To be called in the main thread.
+    InvalidValueError, and DevKafkaError if it cannot start or a broker ends by itself.
     """
     wanted = dict(map(_parse_topic, topics))
     if produce and not wanted:
@@ -103,8 +106,7 @@ def create_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
         # It exists also if the answer to an earlier request was lost.
         if error is None or error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return
-    text = f"topic {name} could not be created on {bootstrap_servers}: {error}"
-    raise DevKafkaError(text) from error
+    raise DevKafkaError(f"topic {name} could not be created on {bootstrap_servers}: {error}")
 
 
 def sample_order(number: int) -> dict[str, Any]:
@@ -124,31 +126,16 @@ def produce_orders(bootstrap_servers: str, topic: str, partitions: int, count: i
 
     Raises DevKafkaError if Kafka does not accept all of them.
     """
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "enable.idempotence": True,  # a retry must not make two orders of one
-            "linger.ms": 20,
-            "log_level": 0,
-        }
-    )
     taken = 0
 
-    def delivered(error: KafkaError | None, _: object) -> None:
+    def written(answer: Written | KafkaRequestError) -> None:
         nonlocal taken
-        taken += error is None
+        taken += isinstance(answer, Written)
 
+    producer = MessageProducer(bootstrap_servers, ours={"linger.ms": 20, "log_level": 0})
     for number in range(count):
         value, partition = json.dumps(sample_order(number)), number % partitions
-        while True:
-            try:
-                producer.produce(topic, value, str(number), partition, on_delivery=delivered)
-                break
-            except BufferError:  # Kafka is slower than this loop, or away
-                if not producer.poll(_WAIT_S):
-                    break
-        producer.poll(0)
-    producer.flush(_WAIT_S)
+        producer.send(topic, value, str(number), written, partition=partition, wait=True)
+    producer.close(_WAIT_S)
     if taken < count:
-        text = f"Kafka took {taken:,} of {count:,} orders within {_WAIT_S:.0f} s"
-        raise DevKafkaError(text)
+        raise DevKafkaError(f"Kafka took {taken:,} of {count:,} orders within {_WAIT_S:.0f} s")

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
+from offsetmgr.devkafka import consumer_groups
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -119,7 +120,7 @@ def test_others_can_neither_commit_nor_reset(kafka: DevKafka, topic: str, group:
             assert f"group {group} has live members (offsetmgr-" in refused.detail
             reset = ("--group", group, "--topic", topic, "--reset-offsets", "--to-earliest")
             with pytest.raises(DevKafkaError, match="the current state is Stable"):
-                kafka.consumer_groups(*reset, "--execute")
+                consumer_groups(kafka.bootstrap_servers, *reset, "--execute")
             assert commit(owner, group, topic, 7) is None
     finally:
         plain.close(WAIT_S)

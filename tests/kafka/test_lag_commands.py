@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
+from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
@@ -40,7 +41,7 @@ def kafkas_rows(kafka: DevKafka, *groups: str) -> dict[str, Rows]:
     """The offsets, ends and lags that Kafka's own tool prints of groups."""
     rows: dict[str, Rows] = {group: {} for group in groups}
     asked = [each for group in groups for each in ("--group", group)]
-    for line in kafka.consumer_groups("--describe", *asked).splitlines():
+    for line in consumer_groups(kafka.bootstrap_servers, "--describe", *asked).splitlines():
         fields = line.split()
         if fields and fields[0] in rows:
             where = TopicPartition(fields[1], int(fields[2]))
