@@ -16,7 +16,6 @@ from offsetmgr.admin.reset import (
     NOT_KNOWN,
     PlannedOffset,
     Target,
-    new_offsets,
     parse_csv,
     parse_offsets,
     parse_value,
@@ -35,7 +34,6 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.kafka.clients import CLOSE_S
-from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
 from offsetmgr.kafka.errors import (
@@ -48,7 +46,7 @@ from offsetmgr.kafka.errors import (
 )
 from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
-from offsetmgr.lag.store_reader import StoreReader
+from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import refusals
 from offsetmgr.stores.broker import BrokerOffsetStore
@@ -112,9 +110,7 @@ class GroupChanges:
 
         Raises InvalidValueError where librdkafka does not take a setting.
         """
-        found = None if store is None else open_store(store)
-        self.cluster = ClusterReader(config, timeout_s=timeout_s)
-        self.reader = self.cluster if found is None else StoreReader(found, self.cluster)
+        self.reader = open_cluster(config, store, timeout_s)
         self._store = store
         self._config = config
         self._service = service
@@ -193,7 +189,7 @@ class GroupChanges:
             place = ("group", group) if wanted is None else (option, value)
             fix = "check the name of the group, or name topics (--topic)"
             raise InvalidValueError(*place, "has no committed offsets", fix)
-        ids = self.cluster.topic_ids({at.topic for at in partitions})
+        ids = self.reader.topic_ids({at.topic for at in partitions})
         self.topic_ids |= {topic: each for topic, each in ids.items() if isinstance(each, str)}
         logs, unread = self.readable_logs(partitions)
         if mode in {"to-datetime", "by-duration"} and number > 0:
@@ -221,7 +217,7 @@ class GroupChanges:
                 at_s = parse_time(value, option)
                 commits = list(read_commits(self._config, {group}, timeout_s=self._history_s))
                 since = (step for step in steps(commits) if step.at_s > at_s)
-                return targets_at(commits, at_s, value, read_causes(self.cluster, since))
+                return targets_at(commits, at_s, value, read_causes(self.reader, since))
             case _:
                 return None
         return {where: Target(each) for where, each in offsets.items()}
@@ -280,7 +276,7 @@ class GroupChanges:
             raise OffsetConflictError(f"{what}; {text}")
         topics = {where.topic for where in before}
         planned = {topic: each for topic, each in topic_ids.items() if topic in topics}
-        ids = self.cluster.existing_ids(planned)
+        ids = self.reader.existing_ids(planned)
         recreated = [topic for topic, then in planned.items() if ids.get(topic) != then]
         if recreated:
             what = f"topic {listed(recreated)} was deleted or recreated since the plan was made"
@@ -294,16 +290,18 @@ class GroupChanges:
         Returns as ``commit``.  Raises OffsetConflictError, having changed nothing, if the offsets
         or topics are not those of the plan any more; ServiceUnavailableError, ServiceError.
         """
-        before = {row.partition: row.current for row in rows if row.new is not None}
+        before = {row.partition: row.current for row in rows if row.is_changed}
         self.check_unchanged(group, before, self.topic_ids, live=live is not None)
-        return self.commit(group, rows) if live is None else live.rewind(group, new_offsets(rows))
+        offsets = {row.partition: row.new for row in rows if row.new is not None}
+        return self.commit(group, offsets) if live is None else live.rewind(group, offsets)
 
-    def commit(self, group: str, rows: Iterable[PlannedOffset]) -> dict[TopicPartition, str]:
-        """Commit the new offsets of a plan; return why those of some partitions were not.
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, str]:
+        """Commit offsets; return why those of some partitions were not.
 
         What a coordinator refuses that still loads the group is tried again.
         """
-        offsets = new_offsets(rows)
         if not offsets:
             return {}
         left, failures = offsets, dict[TopicPartition, OffsetManagerError]()
@@ -350,7 +348,7 @@ class GroupChanges:
 
     def delete_group(self, group: str) -> None:
         """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""
-        sent = self.cluster.admin.delete_consumer_groups([group])[group]
+        sent = self.reader.admin.delete_consumer_groups([group])[group]
         self._result(sent, f"deletion of group {visible(group, 100)}", group)
 
     def _reason(self, error: OffsetManagerError, group: str, where: TopicPartition) -> str:
@@ -372,7 +370,7 @@ class GroupChanges:
 
     def _result(self, pending: Pending[Any], what: str, group: str) -> Any:
         try:
-            return self.cluster.result(pending, what, group, right="DELETE")
+            return self.reader.result(pending, what, group, right="DELETE")
         except KafkaRequestError as error:
             if error.info.code != TIMED_OUT:
                 raise

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
-from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import read_to_end
@@ -242,12 +241,12 @@ class OffsetMigration:
         Raises GroupHeldError where the group has members there.
         """
         self._target.check_free(group)
-        rows = [
-            PlannedOffset(row.target, row.current, OffsetAndMetadata(row.new.offset))
+        offsets = {
+            row.target: OffsetAndMetadata(row.new.offset)
             for row in plan
             if row.new.offset is not None
-        ]
-        return self._target.commit(group, rows)
+        }
+        return self._target.commit(group, offsets)
 
     def __enter__(self) -> Self:
         return self
@@ -303,7 +302,7 @@ class OffsetMigration:
 
     def _mirrors(self, topics: Iterable[str]) -> dict[str, str]:
         prefixed = {topic: f"{self._source.name}.{topic}" for topic in topics}
-        answers = self._target.cluster.partitions_of(prefixed.values())
+        answers = self._target.reader.partitions_of(prefixed.values())
         return {
             topic: topic if _cannot_exist(answers[name]) else name
             for topic, name in prefixed.items()
@@ -322,7 +321,7 @@ class OffsetMigration:
             (self._target, self._source.name),
         ):
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
-            log = cluster.cluster.log_ranges([where])[where]
+            log = cluster.reader.log_ranges([where])[where]
             starts = {} if _cannot_exist(log) else {where: OFFSET_BEGINNING}
             for record in cluster.read(starts, {}).get(where, []):
                 parsed = parse_sync(record.key or b"", record.value or b"")
@@ -402,7 +401,7 @@ class _Cluster(GroupChanges):
         Those that cannot be read now are added to ``unread``.
         """
         times = {where: record.at_ms for where, record in wanted.items() if where in logs}
-        answers = self.cluster.offsets_at(times)
+        answers = self.reader.offsets_at(times)
         starts = {where: at for where, at in answers.items() if isinstance(at, int)}
         unread |= {
             where: f"left as it is: {answer}"

@@ -62,11 +62,6 @@ class PlannedOffset(NamedTuple):
         return self.deleted or self.new is not None
 
 
-def new_offsets(rows: Iterable[PlannedOffset]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets that a plan sets."""
-    return {row.partition: row.new for row in rows if row.new is not None}
-
-
 NOT_KNOWN: Final = "not known: "
 """Begins the reason of a partition that may have been changed all the same."""
 

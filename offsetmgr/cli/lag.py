@@ -40,9 +40,8 @@ from offsetmgr.kafka.cluster import ClusterReader, GroupListing
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.measure import GroupLag, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report
-from offsetmgr.lag.store_reader import StoreReader
+from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.stores import open_store
 from offsetmgr.text import listed
 from offsetmgr.types import check_existing_group, check_group
 
@@ -64,7 +63,7 @@ _UNREAD = {Fault.BROKER.value, Fault.NETWORK.value}
 class KafkaSource:
     """Kafka as the source of answers, in the JSON format of docs/operator.md."""
 
-    def __init__(self, reader: ClusterReader | StoreReader) -> None:
+    def __init__(self, reader: ClusterReader) -> None:
         self._reader = reader
         self._watcher = Watcher(reader, time.time)
 
@@ -154,9 +153,7 @@ def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
     service = source.owner()
     if service is None:
         settings = source.for_librdkafka()
-        store = None if source.store is None else open_store(source.store)
-        cluster = ClusterReader(settings, timeout_s=source.timeout)
-        with cluster if store is None else StoreReader(store, cluster) as reader:
+        with open_cluster(settings, source.store, source.timeout) as reader:
             yield KafkaSource(reader)
         return
     if source.store is not None or source.bootstrap_servers is not None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.lag.measure import GroupLag, PartitionLag
-    from offsetmgr.lag.store_reader import StoreReader
 
 POINTS: Final = 60
 """Kept of each log, as by kafka-lag-exporter; beyond it every second one goes, never the oldest."""
@@ -89,7 +88,7 @@ class LogTimeline(NamedTuple):
 class RecordAges:
     """Fills in lags in seconds, and remembers the times of records that it has read."""
 
-    def __init__(self, source: ClusterReader | StoreReader) -> None:
+    def __init__(self, source: ClusterReader) -> None:
         self._source = source
         self._read: Mapping[_Place, NextRecord] = MappingProxyType({})
         self._places: frozenset[_Place] = frozenset()
@@ -166,7 +165,7 @@ def _by_record(lag: PartitionLag, record: NextRecord, now_s: float) -> Partition
 
 
 def measure(
-    source: ClusterReader | StoreReader,
+    source: ClusterReader,
     groups: Iterable[str],
     now_s: float,
     ages: RecordAges | None = None,

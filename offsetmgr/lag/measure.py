@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
     from offsetmgr.lag.burrow import ObservedCommit, Status
-    from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 
@@ -119,7 +118,7 @@ def worst_seconds(behind: Iterable[tuple[int | None, float | None]]) -> float | 
 
 
 def read_groups(
-    source: ClusterReader | StoreReader, groups: Iterable[str], also: Iterable[TopicPartition] = ()
+    source: ClusterReader, groups: Iterable[str], also: Iterable[TopicPartition] = ()
 ) -> tuple[dict[str, GroupLag], dict[TopicPartition, PartitionRange | OffsetManagerError]]:
     """Return ``groups`` with their lag in records, and the logs of these and of ``also``."""
     names = list(dict.fromkeys(groups))
@@ -139,9 +138,7 @@ def read_groups(
     return measured, logs
 
 
-def as_listed(
-    source: ClusterReader | StoreReader, groups: Iterable[GroupLag]
-) -> dict[str, GroupLag]:
+def as_listed(source: ClusterReader, groups: Iterable[GroupLag]) -> dict[str, GroupLag]:
     """Return those of ``groups`` that commit no offsets, with the state and type of Kafka's list.
 
     Kafka describes share groups, and others of newer types, as if they did not exist.

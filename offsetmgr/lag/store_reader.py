@@ -5,46 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.kafka.cluster import GroupListing, GroupListings
+from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
 from offsetmgr.kafka.errors import tried
+from offsetmgr.stores import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from typing_extensions import Self
-
-    from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
-    from offsetmgr.stores import OffsetStore
+    from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 
-class StoreReader:
-    """A ClusterReader's answers, with the groups of ``store`` in the place of Kafka's; closes both.
+def open_cluster(
+    config: Mapping[str, object], store: str | None, timeout_s: float
+) -> ClusterReader:
+    """Open the reader of a cluster, and of the store that keeps its groups, if there is one.
 
-    Members are those that Kafka knows.  Without any the state of a group is Empty, or Dead if
-    nothing is committed.
+    ``store`` is its URL.  Raises InvalidValueError where it is wrong, or librdkafka does not take a
+    setting.
+    """
+    if store is None:
+        return ClusterReader(config, timeout_s=timeout_s)
+    return StoreReader(store, config, timeout_s)
+
+
+class StoreReader(ClusterReader):
+    """Reads a cluster whose groups are in a store; members are those that Kafka knows.
+
+    Without any the state of a group is Empty, or Dead if nothing is committed.
     """
 
-    def __init__(self, store: OffsetStore, cluster: ClusterReader) -> None:
-        self._store = store
-        self.cluster = cluster
-        self.log_ranges = cluster.log_ranges
-        self.next_records = cluster.next_records
-        self.offsets_at = cluster.offsets_at
-        self.partitions_of = cluster.partitions_of
+    def __init__(self, store: str, config: Mapping[str, object], timeout_s: float) -> None:
+        self._store = open_store(store)
+        super().__init__(config, timeout_s=timeout_s)
 
     def groups(self) -> GroupListings:
-        in_kafka = {each.name: each for each in self.cluster.groups().groups}
-        return GroupListings(
-            [
-                in_kafka.get(name, GroupListing(name, "Empty", "store"))
-                for name in self._store.groups()
-            ]
-        )
+        in_kafka = {each.name: each for each in super().groups().groups}
+        stored = (GroupListing(name, "Empty", "store") for name in self._store.groups())
+        return GroupListings([in_kafka.get(each.name, each) for each in stored])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         known = self._store.groups()
-        found = self.cluster.describe(groups)
+        found = super().describe(groups)
         for group, each in found.items():
             if not isinstance(each, OffsetManagerError):
                 empty = each.state == "Dead" and group in known
@@ -64,10 +66,4 @@ class StoreReader:
 
     def close(self) -> None:
         self._store.close()
-        self.cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.measure import GroupLag, PartitionLag
-    from offsetmgr.lag.store_reader import StoreReader
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 POINTS: Final = 30
@@ -37,7 +36,7 @@ class Watcher:
 
     def __init__(
         self,
-        source: ClusterReader | StoreReader,
+        source: ClusterReader,
         clock: Callable[[], float],
         *,
         min_distance_s: float = 0.0,

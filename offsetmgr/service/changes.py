@@ -133,7 +133,7 @@ class Changes:
                     found += 1
                     newest.append(step)
             with self._changes() as change:
-                causes = read_causes(change.cluster, newest)
+                causes = read_causes(change.reader, newest)
             report = history_report(asked.group, newest, causes)
             return StepsAnswer(left_out=found - len(newest), **report)
 
@@ -182,7 +182,7 @@ class Changes:
                 ids = asked.topic_ids
                 change.check_unchanged(asked.group, before, ids, live=asked.live)
                 begun = True
-                return {} if asked.live else change.commit(asked.group, rows)
+                return {} if asked.live else change.commit(asked.group, offsets)
 
         if asked.group in self._resetting:
             text = f"another reset of group {shown(asked.group)} is under way: make a new plan"

@@ -19,14 +19,13 @@ from prometheus_client.registry import Collector
 from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response
-from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, CommitTail
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
 from offsetmgr.lag.metrics import families
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, with_watch
-from offsetmgr.lag.store_reader import StoreReader
+from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
@@ -39,7 +38,6 @@ from offsetmgr.service.messages import (
 )
 from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.service.rights import Names, no_names
-from offsetmgr.stores import open_store
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from actors import Clock
-    from offsetmgr.kafka.cluster import GroupListing
+    from offsetmgr.kafka.cluster import ClusterReader, GroupListing
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory
@@ -123,7 +121,7 @@ class GroupWatch(Collector):
         self._settings = settings.watch
         self._chosen = re.compile(self._settings.groups, re.DOTALL)
         self._lock = threading.Lock()
-        self._reader: ClusterReader | StoreReader | None = None
+        self._reader: ClusterReader | None = None
         self._watcher: Watcher | None = None
         self._worker = Worker("offsetmgr-watch", self._watch)
         self._looked_s: float | None = None
@@ -232,9 +230,7 @@ class GroupWatch(Collector):
         from offsetmgr.streams.topics import tables_of  # noqa: PLC0415 -- only where asked for
 
         view = self.look(by)
-        reader = self.reader()
-        cluster = reader.cluster if isinstance(reader, StoreReader) else reader
-        tables = tables_of(cluster, view) if view else {}
+        tables = tables_of(self.reader(), view) if view else {}
         found = self.report({group: view[group] for group in tables})
         return [{**each, "table": tables[each["name"]]} for each in found]
 
@@ -295,16 +291,14 @@ class GroupWatch(Collector):
         """Return seconds since 1970 of a time of the managers' clock."""
         return at_s + self._wall() - self._clock.now()
 
-    def reader(self) -> ClusterReader | StoreReader:
+    def reader(self) -> ClusterReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
                 settings = self._all_settings
                 timeout_s = settings.commit.request_timeout_s
                 kafka = settings.kafka.for_librdkafka()
-                store = None if settings.database is None else open_store(settings.database)
-                cluster = ClusterReader(kafka, timeout_s=timeout_s)
-                self._reader = cluster if store is None else StoreReader(store, cluster)
+                self._reader = open_cluster(kafka, settings.database, timeout_s)
             return self._reader
 
     # The thread that watches
