@@ -9,22 +9,18 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewTopic
 
-from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from offsetmgr.errors import KafkaRequestError
 
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
@@ -126,16 +122,25 @@ def produce_orders(bootstrap_servers: str, topic: str, partitions: int, count: i
 
     Raises DevKafkaError if Kafka does not accept all of them.
     """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,  # a retry must not make two orders of one
+            "linger.ms": 20,
+            "log_level": 0,
+            "queue.buffering.max.messages": 0,  # no limit
+        }
+    )
     taken = 0
 
-    def written(answer: Written | KafkaRequestError) -> None:
+    def delivered(error: KafkaError | None, _: object) -> None:
         nonlocal taken
-        taken += isinstance(answer, Written)
+        taken += error is None
 
-    producer = MessageProducer(bootstrap_servers, ours={"linger.ms": 20, "log_level": 0})
     for number in range(count):
         value, partition = json.dumps(sample_order(number)), number % partitions
-        producer.send(topic, value, str(number), written, partition=partition, wait=True)
-    producer.close(_WAIT_S)
+        producer.produce(topic, value, str(number), partition, on_delivery=delivered)
+        producer.poll(0)
+    producer.flush(_WAIT_S)
     if taken < count:
         raise DevKafkaError(f"Kafka took {taken:,} of {count:,} orders within {_WAIT_S:.0f} s")
