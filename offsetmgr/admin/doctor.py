@@ -71,6 +71,9 @@ _ADDRESSES: Final = (
     "set advertised.listeners of the brokers to addresses that their clients can reach, or make "
     "the names known here (DNS, /etc/hosts)"
 )
+_NOT_COMMITTED: Final = "its offsets cannot be committed"
+_READ_AGAIN: Final = "what was processed already is read again from there"
+_STARTS_ANEW: Final = "a job without a checkpoint starts anew: it repeats or skips records"
 _DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
 
@@ -305,9 +308,13 @@ def examine(facts: Facts) -> list[Finding]:
         found += [each._replace(check=_name_of(check)) for each in check(facts)]
     if not isinstance(facts.cluster, OffsetManagerError):
         for group, each in facts.groups.items():
-            for group_check in _GROUP_CHECKS:
-                well = Finding(Level.OK, "", f"group {_name(group)}")
-                seen = list(group_check(facts, group, each)) or [well]
+            for group_check, why in _GROUP_CHECKS.items():
+                seen: list[Finding] = []
+                try:
+                    seen += group_check(facts, group, each)
+                except OffsetManagerError as error:
+                    seen.append(_unknown(error, why))
+                seen = seen or [Finding(Level.OK, "", f"group {_name(group)}")]
                 name = _name_of(group_check)
                 found += [finding._replace(check=name, group=group) for finding in seen]
     order = list(Level)
@@ -424,29 +431,26 @@ def _clock(facts: Facts) -> Iterable[Finding]:
 
 
 def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    why = "its offsets cannot be committed"
-    described = each.description
-    if isinstance(described, OffsetManagerError):
-        yield _unknown(described, why)
-    elif described.state != "Dead" and described.rights and "READ" not in described.rights:
-        what = f"this user lacks READ on group {_name(group)}"
-        yield _trouble(what, why, grant_command("READ", "group", group, facts.servers))
     for topic in sorted({where.topic for where in each.offsets}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
             if not does_not_exist(rights):
-                yield _unknown(rights, why)
+                yield _unknown(rights, _NOT_COMMITTED)
         elif "READ" not in rights:
-            what = f"this user lacks READ on topic {topic}"
-            yield _trouble(what, why, grant_command("READ", "topic", topic, facts.servers))
+            yield _lacks_read(facts, "topic", topic, topic)
+    described = known(each.description)
+    if described.state != "Dead" and described.rights and "READ" not in described.rights:
+        yield _lacks_read(facts, "group", group, _name(group))
+
+
+def _lacks_read(facts: Facts, kind: str, name: str, shown: str) -> Finding:
+    grant = grant_command("READ", kind, name, facts.servers)
+    return _trouble(f"this user lacks READ on {kind} {shown}", _NOT_COMMITTED, grant)
 
 
 def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    if isinstance(each.description, OffsetManagerError):
-        yield _unknown(each.description, "members would refuse other commits")
-        return
     # A service with a fence is the only member of its groups.
-    members = [one for one in each.description.members if one.group_instance_id != INSTANCE]
+    members = [one for one in known(each.description).members if one.group_instance_id != INSTANCE]
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
@@ -514,24 +518,19 @@ def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
 
 
 def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    why = "a job without a checkpoint and without offsets starts anew: it repeats or skips records"
-    if isinstance(facts.history, OffsetManagerError):
-        yield _unknown(facts.history, why)
-        return
-    if isinstance(facts.retention_s, OffsetManagerError):
-        yield _unknown(facts.retention_s, why)
-        return
+    known(facts.history)
+    retention_s = known(facts.retention_s)
     if not isinstance(each.description, OffsetManagerError) and each.description.members:
         return  # the offsets of a group with members do not expire
     last = {step.partition: step.at_s for step in facts.steps(group)}
     ages = {where: facts.now_s - last[where] for where in each.offsets if where in last}
-    old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * facts.retention_s}
+    old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * retention_s}
     if old:
         age_s = max(old.values())
         yield _trouble(
             f"the offsets of {_places(old)} were last committed {seconds_text(age_s)} ago; "
-            f"Kafka may forget them in {seconds_text(facts.retention_s - age_s)}",
-            f"{why}; to commit them again:",
+            f"Kafka may forget them in {seconds_text(retention_s - age_s)}",
+            f"{_STARTS_ANEW}; to commit them again:",
             facts.connection.command("reset", group, "--all-topics", "--to-current", execute=True),
         )
 
@@ -589,10 +588,7 @@ def _first_turn(steps: Iterable[CommitStep]) -> CommitStep | None:
 
 
 def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    why = "what was processed already is read again from there"
-    if isinstance(facts.history, OffsetManagerError):
-        yield _unknown(facts.history, why)
-        return
+    known(facts.history)
     turns = by_turns(facts.steps(group), facts.now_s)
     highest: dict[TopicPartition, CommitStep] = {}
     for step in facts.steps(group):
@@ -614,7 +610,7 @@ def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     yield _trouble(
         f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
         f"({first.partition} from {first.before} to {first.after})",
-        f"{why}; to go back to where they were:",
+        f"{_READ_AGAIN}; to go back to where they were:",
         _reset(facts, group, [step.partition for step in fallen], "--to-history", before),
     )
 
@@ -645,7 +641,6 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
 def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if isinstance(each.committed, OffsetManagerError):
         return
-    why = "a job without a checkpoint starts anew there: it repeats or skips records"
     found: dict[Cause | None, list[TopicPartition]] = defaultdict(list)
     deleted = deletions(facts.steps(group), facts.now_s)
     for where, step in deleted.items():
@@ -660,14 +655,14 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     if recreated := found[Cause.TOPIC_RECREATED]:
         yield _trouble(
             f"{_places(recreated)}: the topic was recreated, and Kafka deleted the offsets",
-            why,
+            _STARTS_ANEW,
             _reset(facts, group, recreated, "--to-earliest"),
         )
     if expired := found[Cause.OTHER]:
         before = time_before(min(deleted[where].at_s for where in expired))
         yield _trouble(
             f"{_places(expired)}: the offsets expired, or somebody deleted them",
-            f"{why}; to bring them back:",
+            f"{_STARTS_ANEW}; to bring them back:",
             _reset(facts, group, expired, "--to-history", before),
         )
 
@@ -683,11 +678,9 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
 
 
 def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    if isinstance(each.committed, OffsetManagerError):
-        yield _unknown(each.committed, f"nothing can be said of group {_name(group)}")
-        return
+    committed = known(each.committed)
     unread: dict[int | None, list[TopicPartition]] = defaultdict(list)
-    for where in each.committed:
+    for where in committed:
         log = facts.logs.get(where)
         is_known_why = does_not_exist(log) or where in facts.leaderless
         if isinstance(log, OffsetManagerError) and not is_known_why:
@@ -698,14 +691,14 @@ def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
             error = KafkaRequestError(f"log of {places}", error.info, error.detail)
         if isinstance(error, OffsetManagerError):
             yield _unknown(error, f"nothing can be said of {places} in group {_name(group)}")
-    if each.committed or isinstance(each.description, OffsetManagerError):
+    if committed or isinstance(each.description, OffsetManagerError):
         return
     # Members may not have committed yet; what is empty and never had offsets was only tried out.
     exists = each.description.state != "Dead"
     if not exists or (not each.description.members and facts.steps(group)):
         yield _trouble(
             f"group {_name(group)} has no committed offsets",
-            "a job without a checkpoint starts anew: it repeats or skips records",
+            _STARTS_ANEW,
             facts.connection.command("history", group),
         )
 
@@ -720,19 +713,20 @@ _CHECKS: Final[tuple[Callable[[Facts], Iterable[Finding]], ...]] = (
     _follow,
     _clock,
 )
-_GROUP_CHECKS: Final[tuple[Callable[[Facts, str, GroupFacts], Iterable[Finding]], ...]] = (
-    _offsets,
-    _rights,
-    _members,
-    _commits,
-    _stuck,
-    _retention,
-    _turns,
-    _regressions,
-    _outside_log,
-    _deleted,
-    _topics_gone,
-)
+_GROUP_CHECKS: Final[Mapping[Callable[[Facts, str, GroupFacts], Iterable[Finding]], str]] = {
+    _offsets: "nothing can be said of its offsets",
+    _rights: _NOT_COMMITTED,
+    _members: "members would refuse other commits",
+    _commits: "",
+    _stuck: "",
+    _retention: _STARTS_ANEW,
+    _turns: "",
+    _regressions: _READ_AGAIN,
+    _outside_log: "",
+    _deleted: "",
+    _topics_gone: "",
+}
+"""Checks of a group, and why they matter if a fact that they need could not be read."""
 
 
 def _trouble(what: str, why: str, mend: str) -> Finding:

@@ -129,6 +129,7 @@ def produce_orders(bootstrap_servers: str, topic: str, partitions: int, count: i
             "linger.ms": 20,
             "log_level": 0,
             "queue.buffering.max.messages": 0,  # no limit
+            "queue.buffering.max.kbytes": 2**31 - 1,
         }
     )
     taken = 0
