@@ -76,13 +76,13 @@ def positions(checkpoint: Checkpoint) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def status(
-    checkpoint: Checkpoint,
+    ends: Mapping[TopicPartition, tuple[int, int]],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
     logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError],
 ) -> list[PartitionStatus]:
-    """Compare a checkpoint with its group and the logs it reads.  Raises InvalidValueError."""
+    """Compare the ``positions`` of a checkpoint with its group and the logs it reads."""
     rows = []
-    for where, (end, newest) in sorted(positions(checkpoint).items()):
+    for where, (end, newest) in sorted(ends.items()):
         group = committed.get(where)
         offset = None if group is None else group.offset
         log = logs.get(where)

@@ -53,7 +53,7 @@ from offsetmgr.service import version
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.text import listed
-from offsetmgr.types import TopicPartition, check_existing_group, check_group
+from offsetmgr.types import TopicPartition, check_group
 
 _T = TypeVar("_T")
 
@@ -77,7 +77,6 @@ def history(
     It reads __consumer_offsets, as far back as compaction has left it, and needs the right READ on
     that topic. Exits with 1 if an offset went backwards or was deleted.
     """
-    check_existing_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
     settings = kafka.for_librdkafka()
     commits = read_commits(settings, {group}, timeout_s=kafka.timeout)
@@ -193,7 +192,6 @@ def reset(
         raise InvalidValueError("--live", live, "needs a service", fix)
     brings_partitions = name in {"from-file", "from-group", "to-history"}
     wanted = None if brings_partitions and scope == ScopeOptions() else scope.partitions()
-    names = list(dict.fromkeys(map(check_existing_group, groups)))
     with options.changes(store) as change:
 
         def make(group: str) -> list[PlannedOffset]:
@@ -202,6 +200,7 @@ def reset(
             return change.plan(group, name, value, wanted)
 
         do = partial(change.carry_out, live=service)
+        names = list(dict.fromkeys(groups))
         return _change(names, make, do, execute=options.execute, output=output, export=export)
 
 
@@ -216,7 +215,6 @@ def set_offsets(
     output: OutputOptions,
 ) -> int:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
-    check_existing_group(group)
     parse_offsets(offsets)  # before Kafka is asked
     with options.changes(store) as change:
 
@@ -238,7 +236,6 @@ def delete_offsets(
 
     Without --execute it only shows what would be deleted.
     """
-    check_existing_group(group)
     chosen = scope.partitions()
     note = "deleted" if options.execute else "to be deleted"
     with options.changes() as change:
@@ -343,7 +340,7 @@ def _carried_out(
 def delete_group(group: GroupName, *, options: PlanOptions) -> None:
     """Delete a group that nobody else commits, with all its offsets; needs --execute."""
     with options.changes() as change:
-        found = change.check_free(check_existing_group(group), "DELETE")
+        found = change.check_free(group, "DELETE")
         count = len(change.committed(group))
         if found.state == "Dead" and not count:
             fix = "check its name; offsetmgr groups lists all"
@@ -369,7 +366,7 @@ def doctor(
     """
     facts = gather(
         options.for_librdkafka(),
-        [check_existing_group(group) for group in groups] if groups else None,
+        groups or None,
         options.owner(),
         version=version(),
         stuck_after_s=parse_duration(stuck_after, "--stuck-after"),
@@ -402,15 +399,15 @@ def spark_status(
     checkpoint.
     """
     files = Checkpoint(checkpoint)
-    partitions = positions(files)
+    ends = positions(files)
     with ClusterReader(kafka.for_librdkafka(), timeout_s=kafka.timeout) as reader:
-        answers = reader.log_ranges(partitions)
+        answers = reader.log_ranges(ends)
         logs = {where: a for where, a in answers.items() if not does_not_exist(a)}
         failures = [each for each in logs.values() if isinstance(each, OffsetManagerError)]
         if failures and len(failures) == len(logs):
             raise failures[0]
         committed = known(reader.committed([group])[group]) if group else {}
-    found = status(files, committed, logs)
+    found = status(ends, committed, logs)
     finished, begun, problems = files.last_finished(), files.last_begun(), files.problems()
     answer: dict[str, Any] = {
         "finished_batch": None if finished is None else finished.batch_id,
@@ -492,7 +489,7 @@ def copy_offsets(
     failures = {}
     with OffsetMigration(*pair, timeout_s=timeout) as migration:
         if group is not None:
-            plan = migration.plan_group(check_existing_group(group))
+            plan = migration.plan_group(group)
             failures = migration.execute(group, plan) if execute else {}
         else:
             plan = migration.plan_checkpoint(str(checkpoint))

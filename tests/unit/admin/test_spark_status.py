@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offsetmgr.admin.spark_status import status
+from offsetmgr.admin.spark_status import positions, status
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -22,7 +22,7 @@ def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None
     files.batch(6, orders(10, 20))
     files.batch(7, orders(30, 40))
     committed = {P0: OffsetAndMetadata(30), P1: OffsetAndMetadata(40)}
-    found = status(files.files, committed, LOGS)
+    found = status(positions(files.files), committed, LOGS)
     assert [(each.finished, each.lag, each.note) for each in found] == [
         (30, 70, ""),
         (40, 60, ""),
@@ -32,7 +32,7 @@ def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None
 def test_a_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))
-    found = status(files.files, {}, {P0: OffsetManagerError("no leader"), P1: LOGS[P1]})
+    found = status(positions(files.files), {}, {P0: OffsetManagerError("no leader"), P1: LOGS[P1]})
     assert [(each.lag, each.note) for each in found] == [(None, "no leader"), (60, "")]
 
 
@@ -41,12 +41,12 @@ def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))
     files.batch(8, orders(35, 40), finished=False)
-    found = status(files.files, {}, LOGS)
+    found = status(positions(files.files), {}, LOGS)
     assert [each.note for each in found] == ["5 offsets are read again", ""]
     first = WrittenCheckpoint(tmp_path / "first")
     first.began(0, orders(3, 4))
     first.batch(0, orders(5, 4), finished=False)
-    found = status(first.files, {}, LOGS)
+    found = status(positions(first.files), {}, LOGS)
     assert [each.repeated for each in found] == [2, 0]
 
 
@@ -55,7 +55,7 @@ def test_lost_records_and_the_position_of_the_group_are_reported(tmp_path: Path)
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, {"orders": {"0": 30, "1": 40}, "gone": {"0": 9}})
     logs = {P0: PartitionRange(50, 100), P1: PartitionRange(0, 8)}
-    found = status(files.files, {P0: OffsetAndMetadata(45)}, logs)
+    found = status(positions(files.files), {P0: OffsetAndMetadata(45)}, logs)
     assert {str(each.partition): each.note for each in found} == {
         "gone-0": "does not exist: the query fails",
         "orders-0": "20 offsets expired unread: lost; group is 15 ahead",
@@ -66,4 +66,4 @@ def test_lost_records_and_the_position_of_the_group_are_reported(tmp_path: Path)
 
 def test_a_query_that_never_began_has_nothing_to_tell(tmp_path: Path) -> None:
     """It will start at its startingOffsets."""
-    assert status(WrittenCheckpoint(tmp_path).files, {}, {}) == []
+    assert status(positions(WrittenCheckpoint(tmp_path).files), {}, {}) == []
