@@ -340,7 +340,7 @@ class GroupChanges:
             client.close(CLOSE_S)
         if answer.error:
             raise self._error(what, failure_of(answer.error, answer.text), "DELETE", group)
-        failures = {each.where: failure_of(each.error) for each in answer.partitions}
+        failures = {each.where: failure_of(each.error) for each in answer.found}
         return {
             where: self._reason(KafkaRequestError(what, *failure), group, where)
             for where, failure in failures.items()

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.kafka.librdkafka import GroupAnswer, PartitionAnswer, TopicIds
+    from offsetmgr.kafka.librdkafka import Answer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CLIENTS: Final = 12
@@ -164,19 +164,14 @@ class KafkaCoordinator(Coordinator):
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float
     ) -> Future[Mapping[str, str | Failure]]:
-        listed = check_list(topics, "topics", '["orders"]')
-        asked = list(dict.fromkeys(check_topic(name) for name in listed))
-        check_timeout(timeout_s, "timeout_s")
+        asked = _checked(topics, timeout_s)
 
         def failed(failure: Failure) -> Mapping[str, str | Failure]:
             return dict.fromkeys(asked, failure)
 
         def send(client: GroupClient, request: QueuedRequest[Mapping[str, str | Failure]]) -> None:
-            def answered(sent: Pending[TopicIds]) -> None:
-                error, text, ids = sent.result()
-                timed_out = error == TIMED_OUT
-                failure = self._reports.timed_out() if timed_out else failure_of(error, text)
-                self._fetches.finish(request, failed(failure) if error else ids)
+            def answered(sent: Pending[Answer]) -> None:
+                self._fetches.finish(request, self._result(request, sent.result(), dict))
 
             left_s = self._left_s(request.deadline_s) + LIBRDKAFKA_S
             client.topic_ids(asked, left_s).add_done_callback(answered)
@@ -192,9 +187,7 @@ class KafkaCoordinator(Coordinator):
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        listed = check_list(topics, "topics", '["orders"]')
-        asked = list(dict.fromkeys(check_topic(name) for name in listed))
-        check_timeout(timeout_s, "timeout_s")
+        asked = _checked(topics, timeout_s)
         specs = {"log_start_offset": EARLIEST, "high_watermark": LATEST}
         if stable:
             specs["last_stable_offset"] = LATEST
@@ -284,48 +277,45 @@ class KafkaCoordinator(Coordinator):
         self, group: str, deadline_s: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> Future[CommitResult]:
         queue = self._commits[crc32(group.encode()) % len(self._commits)]
-        committed: Future[CommitResult] = Future()
 
         def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
             sent = client.commit(group, offsets, self._left_s(deadline_s) + LIBRDKAFKA_S)
             sent.add_done_callback(partial(self._answer_group, queue, request, commit_result))
 
         failed = partial(CommitResult.failed, offsets)
-        answer = queue.submit(QueuedRequest(group, deadline_s, send, failed))
-        answer.add_done_callback(partial(self._name_members, group, deadline_s, committed))
-        return committed
+        return queue.submit(QueuedRequest(group, deadline_s, send, failed))
 
     def _answer_group(
         self,
         queue: ConnectionQueue[GroupClient],
         request: QueuedRequest[_G],
         read: Callable[[list[PartitionAnswer]], _G],
-        sent: Pending[GroupAnswer],
+        sent: Pending[Answer],
     ) -> None:
-        """Answer ``request`` with the answer of Kafka, or of librdkafka."""
         answer = sent.result()
-        if answer.error:
-            timed_out = answer.error == TIMED_OUT
-            failure = failure_of(answer.error, answer.text)
-            result = request.failed(self._reports.timed_out() if timed_out else failure)
-            moved = answer.error == NOT_COORDINATOR
-        else:
-            self._reports.answered()
-            result = read(answer.partitions)
-            moved = any(f.info.code == NOT_COORDINATOR for f in result.failures.values())
-        if moved:
+        result: _G = self._result(request, answer, read)
+        codes = {answer.error, *(failure.info.code for failure in result.failures.values())}
+        if NOT_COORDINATOR in codes:
             queue.pause(request.group)
-        queue.finish(request, result)
+        if UNKNOWN_MEMBER_ID in codes:
+            self._name_members(queue, request, result)
+        else:
+            queue.finish(request, result)
+
+    def _result(self, request: QueuedRequest[_R], answer: Answer, read: Callable[[Any], _R]) -> _R:
+        """Return what ``read`` makes of Kafka's answer, or of why there is none."""
+        if not answer.error:
+            self._reports.answered()
+            return read(answer.found)
+        timed_out = answer.error == TIMED_OUT
+        failure = self._reports.timed_out() if timed_out else failure_of(answer.error, answer.text)
+        return request.failed(failure)
 
     def _name_members(
-        self,
-        group: str,
-        deadline_s: float,
-        committed: Future[CommitResult],
-        answer: Future[CommitResult],
+        self, queue: ConnectionQueue[GroupClient], request: QueuedRequest[_G], result: _G
     ) -> None:
-        """Pass a commit's answer on; if the group has live members, with their names."""
-        result = answer.get()
+        """Answer ``request``, which the group's live members forbid, with their names."""
+        group = request.group
 
         def named(done: Future[list[LiveMember] | Failure]) -> None:
             members = done.get()
@@ -334,12 +324,10 @@ class KafkaCoordinator(Coordinator):
                 p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
                 for p, f in result.failures.items()
             }
-            committed.set(CommitResult(failures))
+            queue.finish(request, result._replace(failures=failures))
 
-        if any(failure.info.code == UNKNOWN_MEMBER_ID for failure in result.failures.values()):
-            self.members(group, self._left_s(deadline_s)).add_done_callback(named)
-        else:
-            committed.set(result)
+        # Half of the time that is left: an answer without names is better than none.
+        self.members(group, self._left_s(request.deadline_s) / 2).add_done_callback(named)
 
     # -- questions about the cluster
 
@@ -395,3 +383,10 @@ class KafkaCoordinator(Coordinator):
     def _end_clients(self) -> None:
         for queue in self._queues:
             queue.end_clients()
+
+
+def _checked(topics: Sequence[str], timeout_s: float) -> list[str]:
+    """Return checked topics, each once."""
+    check_timeout(timeout_s, "timeout_s")
+    listed = check_list(topics, "topics", '["orders"]')
+    return list(dict.fromkeys(check_topic(name) for name in listed))

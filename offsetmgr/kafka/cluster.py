@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.errors import KafkaRequestError
-    from offsetmgr.kafka.librdkafka import GroupAnswer
+    from offsetmgr.kafka.librdkafka import Answer
     from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.types import OffsetAndMetadata
 
@@ -464,14 +464,12 @@ class ClusterReader:
                 found[where] = request_error(f"log of {where}", failure_of(code))
         return found
 
-    def _committed_of(
-        self, group: str, answer: GroupAnswer
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _committed_of(self, group: str, answer: Answer) -> dict[TopicPartition, OffsetAndMetadata]:
         if answer.error:
             failure = failure_of(answer.error, answer.text)
             what = f"committed offsets of group {visible(group, _NAME_CHARS)}"
             raise self._error(what, failure, group)
-        offsets, failures, *_ = fetch_result(None, answer.partitions)
+        offsets, failures, *_ = fetch_result(None, answer.found)
         for where, failure in failures.items():
             what = f"committed offset of {where} in group {visible(group, _NAME_CHARS)}"
             raise self._error(what, failure, where.topic)

@@ -38,7 +38,7 @@ from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, new_tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from offsetmgr.kafka.reports import ConnectionReports
 
@@ -98,25 +98,16 @@ class PartitionAnswer(NamedTuple):
     """Kafka's code, 0 for none, ``NOT_NAMED`` where the answer leaves the partition out."""
 
 
-class GroupAnswer(NamedTuple):
-    """The coordinator's answer to a fetch, a commit or a deletion."""
+class Answer(NamedTuple):
+    """Kafka's answer to a request."""
 
     error: int
     """Code of the request as a whole, 0 for none."""
-    text: str
+    text: str = ""
     """librdkafka's words for that error."""
-    partitions: list[PartitionAnswer]
-    """All partitions of a fetch; of a commit or a deletion, those that were refused."""
-
-
-class TopicIds(NamedTuple):
-    """Kafka's answer about the ids of topics."""
-
-    error: int
-    """Code of the request as a whole, 0 for none."""
-    text: str
-    ids: dict[str, str | Failure]
-    """By topic; empty from a broker before 2.8."""
+    found: Any = ()
+    """Of a fetch the PartitionAnswers of all partitions, of a commit or a deletion those that were
+    refused; of topics their ids, or a Failure, by name: empty from a broker before 2.8."""
 
 
 class _Partition(ctypes.Structure):
@@ -246,8 +237,8 @@ _NOW: Final = "queue_poll_now"
 """``queue_poll`` without a wait, which keeps the lock too."""
 
 
-class Library:
-    """The librdkafka that confluent-kafka is linked with, whichever that is: ``rd_kafka_*``."""
+class _Functions:
+    """The functions of confluent-kafka's own librdkafka, by their names behind ``rd_kafka_``."""
 
     def __init__(self) -> None:
         waiting, quick = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
@@ -258,68 +249,77 @@ class Library:
             function = library[f"rd_kafka_{called}"]
             function.restype, function.argtypes = _SIGNATURES[called]
             setattr(self, name, function)
-        self._token_lock = threading.Lock()
-        self._ended = False
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
 
-    def open_client(self, config: Mapping[str, object], kind: int) -> int:
-        """Return a new client.
 
-        ``config`` is as for confluent-kafka; of its callbacks ``oauth_cb`` alone is called.  Raises
-        ValueError where librdkafka does not take a setting.
+_rd: Final = _Functions()
+
+
+class _Handle:
+    """A client of librdkafka's, whose log, errors and requests for tokens are dealt with here."""
+
+    def __init__(
+        self, config: Mapping[str, object], kind: int, listener: ConnectionReports
+    ) -> None:
+        """``config`` is as for confluent-kafka; of its callbacks ``oauth_cb`` alone is called.
+
+        Raises ValueError where librdkafka does not take a setting.
         """
-        conf = self.conf_new()
+        self._listener = listener
+        self._oauth_cb: Any = config.get("oauth_cb")
+        self._token_lock = threading.Lock()
+        self._ended = False
+        conf = _rd.conf_new()
         error = ctypes.create_string_buffer(_ERROR_CHARS)
         events = _LOG_EVENT | _ERROR_EVENT | _REBALANCE_EVENT | _COMMIT_EVENT
-        self._oauth_cb: Any = config.get("oauth_cb")
         # Without it librdkafka gets tokens by itself, as from an OIDC endpoint.
-        self.conf_set_events(conf, events | _TOKEN_EVENT if self._oauth_cb else events)
+        _rd.conf_set_events(conf, events | _TOKEN_EVENT if self._oauth_cb else events)
         for name, value in {**config, "log.queue": True}.items():
             if callable(value):
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            if self.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
-                self.conf_destroy(conf)
+            if _rd.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
+                _rd.conf_destroy(conf)
                 raise ValueError(decoded(error.value))
-        handle: int | None = self.new(kind, conf, error, _ERROR_CHARS)
-        if not handle:
-            self.conf_destroy(conf)
+        pointer: int | None = _rd.new(kind, conf, error, _ERROR_CHARS)
+        if not pointer:
+            _rd.conf_destroy(conf)
             raise ValueError(decoded(error.value))
-        return handle
+        self.pointer = pointer
 
-    def send_reports(self, handle: int, queue: int) -> None:
-        """Have the log and the errors of a client come into ``queue``."""
-        main = self.queue_get_main(handle)
-        self.queue_forward(main, queue)
-        self.queue_destroy(main)
-        self.set_log_queue(handle, queue)
+    def send_reports(self, queue: int) -> None:
+        """Have the log and the errors come into ``queue``."""
+        main = _rd.queue_get_main(self.pointer)
+        _rd.queue_forward(main, queue)
+        _rd.queue_destroy(main)
+        _rd.set_log_queue(self.pointer, queue)
 
-    def pass_on(self, handle: int, event: int, listener: ConnectionReports) -> bool:
-        """Pass a log line or an error to ``listener``; False if ``event`` is something else.
+    def is_report(self, event: int) -> bool:
+        """Pass a log line or an error on; False if ``event`` is something else.
 
-        A client that needs a token gets one.
+        If it asks for a token, it gets one.
         """
-        kind = self.event_type(event)
+        kind = _rd.event_type(event)
         if kind == _LOG_EVENT:
             facility, line, level = _TEXT(), _TEXT(), _INT()
             pointers = ctypes.byref(facility), ctypes.byref(line), ctypes.byref(level)
-            if not self.event_log(event, *pointers):
-                listener.logged(level.value, decoded(facility.value), decoded(line.value))
+            if not _rd.event_log(event, *pointers):
+                self._listener.logged(level.value, decoded(facility.value), decoded(line.value))
         elif kind == _ERROR_EVENT:
-            listener.failed(self.event_error(event), decoded(self.event_error_string(event)))
+            self._listener.failed(_rd.event_error(event), decoded(_rd.event_error_string(event)))
         elif kind == _TOKEN_EVENT:
-            asked = self.event_config_string(event)
-            refresh = partial(self._refresh_token, handle, asked and decoded(asked))
+            asked = _rd.event_config_string(event)
+            refresh = partial(self._refresh_token, asked and decoded(asked))
             # In a thread of its own, as it may ask somebody else for the token.
             threading.Thread(target=refresh, name="kafka-token", daemon=True).start()
         else:
             return False
         return True
 
-    def _refresh_token(self, handle: int, asked: str | None) -> None:
-        """Get a token by the caller's function, and give it to the client."""
+    def _refresh_token(self, asked: str | None) -> None:
+        """Get a token by the caller's function, and give it to librdkafka."""
         error = ctypes.create_string_buffer(_ERROR_CHARS)
         try:
             token, expires_s, *more = self._oauth_cb(asked)
@@ -336,77 +336,16 @@ class Library:
             if self._ended:
                 return
             if given is not None:
-                refused = self.oauthbearer_set_token(handle, *given)
+                refused = _rd.oauthbearer_set_token(self.pointer, *given)
                 why = decoded(error.value) if refused else ""
             if why:
-                self.oauthbearer_set_token_failure(handle, why.encode())
+                _rd.oauthbearer_set_token_failure(self.pointer, why.encode())
 
-    def end_client(self, handle: int) -> None:
-        """End a client, also while a token is on its way to it."""
+    def end(self) -> None:
+        """End the client, also while a token is on its way to it."""
         with self._token_lock:
             self._ended = True
-        self.destroy_flags(handle, _NO_CONSUMER_CLOSE)
-
-    def partition_list(self, partitions: Iterable[tuple[str, int]]) -> Any:
-        """Return a new list of partitions, in this order."""
-        made = self.topic_partition_list_new(1)
-        address = ctypes.addressof(made.contents)
-        topic, first, end = "", 0, 0
-        for name, number in (*partitions, ("", 0)):  # the last ends the last run
-            if number != end or name != topic:
-                if end > first:
-                    encoded = topic.encode()
-                    # A range that ends with the highest number would never end.
-                    self.topic_partition_list_add_range(address, encoded, first, end - 2)
-                    self.topic_partition_list_add(address, encoded, end - 1)
-                topic, first = name, number
-            end = number + 1
-        return made
-
-    def offset_list(self, handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
-        """Return a new list of offsets that ``handle`` is to commit.
-
-        librdkafka answers with this list, and writes a code (0 for none) into it for each
-        partition that the coordinator's answer names, and for no other.
-        """
-        made = self.partition_list(offsets)
-        elements = made.contents.elems
-        _column(made, "offset")[:] = array("q", [each.offset for each in offsets.values()])
-        _column(made, "error")[:] = array("i", [NOT_NAMED]) * len(offsets)
-        for index, (_, metadata, leader_epoch) in enumerate(offsets.values()):
-            if not metadata and leader_epoch is None:
-                continue
-            partition = elements[index]
-            if metadata:
-                raw = metadata.encode()
-                partition.metadata = self.mem_malloc(handle, len(raw))  # freed with the list
-                partition.metadata_size = len(raw)
-                ctypes.memmove(partition.metadata, raw, len(raw))
-            if leader_epoch is not None:
-                self.topic_partition_set_leader_epoch(ctypes.addressof(partition), leader_epoch)
-        return made
-
-    def read_list(self, found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]:
-        """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
-        if refused and not any(_column(found, "error")):
-            return
-        names: dict[bytes, str] = {}
-        address, columns = _address(found), [_column(found, name) for name in _READ]
-        topics = (_TEXT * found.contents.cnt).from_buffer(array("q", _column(found, "topic")))
-        for raw, number, at, text, size, private, error in zip(topics, *columns, strict=True):
-            here, address = address, address + ctypes.sizeof(_Partition)
-            if refused and not error:
-                continue
-            topic = names.get(raw) or names.setdefault(raw, decoded(raw))
-            offset = None
-            if at >= 0:
-                # confluent-kafka's consumers commit metadata with a NUL behind it.
-                metadata = size and decoded(ctypes.string_at(text, size).removesuffix(b"\0"))
-                epoch = self.topic_partition_get_leader_epoch(here) if private else -1
-                given = at, metadata or "", epoch if epoch >= 0 else None
-                offset = new_tuple(OffsetAndMetadata, given)
-            where = new_tuple(TopicPartition, (topic, number))
-            yield new_tuple(PartitionAnswer, (where, offset, error))
+        _rd.destroy_flags(self.pointer, _NO_CONSUMER_CLOSE)
 
 
 class GroupClient:
@@ -427,16 +366,15 @@ class GroupClient:
         ``config`` is as for confluent-kafka.  Raises ValueError where librdkafka refuses a
         setting, and RuntimeError where no thread is to be had.
         """
-        library = self._library = Library()
-        self._listener = listener
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[Operation | None, Pending[Any]]] = {}
+        self._open: dict[int, tuple[Callable[[int], Answer], Pending[Answer]]] = {}
+        """Requests under way, by number: the reader of each one's answer, and its future."""
         self._number = 0
         self._closed = False
         own = {"group.id": OWN_GROUP} if kind == CONSUMER else {}
-        self._handle = library.open_client({**config, **own}, kind)
-        self._queue: int = library.queue_new(self._handle)
-        library.send_reports(self._handle, self._queue)
+        self._handle = _Handle({**config, **own}, kind, listener)
+        self._queue: int = _rd.queue_new(self._handle.pointer)
+        self._handle.send_reports(self._queue)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -447,41 +385,38 @@ class GroupClient:
         timeout_s: float,
         *,
         stable: bool = True,
-    ) -> Pending[GroupAnswer]:
+    ) -> Pending[Answer]:
         """Ask for the committed offsets of ``group`` (for ``partitions=None`` all of them).
 
         With ``stable``, a partition that an open transaction is about to commit is an error.
         The answer is set in the client's thread.  Raises RuntimeError once closed.
         """
-        wanted = None if partitions is None else self._library.partition_list(partitions)
+        wanted = None if partitions is None else partition_list(partitions)
         return self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, stable=stable)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
-    ) -> Pending[GroupAnswer]:
+    ) -> Pending[Answer]:
         """Commit ``offsets`` in one request; as for ``fetch``."""
-        wanted = self._library.offset_list(self._handle, offsets)
+        wanted = offset_list(self._handle.pointer, offsets)
         return self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s)
 
     def delete(
         self, group: str, partitions: Iterable[tuple[str, int]], timeout_s: float
-    ) -> Pending[GroupAnswer]:
+    ) -> Pending[Answer]:
         """Delete the committed offsets of ``partitions``; as for ``fetch``."""
-        wanted = self._library.partition_list(partitions)
+        wanted = partition_list(partitions)
         return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
 
-    def topic_ids(self, topics: Collection[str], timeout_s: float) -> Pending[TopicIds]:
+    def topic_ids(self, topics: Collection[str], timeout_s: float) -> Pending[Answer]:
         """Ask for the ids of topics, and not for their partitions, which take long to read."""
-        library = self._library
-        answer: Pending[TopicIds] = Pending()
         names = (_TEXT * len(topics))(*(topic.encode() for topic in topics))
         with self._lock:
-            options = self._options(_DESCRIBE_TOPICS, timeout_s)
-            self._open[self._number] = None, answer
-            wanted = library.TopicCollection_of_topic_names(names, len(topics))
-            library.DescribeTopics(self._handle, wanted, options, self._queue)
-            library.TopicCollection_destroy(wanted)
-            library.AdminOptions_destroy(options)
+            options, answer = self._begin(_DESCRIBE_TOPICS, timeout_s, _read_ids)
+            wanted = _rd.TopicCollection_of_topic_names(names, len(topics))
+            _rd.DescribeTopics(self._handle.pointer, wanted, options, self._queue)
+            _rd.TopicCollection_destroy(wanted)
+            _rd.AdminOptions_destroy(options)
         return answer
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
@@ -489,7 +424,7 @@ class GroupClient:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._library.queue_yield(self._queue)
+                _rd.queue_yield(self._queue)
         self._thread.join(timeout_s)
 
     def _ask(
@@ -500,103 +435,94 @@ class GroupClient:
         timeout_s: float,
         *,
         stable: bool = True,
-    ) -> Pending[GroupAnswer]:
+    ) -> Pending[Answer]:
         """Send a request about ``wanted``, a partition list that is destroyed here, or None."""
-        library = self._library
-        answer: Pending[GroupAnswer] = Pending()
+        read = partial(_read_group, operation)
         try:
             with self._lock:
-                options = self._options(_NUMBERS[operation], timeout_s)
+                options, answer = self._begin(_NUMBERS[operation], timeout_s, read)
                 if operation == "ListConsumerGroupOffsets":
-                    library.AdminOptions_set_require_stable_offsets(options, int(stable))
-                request = getattr(library, f"{operation}_new")(group.encode(), wanted)
-                self._open[self._number] = operation, answer
-                send = getattr(library, operation)
-                send(self._handle, _POINTERS(request), 1, options, self._queue)
-                getattr(library, f"{operation}_destroy")(request)
-                library.AdminOptions_destroy(options)
+                    _rd.AdminOptions_set_require_stable_offsets(options, int(stable))
+                request = getattr(_rd, f"{operation}_new")(group.encode(), wanted)
+                send = getattr(_rd, operation)
+                send(self._handle.pointer, _POINTERS(request), 1, options, self._queue)
+                getattr(_rd, f"{operation}_destroy")(request)
+                _rd.AdminOptions_destroy(options)
         finally:
             if wanted is not None:
-                library.topic_partition_list_destroy(wanted)
+                _rd.topic_partition_list_destroy(wanted)
         return answer
 
-    def _options(self, operation: int, timeout_s: float) -> int:
-        """Return the options of a new request, numbered ``_number``; with the lock held."""
+    def _begin(
+        self, operation: int, timeout_s: float, read: Callable[[int], Answer]
+    ) -> tuple[int, Pending[Answer]]:
+        """Return the options of a new request and its answer; with the lock held."""
         if self._closed:
             raise RuntimeError("the client is closed")
         self._number += 1
-        options: int = self._library.AdminOptions_new(self._handle, operation)
+        answer: Pending[Answer] = Pending()
+        self._open[self._number] = read, answer
+        options: int = _rd.AdminOptions_new(self._handle.pointer, operation)
         timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
-        self._library.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
-        self._library.AdminOptions_set_opaque(options, self._number)
-        return options
+        _rd.AdminOptions_set_request_timeout(options, timeout_ms, None, 0)
+        _rd.AdminOptions_set_opaque(options, self._number)
+        return options, answer
 
     def _serve(self) -> None:
         """Set answers until closed, then end the handle: in this thread, which may block."""
-        library = self._library
         while not self._closed:
-            event = library.queue_poll(self._queue, _POLL_MS)
+            event = _rd.queue_poll(self._queue, _POLL_MS)
             while event:
                 try:
                     self._handle_event(event)
                 except Exception:  # the thread goes on with all other events
                     log.exception("kafka_event_failed")
-                library.event_destroy(event)
+                _rd.event_destroy(event)
                 # Later events are handled in the same turn: the next turn may be long in coming.
-                event = library.queue_poll_now(self._queue, 0)
+                event = _rd.queue_poll_now(self._queue, 0)
         with self._lock:
             left = list(self._open.values())
             self._open.clear()
-        text = "the Kafka client was closed"
-        for operation, answer in left:
-            closed = TopicIds(FAIL, text, {}) if operation is None else GroupAnswer(FAIL, text, [])
-            answer.set_result(closed)
-        library.queue_destroy(self._queue)
-        library.end_client(self._handle)
+        for _, answer in left:
+            answer.set_result(Answer(FAIL, "the Kafka client was closed"))
+        _rd.queue_destroy(self._queue)
+        self._handle.end()
 
     def _handle_event(self, event: int) -> None:
-        library = self._library
-        if library.pass_on(self._handle, event, self._listener):
+        if self._handle.is_report(event):
             return
         with self._lock:
-            asked = self._open.pop(library.event_opaque(event) or 0, None)
+            asked = self._open.pop(_rd.event_opaque(event) or 0, None)
         if asked is not None:
-            operation, answer = asked
-            read = self._read_ids(event) if operation is None else self._read(operation, event)
-            answer.set_result(read)
+            read, answer = asked
+            code = _rd.event_error(event)
+            text = decoded(_rd.event_error_string(event)) if code else ""
+            answer.set_result(Answer(code, text) if code else read(event))
 
-    def _read_ids(self, event: int) -> TopicIds:
-        library = self._library
-        code = library.event_error(event)
-        if code:
-            return TopicIds(code, decoded(library.event_error_string(event)), {})
-        count, ids = _SIZE(), dict[str, str | Failure]()
-        result = library.event_DescribeTopics_result(event)
-        found = library.DescribeTopics_result_topics(result, ctypes.byref(count))
-        for index in range(count.value):
-            error = library.TopicDescription_error(found[index])
-            code = library.error_code(error) if error else 0
-            topic_id = library.Uuid_base64str(library.TopicDescription_topic_id(found[index]))
-            known = decoded(topic_id)
-            ids[decoded(library.TopicDescription_name(found[index]))] = (
-                failure_of(code) if code else "" if known == _NO_ID else known
-            )
-        return TopicIds(0, "", ids)
 
-    def _read(self, operation: Operation, event: int) -> GroupAnswer:
-        library = self._library
-        code = library.event_error(event)
-        if code:
-            return GroupAnswer(code, decoded(library.event_error_string(event)), [])
-        result = getattr(library, f"event_{operation}_result")(event)
-        count = _SIZE()
-        group = getattr(library, f"{operation}_result_groups")(result, ctypes.byref(count))[0]
-        error = library.group_result_error(group)
-        if error:
-            return GroupAnswer(library.error_code(error), decoded(library.error_string(error)), [])
-        refused = operation != "ListConsumerGroupOffsets"
-        found = library.read_list(library.group_result_partitions(group), refused=refused)
-        return GroupAnswer(0, "", list(found))
+def _read_ids(event: int) -> Answer:
+    count, ids = _SIZE(), dict[str, str | Failure]()
+    result = _rd.event_DescribeTopics_result(event)
+    found = _rd.DescribeTopics_result_topics(result, ctypes.byref(count))
+    for index in range(count.value):
+        error = _rd.TopicDescription_error(found[index])
+        code = _rd.error_code(error) if error else 0
+        topic_id = decoded(_rd.Uuid_base64str(_rd.TopicDescription_topic_id(found[index])))
+        ids[decoded(_rd.TopicDescription_name(found[index]))] = (
+            failure_of(code) if code else "" if topic_id == _NO_ID else topic_id
+        )
+    return Answer(0, "", ids)
+
+
+def _read_group(operation: Operation, event: int) -> Answer:
+    result = getattr(_rd, f"event_{operation}_result")(event)
+    count = _SIZE()
+    group = getattr(_rd, f"{operation}_result_groups")(result, ctypes.byref(count))[0]
+    error = _rd.group_result_error(group)
+    if error:
+        return Answer(_rd.error_code(error), decoded(_rd.error_string(error)))
+    refused = operation != "ListConsumerGroupOffsets"
+    return Answer(0, "", list(read_list(_rd.group_result_partitions(group), refused=refused)))
 
 
 class MemberEvent(NamedTuple):
@@ -618,25 +544,24 @@ class Member:
 
     def __init__(self, config: Mapping[str, object], listener: ConnectionReports) -> None:
         """``listener`` gets the log.  Raises ValueError if a setting is refused."""
-        library = self._library = Library()
-        self._listener = listener
-        self._handle = library.open_client(config, CONSUMER)
-        self._answers = library.queue_new(self._handle)
-        self._queue = library.queue_get_consumer(self._handle)
-        library.send_reports(self._handle, self._queue)
+        self._client = _Handle(config, CONSUMER, listener)
+        self._handle = self._client.pointer
+        self._answers = _rd.queue_new(self._handle)
+        self._queue = _rd.queue_get_consumer(self._handle)
+        self._client.send_reports(self._queue)
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Begin to join the group."""
-        wanted = self._library.partition_list((topic, _ALL_PARTITIONS) for topic in topics)
-        self._library.subscribe(self._handle, wanted)
-        self._library.topic_partition_list_destroy(wanted)
+        wanted = partition_list((topic, _ALL_PARTITIONS) for topic in topics)
+        _rd.subscribe(self._handle, wanted)
+        _rd.topic_partition_list_destroy(wanted)
 
     @property
     def id(self) -> str:
         """The id that the coordinator gave it; no other member ever has the same."""
-        found = self._library.memberid(self._handle)
+        found = _rd.memberid(self._handle)
         text = decoded(ctypes.string_at(found)) if found else ""
-        self._library.mem_free(self._handle, found)
+        _rd.mem_free(self._handle, found)
         return text
 
     def commit(
@@ -646,68 +571,129 @@ class Member:
 
         After None the member must be ended: its commit may land until then.
         """
-        library = self._library
-        sent = library.offset_list(self._handle, offsets)
-        library.commit_queue(self._handle, sent, self._answers, None, None)
-        library.topic_partition_list_destroy(sent)
-        event = library.queue_poll(self._answers, int(timeout_s * 1000))
+        sent = offset_list(self._handle, offsets)
+        _rd.commit_queue(self._handle, sent, self._answers, None, None)
+        _rd.topic_partition_list_destroy(sent)
+        event = _rd.queue_poll(self._answers, int(timeout_s * 1000))
         if not event:
             return None
         try:
-            code = library.event_error(event)
-            found = library.read_list(library.event_topic_partition_list(event))
+            code = _rd.event_error(event)
+            found = read_list(_rd.event_topic_partition_list(event))
             # A request that failed as a whole has no codes of its partitions.
             whole = code or NOT_NAMED
             codes = {answer.where: answer.error for answer in found}
             return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
         finally:
-            library.event_destroy(event)
+            _rd.event_destroy(event)
 
     def poll(self, timeout_s: float) -> MemberEvent | None:
         """Return the next event; None if there was none within ``timeout_s``."""
-        while event := self._library.queue_poll(self._queue, int(timeout_s * 1000)):
+        while event := _rd.queue_poll(self._queue, int(timeout_s * 1000)):
             try:
                 found = self._read(event)
             finally:
-                self._library.event_destroy(event)
+                _rd.event_destroy(event)
             if found is not None:
                 return found
         return None
 
     def leave(self) -> None:
         """Leave the group, so that it is free at once; return when Kafka knows, or is too slow."""
-        library = self._library
         # A static member leaves by unsubscribing; closing alone would keep its place.
-        library.unsubscribe(self._handle)
-        library.assign(self._handle, None)
-        library.consumer_close_queue(self._handle, self._queue)
+        _rd.unsubscribe(self._handle)
+        _rd.assign(self._handle, None)
+        _rd.consumer_close_queue(self._handle, self._queue)
         for _ in range(_LEAVE_POLLS):
-            if library.consumer_closed(self._handle):
+            if _rd.consumer_closed(self._handle):
                 return
             event = self.poll(_LEAVE_POLL_S)
             if event is not None and event.kind in {"revoked", "lost"}:
-                library.assign(self._handle, None)
+                _rd.assign(self._handle, None)
 
     def end(self) -> None:
         """Drop the client; unsent requests are never sent."""
-        self._library.queue_destroy(self._answers)
-        self._library.queue_destroy(self._queue)
-        self._library.end_client(self._handle)
+        _rd.queue_destroy(self._answers)
+        _rd.queue_destroy(self._queue)
+        self._client.end()
 
     def _read(self, event: int) -> MemberEvent | None:
-        library = self._library
-        kind, code = library.event_type(event), library.event_error(event)
+        kind, code = _rd.event_type(event), _rd.event_error(event)
         if kind == _REBALANCE_EVENT and code == _ASSIGN:
-            nothing = library.topic_partition_list_new(0)
-            library.assign(self._handle, nothing)
-            library.topic_partition_list_destroy(nothing)
+            nothing = _rd.topic_partition_list_new(0)
+            _rd.assign(self._handle, nothing)
+            _rd.topic_partition_list_destroy(nothing)
             return MemberEvent("assigned")
         if kind == _REBALANCE_EVENT:
-            return MemberEvent("lost" if library.assignment_lost(self._handle) else "revoked")
-        library.pass_on(self._handle, event, self._listener)
+            return MemberEvent("lost" if _rd.assignment_lost(self._handle) else "revoked")
+        self._client.is_report(event)
         if kind == _ERROR_EVENT:
-            return MemberEvent("failed", code, decoded(library.event_error_string(event)))
+            return MemberEvent("failed", code, decoded(_rd.event_error_string(event)))
         return None
+
+
+def partition_list(partitions: Iterable[tuple[str, int]]) -> Any:
+    """Return a new list of partitions, in this order."""
+    made = _rd.topic_partition_list_new(1)
+    address = ctypes.addressof(made.contents)
+    topic, first, end = "", 0, 0
+    for name, number in (*partitions, ("", 0)):  # the last ends the last run
+        if number != end or name != topic:
+            if end > first:
+                encoded = topic.encode()
+                # A range that ends with the highest number would never end.
+                _rd.topic_partition_list_add_range(address, encoded, first, end - 2)
+                _rd.topic_partition_list_add(address, encoded, end - 1)
+            topic, first = name, number
+        end = number + 1
+    return made
+
+
+def offset_list(handle: int, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Any:
+    """Return a new list of offsets that ``handle`` is to commit.
+
+    librdkafka answers with this list, and writes a code (0 for none) into it for each
+    partition that the coordinator's answer names, and for no other.
+    """
+    made = partition_list(offsets)
+    elements = made.contents.elems
+    _column(made, "offset")[:] = array("q", [each.offset for each in offsets.values()])
+    _column(made, "error")[:] = array("i", [NOT_NAMED]) * len(offsets)
+    for index, (_, metadata, leader_epoch) in enumerate(offsets.values()):
+        if not metadata and leader_epoch is None:
+            continue
+        partition = elements[index]
+        if metadata:
+            raw = metadata.encode()
+            partition.metadata = _rd.mem_malloc(handle, len(raw))  # freed with the list
+            partition.metadata_size = len(raw)
+            ctypes.memmove(partition.metadata, raw, len(raw))
+        if leader_epoch is not None:
+            _rd.topic_partition_set_leader_epoch(ctypes.addressof(partition), leader_epoch)
+    return made
+
+
+def read_list(found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]:
+    """Read partitions out of librdkafka's memory; if ``refused`` those with an error."""
+    if refused and not any(_column(found, "error")):
+        return
+    names: dict[bytes, str] = {}
+    address, columns = _address(found), [_column(found, name) for name in _READ]
+    topics = (_TEXT * found.contents.cnt).from_buffer(array("q", _column(found, "topic")))
+    for raw, number, at, text, size, private, error in zip(topics, *columns, strict=True):
+        here, address = address, address + ctypes.sizeof(_Partition)
+        if refused and not error:
+            continue
+        topic = names.get(raw) or names.setdefault(raw, decoded(raw))
+        offset = None
+        if at >= 0:
+            # confluent-kafka's consumers commit metadata with a NUL behind it.
+            metadata = size and decoded(ctypes.string_at(text, size).removesuffix(b"\0"))
+            epoch = _rd.topic_partition_get_leader_epoch(here) if private else -1
+            given = at, metadata or "", epoch if epoch >= 0 else None
+            offset = new_tuple(OffsetAndMetadata, given)
+        where = new_tuple(TopicPartition, (topic, number))
+        yield new_tuple(PartitionAnswer, (where, offset, error))
 
 
 def _address(found: Any) -> int:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import threading
 
 from actors.testing import ManualClock
-from offsetmgr.kafka.librdkafka import FAIL, NOT_NAMED, PRODUCER, GroupClient
+from offsetmgr.kafka.librdkafka import (
+    FAIL,
+    NOT_NAMED,
+    PRODUCER,
+    GroupClient,
+    _rd,
+    offset_list,
+    read_list,
+)
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.logs import capture_logs
@@ -47,15 +55,14 @@ def test_a_failing_listener_delays_no_answer() -> None:
 def test_a_partition_missing_in_the_answer_is_not_committed() -> None:
     """The answer is the list that was sent, here as it is before the answer."""
     client = GroupClient(NOWHERE, PRODUCER, ConnectionReports(ManualClock()))
-    library = client._library
     offsets = {
         TopicPartition("b", 1): OffsetAndMetadata(2**63 - 1, "é 'x'\n", 7),
         TopicPartition("a", 0): OffsetAndMetadata(0),
         TopicPartition("a", 1): OffsetAndMetadata(5),
         TopicPartition("a", 2**31 - 1): OffsetAndMetadata(6),
     }
-    made = library.offset_list(client._handle, offsets)
-    found = list(library.read_list(made, refused=True))
-    library.topic_partition_list_destroy(made)
+    made = offset_list(client._handle.pointer, offsets)
+    found = list(read_list(made, refused=True))
+    _rd.topic_partition_list_destroy(made)
     client.close(WAIT_S)
     assert found == [(where, offset, NOT_NAMED) for where, offset in offsets.items()]
