@@ -11,7 +11,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from actors import Future
 from offsetmgr.answers import FenceCounts
@@ -45,7 +45,6 @@ Operation = Literal["fetch", "commit", "topic_ids", "topic_logs", "topic_names",
 
 _UNKNOWN_TOPIC: Final = error_info(UNKNOWN_TOPIC)
 _METADATA_TOO_LARGE: Final = error_info(12)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -91,23 +90,22 @@ Incident = Respond | Refuse | Unknown
 CallAfter: TypeAlias = "Callable[[float, Callable[[], object]], Any]"
 """Calls a function once, after so many seconds; what it returns can be cancelled."""
 
-Failed: TypeAlias = "Failure | Mapping[TopicPartition, Failure]"
-"""The failure of a whole request, or of some of its partitions."""
-
 
 @dataclass(eq=False)
 class SentRequest:
     """One request as the coordinator saw it."""
 
     operation: Operation
-    group: str
+    answer: Callable[[Mapping[TopicPartition, Failure]], Any]
+    """Carries out the request except for its failed partitions, and returns the answer."""
+    failed: Callable[[Failure], Any]
+    """Returns the answer if it failed as a whole."""
+    group: str = ""
     """Empty for requests that concern no group."""
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
     """The offsets of a commit; empty for other requests."""
-    partitions: Collection[TopicPartition] | None
+    partitions: Collection[TopicPartition] | None = None
     """The partitions of a fetch or a commit; None for the whole group and for other requests."""
-    answer: Callable[[Failed], Any]
-    """Carries out the request except for its failed part, and returns the answer."""
     answered: bool = False
     future: Future[Any] = field(default_factory=Future)
     deadline: Any = None
@@ -305,14 +303,14 @@ class MemoryCoordinator(Coordinator):
         check_existing_group(group)
         named = None if partitions is None else tuple(partitions)
 
-        def answer(failed: Failed) -> FetchResult:
-            if isinstance(failed, Failure):
-                return FetchResult.failed(named, failed)
+        def answer(failed: Mapping[TopicPartition, Failure]) -> FetchResult:
             found = self.broker.fetch(group, named)
             failures = {p: failed[p] for p in found if p in failed}
             return FetchResult({p: o for p, o in found.items() if p not in failures}, failures)
 
-        return self._start("fetch", group, {}, named, timeout_s, answer)
+        failed = partial(FetchResult.failed, named)
+        request = SentRequest("fetch", answer, failed, group, partitions=named)
+        return self._start(request, timeout_s)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
@@ -320,14 +318,15 @@ class MemoryCoordinator(Coordinator):
         check_existing_group(group)
         sent = dict(offsets)
 
-        def answer(failed: Failed) -> CommitResult:
-            if isinstance(failed, Failure):
-                return CommitResult.failed(sent, failed)
+        def answer(failed: Mapping[TopicPartition, Failure]) -> CommitResult:
             refused = {p: f for p, f in failed.items() if p in sent}
             kept = {p: o for p, o in sent.items() if p not in refused}
             return CommitResult({**refused, **self.broker.commit(group, kept)})
 
-        return self._start("commit", group, sent, tuple(sent), timeout_s, answer)
+        failed = partial(CommitResult.failed, sent)
+        return self._start(
+            SentRequest("commit", answer, failed, group, sent, tuple(sent)), timeout_s
+        )
 
     def release(self, group: str) -> None:
         self.released.append(group)
@@ -336,13 +335,9 @@ class MemoryCoordinator(Coordinator):
         self, topics: Sequence[str], timeout_s: float
     ) -> Future[Mapping[str, str | Failure]]:
         asked = list(topics)
-
-        def answer(failed: Failed) -> Mapping[str, str | Failure]:
-            if isinstance(failed, Failure):
-                return dict.fromkeys(asked, failed)
-            return self.broker.topic_ids(asked)
-
-        return self._start("topic_ids", "", {}, None, timeout_s, answer)
+        failed = partial(dict.fromkeys, asked)
+        request = SentRequest("topic_ids", lambda _: self.broker.topic_ids(asked), failed)
+        return self._start(request, timeout_s)
 
     def topic_logs(
         self,
@@ -354,26 +349,23 @@ class MemoryCoordinator(Coordinator):
     ) -> Future[Mapping[str, TopicLog]]:
         asked = list(topics)
 
-        def answer(failed: Failed) -> Mapping[str, TopicLog]:
-            if isinstance(failed, Failure):
-                return dict.fromkeys(asked, TopicLog({}, failed))
+        def answer(_: object) -> Mapping[str, TopicLog]:
             return self.broker.topic_logs(asked, at_ms, stable=stable)
 
-        return self._start("topic_logs", "", {}, None, timeout_s, answer)
+        def failed(failure: Failure) -> Mapping[str, TopicLog]:
+            return dict.fromkeys(asked, TopicLog({}, failure))
+
+        return self._start(SentRequest("topic_logs", answer, failed), timeout_s)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        def answer(failed: Failed) -> TopicNames:
-            if isinstance(failed, Failure):
-                return TopicNames([], failed)
+        def answer(_: object) -> TopicNames:
             return TopicNames(self.broker.topic_names())
 
-        return self._start("topic_names", "", {}, None, timeout_s, answer)
+        request = SentRequest("topic_names", answer, partial(TopicNames, []))
+        return self._start(request, timeout_s)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        def answer(failed: Failed) -> Failure | None:
-            return failed if isinstance(failed, Failure) else None
-
-        return self._start("check", "", {}, None, timeout_s, answer)
+        return self._start(SentRequest("check", lambda _: None, lambda failure: failure), timeout_s)
 
     def close(self, timeout: float = 10.0) -> None:
         """Refuse further requests; those under way are answered all the same."""
@@ -424,17 +416,9 @@ class MemoryCoordinator(Coordinator):
 
     # -- how a request goes
 
-    def _start(
-        self,
-        operation: Operation,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        partitions: Collection[TopicPartition] | None,
-        timeout_s: float,
-        answer: Callable[[Failed], _T],
-    ) -> Future[_T]:
+    def _start(self, request: SentRequest, timeout_s: float) -> Future[Any]:
         check_timeout(timeout_s, "timeout_s")
-        request = SentRequest(operation, group, offsets, partitions, answer)
+        group = request.group
         with self._lock:
             self._requests.append(request)
             self._in_flight[group] += 1
@@ -476,9 +460,14 @@ class MemoryCoordinator(Coordinator):
             case _:
                 self._finish(request, {})
 
-    def _finish(self, request: SentRequest, failed: Failed) -> None:
+    def _finish(
+        self, request: SentRequest, failed: Failure | Mapping[TopicPartition, Failure]
+    ) -> None:
         """Answer ``request``, unless its deadline has passed."""
-        answer = request.answer(failed)
+        if isinstance(failed, Failure):
+            answer = request.failed(failed)
+        else:
+            answer = request.answer(failed)
         with self._lock:
             if request.answered:
                 return
