@@ -4,7 +4,7 @@
 from its ``Inbox`` in turns on the pool.  After a failure it pauses, then goes on with the same
 actor, whose ``on_restart`` repairs its state.  The ``ActorSystem`` keeps them all.
 
-    STARTING ──► RUNNING ──────────► STOPPING ──► DEAD
+    STARTING ──► RUNNING ──────────► DEAD
                   │  ▲
           failure ▼  │ back-off over: on_restart
                  FAILED
@@ -61,7 +61,6 @@ class Control(enum.Enum):
 
     START = "Start"
     RESTART = "Restart"
-    CHILDREN_GONE = "ChildrenGone"
     STOP = "Stop"
 
 
@@ -199,8 +198,7 @@ class _StopFlag:
 class ActorRef(pykka.ActorRef[A]):
     """A pykka ``ActorRef`` with sends that do not raise, and stops that can be awaited.
 
-    ``actor_urn`` is the path of names from the root, such as ``/orders-etl/orders/3``.  It is not a
-    key: an actor that stopped may be followed by one of the same name.
+    ``actor_urn`` is its name, which is not a key: one that stopped may be followed by another.
     """
 
     actor_inbox: Inbox
@@ -219,7 +217,7 @@ class ActorRef(pykka.ActorRef[A]):
         self.actor_inbox.put_over_limit(TimedMessage(message))
 
     def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Stop the actor's children, then the actor, after the messages that wait now.
+        """Stop the actor after the messages that wait now.
 
         Return True, or a future of it, once the actor is dead; False if it was dead before.
         Raises pykka.Timeout; the stop goes on.
@@ -238,7 +236,7 @@ class PooledActor(pykka.Actor):
 
     An exception from ``on_receive`` or ``on_start`` is a failure: its timer is cancelled and
     ``on_failure`` is called.  After a back-off ``on_restart`` is called on the same actor, to
-    repair its state; the waiting messages and the children stay, the failed message is dropped.
+    repair its state; the waiting messages stay, the failed message is dropped.
     """
 
     actor_inbox: Inbox
@@ -290,7 +288,6 @@ class LoopPhase(enum.Enum):
     STARTING = enum.auto()
     RUNNING = enum.auto()
     FAILED = enum.auto()  # waits for its restart; messages wait
-    STOPPING = enum.auto()  # waits for its children to stop; messages are refused
     DEAD = enum.auto()
 
 
@@ -303,15 +300,12 @@ class ActorLoop:
         actor: PooledActor,
         *,
         name: str,
-        parent: ActorLoop | None,
         queue: TurnQueue,
         inbox_limit: int,
     ) -> None:
         self.system = system
-        self.parent = parent
-        self.path: str = f"{parent.path if parent is not None else ''}/{name}"
+        self.path = f"/{name}"
         self.phase = LoopPhase.STARTING
-        self.children: dict[ActorLoop, None] | None = None  # made with the first child
         self.actor = actor
         self.ref = actor.actor_ref
         self.ref.loop = self
@@ -331,7 +325,7 @@ class ActorLoop:
     def stop(self) -> None:
         """Ask the actor to stop after what is in its inbox now; twice is harmless."""
         with self.system.lock:
-            if self._stop_requested or self.phase in {LoopPhase.STOPPING, LoopPhase.DEAD}:
+            if self._stop_requested or self.phase is LoopPhase.DEAD:
                 return
             self._stop_requested = True
         self._inbox.put_over_limit(Control.STOP)
@@ -384,13 +378,10 @@ class ActorLoop:
             case Control.START:
                 self._start()
             case Control.STOP:
-                self._begin_stop()
+                self._end()
             case Control.RESTART:
                 if self.phase is LoopPhase.FAILED:
                     self._start()
-            case Control.CHILDREN_GONE:
-                if self.phase is LoopPhase.STOPPING:
-                    self._end()
             case _:
                 self._receive(entry)
                 return type(entry.message).__name__
@@ -440,7 +431,7 @@ class ActorLoop:
             restart = partial(self._inbox.put_control, Control.RESTART)
             self.system.timers.call_after(pause_s, restart)
         elif starting:  # another start may fail as well, and no message is lost by it
-            self._begin_stop()
+            self._end()
         else:
             self._inbox.put_control(Control.RESTART)
 
@@ -454,32 +445,15 @@ class ActorLoop:
         self._failures += 1
         return min(_BACKOFF_S * 2.0**doublings, _BACKOFF_MAX_S)
 
-    def _begin_stop(self) -> None:
-        self._cancel_timer()
-        self._refuse_messages()
-        with self.system.lock:
-            self.phase = LoopPhase.STOPPING
-            children = list(self.children or ())
-        for child in children:
-            child.stop()
-        if not children:
-            self._end()
-
     def _end(self) -> None:
+        self._refuse_messages()
         self._call_hook("on_stop", self.actor.on_stop)
         self._cancel_timer()
-        parent = self.parent
         with self.system.lock:
             self.phase = LoopPhase.DEAD
             self.system.remove(self)
-            parent_waits = False
-            if parent is not None and parent.children is not None:
-                parent.children.pop(self, None)
-                parent_waits = parent.phase is LoopPhase.STOPPING and not parent.children
         if self._dead is not None:
             self._dead.set(value=True)
-        if parent is not None and parent_waits:
-            parent._inbox.put_control(Control.CHILDREN_GONE)  # noqa: SLF001 - of its own class
 
     def _cancel_timer(self) -> None:
         timed, self._timed = self._timed, None
@@ -541,21 +515,19 @@ class ActorSystem:
         actor_class: type[A],
         *args: Any,
         name: str,
-        parent: ActorRef[Any] | None = None,
         strand: Strand | None = None,
         inbox_limit: int = 10_000,
         **kwargs: Any,
     ) -> ActorRef[A]:
         """Construct an actor in this thread and let the dispatcher start it.
 
-        ``args`` and ``kwargs`` go to the constructor.  An actor ends before its parent does, and
-        never runs at the same time as another one of its ``strand``.
+        ``args`` and ``kwargs`` go to the constructor.  An actor never runs at the same time as
+        another one of its ``strand``.
 
-        Raises pykka.ActorDeadError if the system or the parent is stopping; and what the
-        constructor raised.
+        Raises pykka.ActorDeadError if the system is stopping; and what the constructor raised.
         """
         actor = actor_class(*args, **kwargs)
-        self.start(actor, name=name, parent=parent, strand=strand, inbox_limit=inbox_limit)
+        self.start(actor, name=name, strand=strand, inbox_limit=inbox_limit)
         return actor.actor_ref
 
     def start(
@@ -563,20 +535,17 @@ class ActorSystem:
         actor: PooledActor,
         *,
         name: str,
-        parent: ActorRef[Any] | None = None,
         strand: Strand | None = None,
         inbox_limit: int = 10_000,
     ) -> None:
         """Let the dispatcher start a constructed actor; see ``spawn``."""
-        loop = ActorLoop(
-            self,
-            actor,
-            name=name,
-            parent=parent.loop if parent is not None else None,
-            queue=self.dispatcher if strand is None else strand,
-            inbox_limit=inbox_limit,
-        )
-        self._add(loop)
+        queue = self.dispatcher if strand is None else strand
+        loop = ActorLoop(self, actor, name=name, queue=queue, inbox_limit=inbox_limit)
+        with self.lock:
+            if self._stopping:
+                text = f"actor system {self.name!r} is stopping: it does not start {loop.path}"
+                raise pykka.ActorDeadError(text)
+            self._loops[loop] = None
         actor._start_actor_loop()  # noqa: SLF001 - what pykka's start does
 
     def actor_count(self) -> int:
@@ -593,7 +562,7 @@ class ActorSystem:
         return future.get(timeout=timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Stop all actors, children before parents, then the timers and the threads.
+        """Stop all actors, then the timers and the threads.
 
         At the deadline it gives up the actors that are left: their callers are answered, and
         their threads, daemons, end with the turn.  Twice is harmless.  An actor must not call it,
@@ -602,8 +571,8 @@ class ActorSystem:
         deadline_s = self.clock.now() + timeout_s
         with self.lock:
             self._stopping = True
-            roots = [loop for loop in self._loops if loop.parent is None]
-        for loop in roots:
+            loops = list(self._loops)
+        for loop in loops:
             loop.stop()
         self._let_end(timeout_s)
         timers_done = self.timers.close(max(0.0, deadline_s - self.clock.now()))
@@ -616,26 +585,6 @@ class ActorSystem:
             text = "%d actors of system %r did not stop in time, such as %s"
             report(text, len(left), self.name, left[0].path)
         return not left and timers_done and threads_done
-
-    def _add(self, loop: ActorLoop) -> None:
-        parent = loop.parent
-        with self.lock:
-            if parent is None:
-                if self._stopping:
-                    raise pykka.ActorDeadError(
-                        f"actor system {self.name!r} is stopping: "
-                        f"it does not start {loop.path} any more"
-                    )
-            elif parent.phase in {LoopPhase.STOPPING, LoopPhase.DEAD}:
-                raise pykka.ActorDeadError(
-                    f"{parent.path} cannot take the child {loop.path} while it is "
-                    f"{parent.phase.name}"
-                )
-            else:
-                if parent.children is None:
-                    parent.children = {}
-                parent.children[loop] = None
-            self._loops[loop] = None
 
     def _let_end(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s`` seconds until all actors are dead."""

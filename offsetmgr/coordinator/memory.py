@@ -464,10 +464,7 @@ class MemoryCoordinator(Coordinator):
         self, request: SentRequest, failed: Failure | Mapping[TopicPartition, Failure]
     ) -> None:
         """Answer ``request``, unless its deadline has passed."""
-        if isinstance(failed, Failure):
-            answer = request.failed(failed)
-        else:
-            answer = request.answer(failed)
+        answer = request.failed(failed) if isinstance(failed, Failure) else request.answer(failed)
         with self._lock:
             if request.answered:
                 return

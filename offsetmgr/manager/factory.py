@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from actors import ActorRef, Future, PooledActor
+    from actors import Future, PooledActor
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager.observer import Observer
@@ -172,17 +172,13 @@ class Factory:
             self._vacate,
         )
         group.committer = committer.actor_ref
-        self._run(committer, name, None, group)
+        self._run(committer, name, group)
         self._groups[name] = group
         return group
 
-    def _run(
-        self, actor: PooledActor, name: str, parent: ActorRef[Any] | None, group: Group
-    ) -> None:
+    def _run(self, actor: PooledActor, name: str, group: Group) -> None:
         try:
-            self._system.start(
-                actor, name=name, parent=parent, strand=group.strand, inbox_limit=INBOX_LIMIT
-            )
+            self._system.start(actor, name=name, strand=group.strand, inbox_limit=INBOX_LIMIT)
         except pykka.ActorDeadError:
             text = "the actor system of the factory is stopped; nothing can be spawned any more"
             raise ManagerStoppedError(text) from None
@@ -193,8 +189,7 @@ class Factory:
         limit = self._settings.error_limit
         managers = [OffsetManager(group, where, owner, limit) for where in partitions]
         for manager in managers:
-            topic, partition = manager.topic_partition
-            self._run(manager, f"{topic}/{partition}", group.committer, group)
+            self._run(manager, str(manager.key), group)
         group.managers.update({manager.topic_partition: manager for manager in managers})
         group.queue_start(managers)
         return managers

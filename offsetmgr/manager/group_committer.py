@@ -119,6 +119,13 @@ class GroupCommitter(PooledActor):
         self._deliver_answers()
         self._pump(now)
 
+    def on_stop(self) -> None:
+        """Stop the managers that are left."""
+        flight = self._plan.in_flight
+        left = [*self._plan.managers.values(), *self._group.managers.values()]
+        for manager in dict.fromkeys([*left, *(flight.managers if flight else ())]):
+            manager.stop()
+
     def on_receive(self, message: CommitterMessage) -> None:
         """Take the steps that a message asks for, then send what is due."""
         now = self.system.clock.now()
