@@ -28,7 +28,7 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
 from offsetmgr.http.tls import Tls
-from offsetmgr.kafka.errors import known, tried
+from offsetmgr.kafka.errors import tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
 from offsetmgr.spark.follow_settings import Follow
@@ -350,7 +350,7 @@ def load(
     """
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     found = from_toml(Path(path)) if path else {}
-    clusters = _take_clusters(found)
+    clusters = _take_tables(found, "clusters")
     found |= _from_env(env)
     if cluster is not None:
         found = {each: found[each] for each in found if not each.startswith("kafka.")}
@@ -362,36 +362,33 @@ def load(
     return _check(found | flags)
 
 
-def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, KafkaSettings]:
-    """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
-
-    Raises InvalidValueError, which shows no secret.
-    """
-    return {name: known(each) for name, each in read_clusters(config, env).items()}
-
-
 @_hiding_secrets()
 def read_clusters(
     config: Path | None, env: Mapping[str, str]
 ) -> dict[str, KafkaSettings | OffsetManagerError]:
-    """Return the clusters as ``load_clusters``, or the error of one with a wrong setting."""
+    """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
+
+    Those with a wrong setting are errors.  Raises InvalidValueError; no error shows a secret.
+    """
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     if path is None:
         raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")
     found = from_toml(Path(path))
-    clusters = _take_clusters(found)
+    clusters = _take_tables(found, "clusters")
     allowed = _as_list(found.get(_OAUTH_FUNCTIONS, (None, ""))[0])
     check = _hiding_secrets()(_check_kafka)
     return {name: tried(check, clusters[name], f"clusters.{name}", allowed) for name in clusters}
 
 
-def _take_clusters(found: Found) -> dict[str, Found]:
-    """Take the tables ``[clusters.NAME]`` out of the settings of a file."""
-    clusters: dict[str, Found] = {}
-    for name in [each for each in found if each.startswith("clusters.")]:
-        _, cluster, key = (*name.split(".", 2), "")[:3]
-        clusters.setdefault(cluster, {})[key] = found.pop(name)
-    return clusters
+def _take_tables(
+    found: Found, kind: str, split: Callable[[str, str], tuple[str, str, str]] = str.partition
+) -> dict[str, Found]:
+    """Take the tables ``[kind.NAME]`` out of the settings; ``split`` parts NAME from the key."""
+    tables: dict[str, Found] = {}
+    for name in [each for each in found if each.startswith(f"{kind}.")]:
+        table, _, key = split(name.removeprefix(f"{kind}."), ".")
+        tables.setdefault(table, {})[key] = found.pop(name)
+    return tables
 
 
 def named_cluster(clusters: Mapping[str, _T], name: str, option: str) -> _T:
@@ -444,7 +441,6 @@ def _read(path: Path, setting: str) -> str:
 
 
 def _from_env(env: Mapping[str, str]) -> Found:
-    """Return the settings in the environment: ``OFFSETMGR_COMMIT__COMMIT_INTERVAL_S`` and so on."""
     kafka_keys = [*ALLOWED, *(key + FILE_SUFFIX for key in SECRET)]
     by_variable = {key.replace(".", "_").upper(): key for key in kafka_keys}
     found: Found = {}
@@ -502,44 +498,37 @@ def _converted(values: dict[str, Any], kind: type[_T], name: Callable[[str], str
 
 
 def _take_identities(found: Found) -> dict[str, Identity]:
-    """Take the tables ``[identities.NAME]`` out of the settings."""
-    tables: dict[str, dict[str, Any]] = {}
-    for name in [each for each in found if each.startswith("identities.")]:
-        identity, _, key = name.removeprefix("identities.").rpartition(".")
-        value, source = found.pop(name)
-        if not _IDENTITY_NAME.fullmatch(identity):
+    identities = {}
+    for name, table in _take_tables(found, "identities", str.rpartition).items():
+        if not _IDENTITY_NAME.fullmatch(name):
+            key, (_, source) = next(iter(table.items()))
+            where = f"identities.{name}.{key} ({source})"
             fix = "write [identities.NAME] with a name of letters, digits, '.', '_' and '-'"
-            raise InvalidValueError(f"{name} ({source})", MASK, "has no identity's name", fix)
-        tables.setdefault(identity, {})[key] = value
-    return {
-        name: _converted(table, Identity, partial(str.__add__, f"identities.{name}"))
-        for name, table in tables.items()
-    }
+            raise InvalidValueError(where, MASK, "has no identity's name", fix)
+        values = {key: value for key, (value, _) in table.items()}
+        identities[name] = _converted(values, Identity, partial(str.__add__, f"identities.{name}"))
+    return identities
 
 
 def _take_follow(found: Found) -> dict[str, Follow]:
-    """Take the tables ``[follow.NAME]`` out of the settings."""
-    tables: dict[str, dict[str, Any]] = {}
-    for name in [each for each in found if each.startswith("follow.")]:
-        _, follow, key = (*name.split(".", 2), "")[:3]
-        value, source = found.pop(name)
-        table = tables.setdefault(follow, {})
-        topic = key.removeprefix("groups.")
-        if topic != key:
-            table.setdefault("groups", {})[topic] = value
-        elif key in _FOLLOW_KEYS:
-            table[key] = value
-        else:
-            fix = _did_you_mean(key, _FOLLOW_KEYS) or f"known: {', '.join(_FOLLOW_KEYS)}"
-            raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
-    return {
-        name: _converted(table, Follow, partial(str.__add__, f"follow.{name}"))
-        for name, table in tables.items()
-    }
+    follow = {}
+    for name, table in _take_tables(found, "follow").items():
+        values: dict[str, Any] = {}
+        for key, (value, source) in table.items():
+            topic = key.removeprefix("groups.")
+            if topic != key:
+                values.setdefault("groups", {})[topic] = value
+            elif key in _FOLLOW_KEYS:
+                values[key] = value
+            else:
+                fix = _did_you_mean(key, _FOLLOW_KEYS) or f"known: {', '.join(_FOLLOW_KEYS)}"
+                where = f"follow.{name}.{key} ({source})"
+                raise InvalidValueError(where, MASK, "is an unknown setting", fix)
+        follow[name] = _converted(values, Follow, partial(str.__add__, f"follow.{name}"))
+    return follow
 
 
 def _as_list(value: object) -> object:
-    """Return a text of the environment as the names in it, between commas."""
     if not isinstance(value, str):
         return value
     return [name.strip() for name in value.split(",") if name.strip()]
@@ -588,7 +577,6 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def _kafka_text(key: str, value: object, where: str) -> str:
-    """Return ``value`` as librdkafka reads it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (int, float, str)):

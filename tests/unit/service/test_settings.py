@@ -16,7 +16,6 @@ from offsetmgr.service.settings import (
     defaults,
     from_toml,
     load,
-    load_clusters,
     read_clusters,
 )
 from offsetmgr.stores import open_store
@@ -317,9 +316,9 @@ def test_a_cluster_replaces_the_service_s_own_kafka(tmp_path: Path) -> None:
     assert east.for_librdkafka() == {"bootstrap.servers": "east:1", "client.id": "me"}
     with pytest.raises(InvalidValueError, match=r"--cluster 'north' .* give one of west, east"):
         load(config, env, {}, "north")
-    clusters = load_clusters(None, {"OFFSETMGR_CONFIG": str(config)})
+    clusters = read_clusters(None, {"OFFSETMGR_CONFIG": str(config)})
     assert list(clusters) == ["west", "east"]
-    assert clusters["west"].masked() == {"bootstrap.servers": "west:1", "sasl.password": "***"}
+    assert known(clusters["west"]).masked() == {"bootstrap.servers": "west:1", "sasl.password": "***"}
 
 
 def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
@@ -329,13 +328,13 @@ def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
         '[kafka]\n"bootstrap.servers" = "here:1"\n[clusters.west]\n"sasl.pasword" = "hush"\n'
     )
     assert load(config, {}, {}).kafka.for_librdkafka() == {"bootstrap.servers": "here:1"}
-    for wrong in (lambda: load(config, {}, {}, "west"), lambda: load_clusters(config, {})):
+    for wrong in (lambda: load(config, {}, {}, "west"), lambda: known(read_clusters(config, {})["west"])):
         with pytest.raises(InvalidValueError, match="west") as caught:
             wrong()
         assert "did you mean sasl.password" in str(caught.value)
         assert "hush" not in str(caught.value)
     with pytest.raises(InvalidValueError, match=r"give a TOML file with \[clusters.NAME\]"):
-        load_clusters(None, {})
+        read_clusters(None, {})
 
 
 def test_a_function_that_gets_tokens_is_called_for_librdkafka(
