@@ -52,17 +52,13 @@ def way(offsets: Offsets, coordinator: MemoryCoordinator) -> Way:
     return Way(offsets, coordinator)
 
 
-def test_the_key(way: Way) -> None:
-    """A handle says what it is for."""
-    assert way.spawn().key == ManagerKey("g", "orders", 3)
-
-
 @pytest.mark.fault(34)
 def test_the_initial_offset(way: Way) -> None:
     """It never changes; where nothing was committed it is None, never 0 or -1."""
     value = OffsetAndMetadata(7, "old", 1)
     way.coordinator.broker.commit_externally("g", {WHERE: value})
     handle = way.spawn()
+    assert handle.key == ManagerKey("g", *WHERE)
     assert [handle.initial_offset(timeout=WAIT_S) for _ in range(2)] == [value] * 2
     assert way.spawn(4).initial_offset(timeout=None) is None
 
@@ -117,17 +113,6 @@ def test_a_lower_offset_is_refused_unless_it_is_a_rewind(way: Way) -> None:
         handle.submit(19)
     handle.rewind(5, "again", 3)
     assert handle.stop(timeout=WAIT_S) == StopResult(OffsetAndMetadata(5, "again", 3))
-
-
-def test_group_wise(way: Way) -> None:
-    """Plain tuples, plain offsets or whole ones; a rewind of all."""
-    handles = [way.spawn(partition) for partition in (3, 4)]
-    way.opener.submit("g", {("orders", 3): 50, TopicPartition("orders", 4): at(60)})
-    way.opener.submit("g", {("orders", 3): 5, ("orders", 4): at(60)}, rewind=True)
-    assert [handle.stop(timeout=WAIT_S) for handle in handles] == [
-        StopResult(at(5)),
-        StopResult(at(60)),
-    ]
 
 
 def test_errors_say_all_that_is_known(way: Way) -> None:

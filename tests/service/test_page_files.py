@@ -64,9 +64,6 @@ def test_a_link_of_another_site_opens_the_page_but_not_its_data(browser: httpx.C
     framed = foreign | {"sec-fetch-dest": "iframe"}
     for path, headers in (("/", framed), ("/page/main.js", foreign), ("/v1/managers", foreign)):
         assert browser.get(path, headers=headers).status_code == 403
-    origin = {"origin": "https://wiki.example"}
-    assert browser.get("/v1/managers", headers=origin).status_code == 403
-    assert browser.get("/", headers={"host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize("path", ["/page/", "/page/../http.py", "/page/%2e%2e/http.py", "/page/x"])

@@ -169,16 +169,6 @@ def test_bad_identities_are_refused(service: Running) -> None:
             assert answer.json()["error"]["field"] == wrong
 
 
-def test_a_name_may_be_in_any_language(service: Running) -> None:
-    """Percent-encoded; it is shown as it is meant."""
-    with service.http() as client:
-        headers = {"Offsetmgr-Client": "gr%C3%BC%C3%9Fe"}
-        body = GOOD | {"group": "any"}
-        client.post("/v1/offsets", json=body, headers=headers).raise_for_status()
-        (manager,) = client.get("/v1/managers?group=any").json()["managers"]
-        assert manager["client"] == "grüße"
-
-
 def test_an_internal_failure_is_answered_in_json(
     etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

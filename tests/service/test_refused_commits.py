@@ -20,10 +20,12 @@ def test_a_group_that_is_refused_makes_nothing_unready() -> None:
         with running(stop_timeout_s=2) as service, service.http("etl") as etl:
             service.coordinator.inject("commit", *[Refuse(REFUSED)] * 1_000, group="bad")
             waited = etl.post("/v1/offsets", json=bad | {"wait": True, "timeout_s": 60}).json()
-            assert [each["error"]["code"] for each in waited["uncommitted"]] == [name]
+            (error,) = (each["error"] for each in waited["uncommitted"])
+            assert (error["code"], error["kafka_code"]) == (name, REFUSED)
             good = etl.post("/v1/offsets", json=bad | {"group": "good", "wait": True}).json()
             assert [each["offset"] for each in good["committed"]] == [7]
             until(lambda: etl.get("/readyz").status_code == 200)  # Kafka was asked once
+            assert "bad" not in etl.get("/readyz").text
             (failing,) = etl.get("/v1/managers", params={"group": "bad"}).json()["managers"]
             assert (failing["dirty"], failing["last_error"]["code"]) == (True, name)
             labels = f'cluster_name="default",code="{name}",group="bad",partition="0",topic="t"'

@@ -318,7 +318,10 @@ def test_a_cluster_replaces_the_service_s_own_kafka(tmp_path: Path) -> None:
         load(config, env, {}, "north")
     clusters = read_clusters(None, {"OFFSETMGR_CONFIG": str(config)})
     assert list(clusters) == ["west", "east"]
-    assert known(clusters["west"]).masked() == {"bootstrap.servers": "west:1", "sasl.password": "***"}
+    assert known(clusters["west"]).masked() == {
+        "bootstrap.servers": "west:1",
+        "sasl.password": "***",
+    }
 
 
 def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
@@ -328,7 +331,10 @@ def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
         '[kafka]\n"bootstrap.servers" = "here:1"\n[clusters.west]\n"sasl.pasword" = "hush"\n'
     )
     assert load(config, {}, {}).kafka.for_librdkafka() == {"bootstrap.servers": "here:1"}
-    for wrong in (lambda: load(config, {}, {}, "west"), lambda: known(read_clusters(config, {})["west"])):
+    for wrong in (
+        lambda: load(config, {}, {}, "west"),
+        lambda: known(read_clusters(config, {})["west"]),
+    ):
         with pytest.raises(InvalidValueError, match="west") as caught:
             wrong()
         assert "did you mean sasl.password" in str(caught.value)
