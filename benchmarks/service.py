@@ -14,12 +14,11 @@ import psutil
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, cpu_s, in_turn, report, resident_mb, show
 from offsetmgr.client import OffsetClient
-from tests.service.support import identity, serve_process
+from tests.service.support import ServeProcess, identity, serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.service.support import ServeProcess
 
 OFFSETS_PER_S = 250_000
 SINGLE_SUBMITS = 1_000

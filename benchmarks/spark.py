@@ -21,7 +21,7 @@ from starlette.responses import Response
 from benchmarks.harness import TIMEOUT_S, filled, in_turn, report, serving
 from benchmarks.service import sidecar
 from offsetmgr.client import OffsetClient
-from offsetmgr.spark import batch_ranges, commit_offsets, kafka_batch, reconcile
+from offsetmgr.spark import OffsetRange, batch_ranges, commit_offsets, kafka_batch, reconcile
 from tests.spark.support import new_session
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-    from offsetmgr.spark import OffsetRange
     from offsetmgr.types import TopicPartition
 
 BATCHES: Final = 12

@@ -65,7 +65,7 @@ def check(options: ServiceOptions) -> None:
 
     Secrets are masked.  It connects to nothing.
     """
-    from offsetmgr.http.tls import Certificates
+    from offsetmgr.http.files import Certificates
     from offsetmgr.kafka.clients import check_values
     from offsetmgr.service.access import Access
     from offsetmgr.service.settings import by_name

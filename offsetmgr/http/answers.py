@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from offsetmgr.errors import OverloadedError
+from offsetmgr.errors import OffsetManagerError, OverloadedError
 from offsetmgr.http.errors import ErrorAnswer, HttpStatusError, error_body, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from offsetmgr.errors import OffsetManagerError
 
 _T = TypeVar("_T")
 

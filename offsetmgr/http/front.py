@@ -6,6 +6,8 @@ have a limit.
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +17,15 @@ from starlette.responses import Response, StreamingResponse
 from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
 from offsetmgr.http.answers import error_response
 from offsetmgr.http.errors import HttpStatusError
-from offsetmgr.http.limits import Quota
 from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from starlette.types import Receive, Scope, Send
 
+REQUESTS: Final = 1_000
+"""Requests under way at once that do not wait."""
 LARGE_BYTES: Final = 64 * 1024
 """Bodies and answers up to this size are small."""
 ANSWER_BYTES: Final = 256 * 1024 * 1024
@@ -42,6 +45,40 @@ SECURITY_HEADERS: Final = {
 """Of every answer."""
 
 log = SafeLogger("offsetmgr.http")
+
+
+class Quota:
+    """Limits what is under way of one kind; a quarter of it may be of one client."""
+
+    def __init__(self, limit: int, kind: str) -> None:
+        self.taken = 0
+        self._limit = limit
+        self._share = max(1, limit // 4)
+        self._kind = kind
+        self._by: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, who: str, amount: int = 1) -> Iterator[None]:
+        """Take ``amount`` while inside.  Raises OverloadedError where a limit is reached.
+
+        What is alone is never too much.
+        """
+        for taken, limit, whose in (
+            (self.taken, self._limit, ""),
+            (self._by[who], self._share, " of one client"),
+        ):
+            if taken and taken + amount > limit:
+                text = f"{taken} {self._kind}{whose} are under way, and {limit} is the limit"
+                raise OverloadedError(f"{text}; try again later")
+        self.taken += amount
+        self._by[who] += amount
+        try:
+            yield
+        finally:
+            self.taken -= amount
+            self._by[who] -= amount
+            if not self._by[who]:
+                del self._by[who]
 
 
 class Front:
@@ -93,7 +130,6 @@ class Front:
             return error_response(HttpStatusError(status, "internal", text))
 
     def _check_host(self, request: Request) -> None:
-        """Raise HttpStatusError for a request to another host."""
         hosts = request.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         bare, colon, port = host.rpartition(":")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from offsetmgr.http.tls import Certificates
+    from offsetmgr.http.files import Certificates
 
 CONNECTIONS: Final = 2_500
 """Besides event streams: more than the requests that may be under way, so that one is always idle

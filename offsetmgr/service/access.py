@@ -1,24 +1,152 @@
-"""Identities: their tokens, their certificates, and the rights that these give.
+"""Identities, their tokens and certificates, and the groups and topics that these may use.
 
-Without identities in the settings nobody is asked for a token, and everybody has all rights.
+Without identities in the settings nobody is asked for a token, and everybody has all rights.  Each
+operation declares the names for which a request needs a right; they are checked once, on the
+decoded request.  Answers that list groups or topics hold those alone that the sender may see.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens, bearer_token, unauthorized
-from offsetmgr.service.rights import ALL_RIGHTS, Requester, Rights, matches
 from offsetmgr.text import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
     from starlette.datastructures import Headers
 
     from offsetmgr.http.connections import ClientCertificate
+    from offsetmgr.service.messages import Caller, PartitionRef
     from offsetmgr.service.settings import Identity, Settings
+
+ALL: Final = "*"
+
+
+class Names(NamedTuple):
+    """The groups and topics that a request names."""
+
+    groups: Collection[str] = ()
+    topics: Collection[str] = ()
+    everything: bool = False
+    """True if it needs a right to all groups and topics."""
+
+
+EVERYTHING: Final = Names(everything=True)
+
+
+def no_names(_request: object) -> Names:
+    """Return no names, for an operation whose requests have none."""
+    return Names()
+
+
+def partitions_of(group: str | None, partitions: Sequence[PartitionRef] | None) -> Names:
+    """Return the names of partitions of a group."""
+    topics = {partition.topic for partition in partitions or ()}
+    return Names(() if group is None else (group,), topics)
+
+
+class Rights(NamedTuple):
+    """Patterns of the names that an identity may use; by default none."""
+
+    groups: Sequence[str] = ()
+    topics: Sequence[str] = ()
+    read_only: bool = True
+
+
+ALL_RIGHTS: Final = Rights((ALL,), (ALL,), read_only=False)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return True if ``*`` in ``pattern`` can stand for parts of ``name``, which fit otherwise."""
+    first, *parts = pattern.split(ALL)
+    if not parts:
+        return name == pattern
+    *middle, last = parts
+    at = len(first)
+    for part in middle:
+        found = name.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return name.startswith(first) and name.endswith(last) and at + len(last) <= len(name)
+
+
+def _permits(patterns: Sequence[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
+
+
+class Requester(NamedTuple):
+    """The sender of a request.  Nothing is permitted unless ``rights`` says so."""
+
+    identity: str = ""
+    """Empty where the service has no identities."""
+    rights: Rights = Rights()
+    caller: Caller | None = None
+    """The client that the request names; a POST always names one."""
+    peer: str = ""
+    """The address that the request came from; empty for a socket's."""
+    is_current: Callable[[], bool] = lambda: True
+    """False once the token, the certificate or the identity is no longer valid as it was."""
+
+    @property
+    def client(self) -> str:
+        """The name of the client, empty without one."""
+        return "" if self.caller is None else self.caller.name
+
+    @property
+    def sender(self) -> Caller:
+        """The client of a POST."""
+        assert self.caller is not None, "a POST names its client"  # noqa: S101 -- for mypy
+        return self.caller
+
+    @property
+    def who(self) -> str:
+        """The name under which its requests under way are counted."""
+        return f"identity {self.identity}" if self.identity else self.client
+
+    @property
+    def sees_everything(self) -> bool:
+        return ALL in self.rights.groups and ALL in self.rights.topics
+
+    def sees(self, group: str | None, topic: str | None = None) -> bool:
+        """Return True if the group and the topic, where given, may be shown to the sender."""
+        return (group is None or _permits(self.rights.groups, group)) and (
+            topic is None or _permits(self.rights.topics, topic)
+        )
+
+    def check(self, action: str, names: Callable[[], Names], *, changes: bool) -> None:
+        """Raise HttpStatusError if the sender has no right to do that.
+
+        ``names`` returns the names of the request, ``action`` is for the message, and ``changes``
+        says that the request changes offsets.
+        """
+        if self.rights is ALL_RIGHTS:
+            return
+        if changes and self.rights.read_only:
+            raise self._forbidden("anything that changes offsets", "read_only", "true")
+        found = names()
+        if found.everything and not self.sees_everything:
+            raise self._forbidden(f"{action}, which names all groups", "groups and topics", "less")
+        for kind, given, patterns in (
+            ("group", found.groups, self.rights.groups),
+            ("topic", found.topics, self.rights.topics),
+        ):
+            for name in given:
+                if not _permits(patterns, name):
+                    raise self._forbidden(f"{kind} {shown(name)}", f"{kind}s", shown(patterns))
+
+    def _forbidden(self, what: str, setting: str, value: str) -> HttpStatusError:
+        text = (
+            f"identity {self.identity!r} may not ask for {what}: the service's setting "
+            f"identities.{self.identity}.{setting} is {value}"
+        )
+        return HttpStatusError(HTTPStatus.FORBIDDEN, "forbidden", text)
+
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 

@@ -23,14 +23,12 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.answers import encode, json_response
 from offsetmgr.http.connections import client_certificate
 from offsetmgr.http.errors import HttpStatusError, MissingError
-from offsetmgr.http.front import LARGE_BYTES, Front
-from offsetmgr.http.limits import REQUESTS, Quota
+from offsetmgr.http.front import LARGE_BYTES, REQUESTS, Front, Quota
 from offsetmgr.service import messages
-from offsetmgr.service.access import OPEN_PATHS
+from offsetmgr.service.access import ALL_RIGHTS, OPEN_PATHS, Access, Requester
 from offsetmgr.service.errors import WrongValueError, explained, schema_of
 from offsetmgr.service.messages import CLIENT, INCARNATION, INSTANCE, LAST_EVENT, Caller
-from offsetmgr.service.openapi import document
-from offsetmgr.service.rights import ALL_RIGHTS, Requester
+from offsetmgr.service.openapi import Operation, document
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -38,9 +36,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Receive, Scope, Send
 
-    from offsetmgr.service.access import Access
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.openapi import Operation
 
 Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
@@ -240,9 +236,11 @@ def read_caller(headers: Headers) -> Caller | None:
 def read_query(kind: type[_R], request: Request) -> _R:
     """Return the query, with the parameters of the path.  Raises InvalidValueError."""
     raw: bytes = request.scope.get("raw_path", b"") + b"?" + request.scope["query_string"]
-    if not _is_utf8(unquote_to_bytes(raw)):  # else another name would be asked for
+    try:
+        unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:  # another name would be asked for
         fix = "send names as UTF-8, percent-encoded"
-        raise InvalidValueError("url", raw, "is not percent-encoded UTF-8", fix)
+        raise InvalidValueError("url", raw, "is not percent-encoded UTF-8", fix) from None
     values: dict[str, Any] = dict(request.path_params)
     properties = schema_of(kind)["properties"]
     if LAST_EVENT in properties and LAST_EVENT in request.headers:
@@ -257,14 +255,6 @@ def read_query(kind: type[_R], request: Request) -> _R:
         else:
             values[name] = given[0]
     return _converted(values, kind, "query.")
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _converted(values: dict[str, Any], kind: type[_R], place: str) -> _R:

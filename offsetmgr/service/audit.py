@@ -16,7 +16,7 @@ from offsetmgr.logs import SafeLogger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.access import Requester
 
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE: Final = 0o600

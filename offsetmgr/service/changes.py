@@ -11,19 +11,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
-from offsetmgr.admin.history import history_report, read_causes, steps
-from offsetmgr.admin.reset import (
-    NOT_KNOWN,
-    PLAN_FIELDS,
-    PlannedOffset,
-    parse_scope,
-    plan_rows,
-)
+from offsetmgr.admin.history import CommitStep, history_report, read_causes, steps
+from offsetmgr.admin.reset import NOT_KNOWN, PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
-from offsetmgr.errors import InvalidValueError, OffsetConflictError
+from offsetmgr.errors import InvalidValueError, OffsetConflictError, OffsetManagerError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
+from offsetmgr.service.access import Names, Requester, partitions_of
 from offsetmgr.service.messages import (
     HistoryQuery,
     PlanRequest,
@@ -34,7 +29,6 @@ from offsetmgr.service.messages import (
     body_or_none,
 )
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import Names, partitions_of
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.text import error_text, shown
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -42,12 +36,9 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from offsetmgr.admin.history import CommitStep
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory
     from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.settings import Settings
 
 HISTORY_REQUESTS: Final = 12

@@ -17,6 +17,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.http.errors import error_body
 from offsetmgr.logs import SafeLogger
+from offsetmgr.service.access import Names, Requester, no_names, partitions_of
 from offsetmgr.service.errors import ClientExistsError, DrainingError
 from offsetmgr.service.messages import (
     FlushAnswer,
@@ -28,13 +29,13 @@ from offsetmgr.service.messages import (
     PartitionOutcome,
     StopRequest,
     SubmitAnswer,
+    SubmitEntry,
     SubmitRequest,
     body_or_none,
     flush_answer,
 )
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import Names, no_names, partitions_of
-from offsetmgr.types import ManagerKey, TopicPartition
+from offsetmgr.types import ManagerKey, StopResult, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager import Factory, Submission
     from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.events import EventHub
-    from offsetmgr.service.messages import SubmitEntry
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Client, Registry
-    from offsetmgr.types import StopResult
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
 
@@ -252,7 +250,6 @@ class OffsetService:
         return client
 
     def _moves(self, group: str, entries: Iterable[SubmitEntry]) -> list[dict[str, Any]]:
-        """Return where the entries take their partitions, for the audit log."""
         moves = []
         for each in entries:
             handle = self.factory.get(ManagerKey(group, each.topic, each.partition))
@@ -302,7 +299,6 @@ class OffsetService:
         offsets: Mapping[TopicPartition, int | Submission],
         refused: Refusals,
     ) -> SubmitAnswer:
-        """Return what became of the offsets; with ``wait``, once Kafka has answered."""
         settled = FlushAnswer([], [])
         if asked.wait:
             keys = [ManagerKey(asked.group, *each) for each in offsets if each not in refused]
@@ -338,7 +334,6 @@ class OffsetService:
     def _spawn(
         self, by: Requester, client: Client, group: str, partitions: Sequence[TopicPartition]
     ) -> Refusals:
-        """Spawn managers of the partitions; return the errors of those that it may not have."""
         refused: Refusals = {}
         if not partitions:
             return refused

@@ -129,7 +129,6 @@ def _resolved(schema: dict[str, Any], kind: type) -> dict[str, Any]:
 
 
 def _wanted(schema: Mapping[str, Any]) -> str:
-    """Return what a JSON schema allows, such as "a whole number from 0 to 9"."""
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
     kind = _WORDS[schema["type"]]

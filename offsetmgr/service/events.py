@@ -17,6 +17,7 @@ from starlette.responses import StreamingResponse
 
 from offsetmgr.errors import (
     OffsetFetchError,
+    OffsetManagerError,
     OffsetNoticeError,
     OffsetRegressionError,
     OverloadedError,
@@ -25,10 +26,10 @@ from offsetmgr.http.answers import encode
 from offsetmgr.http.errors import error_body
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.service.access import Requester, partitions_of
 from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import partitions_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from actors import Clock
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory
-    from offsetmgr.service.rights import Requester
     from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 FAILURES_KEPT: Final = 10_000

@@ -13,10 +13,10 @@ from prometheus_client.registry import Collector
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerExistsError, OffsetManagerError
 from offsetmgr.local import LocalOffsets, Reporter
-from offsetmgr.spark.follow import Follower
+from offsetmgr.spark.follow import FollowedQuery, Follower
 from offsetmgr.spark.logs import read_logs
 from offsetmgr.text import visible
-from offsetmgr.types import FlushResult
+from offsetmgr.types import FlushResult, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import LogEnds, Refusals, Values
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.manager import Factory
-    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.access import Requester
     from offsetmgr.service.settings import Settings
-    from offsetmgr.spark.follow import FollowedQuery
-    from offsetmgr.types import TopicPartition
 
 OWNER: Final = "follow"
 """The name that owns the managers of followed checkpoints."""
@@ -80,7 +78,7 @@ class ServiceOffsets(LocalOffsets):
         return refused | super()._put(free, rewind=rewind)
 
     def _close(self, deadline: Deadline) -> None:
-        """Leave managers and coordinator to the service."""
+        # Managers and coordinator are the service's.
         del deadline
         self._ended.set()
         self._closed_with(FlushResult({}, {}))

@@ -11,22 +11,21 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from actors import Future, PooledActor
+from actors import ActorSystem, Clock, Future, PooledActor
 from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.errors import cause_of
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.service.access import no_names
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import no_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.responses import Response
 
-    from actors import ActorSystem, Clock
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.errors import OffsetManagerError
 

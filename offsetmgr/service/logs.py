@@ -23,8 +23,13 @@ QUEUED: Final = 10_000
 
 FLUSH_TIMEOUT_S: Final = 1.0
 
-_LOUD_BELOW_WARNING: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio")
-"""Libraries whose info lines repeat what the service says itself."""
+_LEVELS: Final = {
+    # Their info lines repeat what the service says itself.
+    **dict.fromkeys(("uvicorn", "uvicorn.asgi", "asyncio"), logging.WARNING),
+    # It warns of each request that is not HTTP: anybody could fill the log.
+    "uvicorn.error": logging.ERROR,
+}
+"""Least levels of libraries."""
 
 
 class Logs(logging.Handler):
@@ -94,10 +99,8 @@ def set_up(level: str, stream: TextIO | None = None) -> Logs:
     )
     root = logging.getLogger()
     root.handlers[:] = [logs]
-    for name in _LOUD_BELOW_WARNING:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # It warns of each request that is not HTTP: anybody could fill the log.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    for name, least in _LEVELS.items():
+        logging.getLogger(name).setLevel(least)
     set_level(level)
     return logs
 
@@ -110,7 +113,6 @@ def set_level(level: str) -> None:
 def _add_fields(
     logger: Any, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Add the fields of an event that was logged with keys."""
     del logger, method
     event.update(getattr(event["_record"], "fields", {}))
     return event

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.errors import ErrorBody, MissingError, error_body
 from offsetmgr.lag.report import PartitionField
 from offsetmgr.manager import Submission
@@ -19,6 +19,9 @@ from offsetmgr.types import (
     MAX_OFFSET,
     MAX_PARTITION,
     MAX_TOPIC_CHARS,
+    ManagerKey,
+    OffsetAndMetadata,
+    StopResult,
     TopicPartition,
     check_existing_group,
     check_group,
@@ -30,8 +33,6 @@ from offsetmgr.types import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 CLIENT: Final = "Offsetmgr-Client"
 INCARNATION: Final = "Offsetmgr-Incarnation"

@@ -21,9 +21,14 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from offsetmgr.coordinator.fence import fence_counts
-from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
+from offsetmgr.errors import (
+    CoordinatorError,
+    OffsetCommitError,
+    OffsetManagerError,
+    OffsetNoticeError,
+)
+from offsetmgr.service.access import EVERYTHING, Requester
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,12 +36,10 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory
     from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.events import EventHub
     from offsetmgr.service.health import Health
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Registry
     from offsetmgr.service.threads import ReadThreads
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from offsetmgr.service.rights import Names, Requester
+    from offsetmgr.service.access import Names, Requester
 
     # Of the sender, and of a request of the operation's type.
     Handler = Callable[[Requester, Any], Awaitable[msgspec.Struct | Response]]

@@ -12,10 +12,10 @@ from msgspec import Meta, Struct
 
 from offsetmgr.http.errors import ErrorBody
 from offsetmgr.lag.report import group_summary
-from offsetmgr.service.messages import ManagerView, body_or_none
+from offsetmgr.service.access import Requester, no_names
+from offsetmgr.service.messages import ManagerView, ReadyAnswer, body_or_none
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.reads import manager_view, seen_managers
-from offsetmgr.service.rights import no_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.health import Health
-    from offsetmgr.service.messages import ReadyAnswer
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.sessions import Registry
     from offsetmgr.service.settings import Settings
     from offsetmgr.service.threads import ReadThreads

@@ -10,25 +10,17 @@ from msgspec import Meta, Struct
 
 from offsetmgr.errors import OverloadedError
 from offsetmgr.http.answers import encode
-from offsetmgr.service.follow import OWNER, FollowedCheckpoint
-from offsetmgr.service.messages import (
-    QueriesKept,
-    QueriesQuery,
-    QueriesRequest,
-    StreamingQuery,
-)
+from offsetmgr.service.access import Names, Requester, no_names
+from offsetmgr.service.follow import OWNER, FollowedCheckpoint, Follows
+from offsetmgr.service.messages import QueriesKept, QueriesQuery, QueriesRequest, StreamingQuery
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import Names, no_names
-from offsetmgr.service.sessions import QueryReport
+from offsetmgr.service.sessions import Client, QueryReport, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors import Clock
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.follow import Follows
-    from offsetmgr.service.rights import Requester
-    from offsetmgr.service.sessions import Client, Registry
     from offsetmgr.service.threads import ReadThreads
 
 

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.client.offsets import LogEnds
 from offsetmgr.codes import NO_SUCH_PARTITION
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError, shown
+from offsetmgr.errors import (
+    InvalidValueError,
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+    shown,
+)
 from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorAnswer, ErrorBody, HttpStatusError, error_body
+from offsetmgr.service.access import Names, Requester, no_names, partitions_of
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CURSOR,
@@ -39,7 +46,6 @@ from offsetmgr.service.messages import (
     value_or_none,
 )
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.rights import Names, no_names, partitions_of
 from offsetmgr.spark.starting import resuming
 from offsetmgr.types import ManagerKey, TopicPartition
 
@@ -47,10 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.threads import ReadThreads
 
 
@@ -235,7 +239,6 @@ def manager_view(handle: ManagerHandle, error: OffsetManagerError | None = None)
 
 
 async def _all_known(handles: Iterable[ManagerHandle]) -> None:
-    """Return when every initial offset is known, or will never be."""
     for handle in handles:
         with suppress(ManagerStoppedError):
             await handle.initial

@@ -22,13 +22,13 @@ from actors import ActorSystem
 from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.http.address import listening
+from offsetmgr.http.address import Address, listening
+from offsetmgr.http.files import Certificates
 from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
-from offsetmgr.http.tls import Certificates
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
 from offsetmgr.service import version
-from offsetmgr.service.access import Access
+from offsetmgr.service.access import Access, Requester
 from offsetmgr.service.api import Api
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
@@ -36,15 +36,14 @@ from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
 from offsetmgr.service.follow import Follows
 from offsetmgr.service.health import Health, notify, watchdog
-from offsetmgr.service.logs import set_level
+from offsetmgr.service.logs import Logs, set_level
 from offsetmgr.service.metrics import Metrics
 from offsetmgr.service.openapi import operations
 from offsetmgr.service.overview import Overview
 from offsetmgr.service.queries import Queries
 from offsetmgr.service.reads import Reads
-from offsetmgr.service.rights import Requester
 from offsetmgr.service.sessions import Registry
-from offsetmgr.service.settings import by_name
+from offsetmgr.service.settings import Settings, by_name
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 from offsetmgr.text import error_text
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.http.address import Address
-    from offsetmgr.service.logs import Logs
-    from offsetmgr.service.settings import Settings
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 
 EXIT_COMMITTED: Final = 0
@@ -262,7 +258,6 @@ class Service:
         self._stop_asked.set()
 
     def _stop_when_deserted(self) -> None:
-        """Stop when for ``exit_after_last_client_s`` none of the clients that came was there."""
         grace_s, now = self._settings.exit_after_last_client_s, self._system.clock.now()
         if not grace_s or not self.assembly.registry.deserted:
             self._deserted_s = now
@@ -271,7 +266,7 @@ class Service:
             self.stop()
 
     async def _drain(self) -> int:
-        """Commit what is held; health and refusals are still served meanwhile."""
+        # Health and refusals are still served meanwhile.
         notify("STOPPING=1")
         stop_timeout_s = self._settings.stop_timeout_s
         drain_s = max(stop_timeout_s / 2, stop_timeout_s - CLOSING_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.errors import ClientFencedError, OverloadedError
@@ -42,25 +43,28 @@ class QueryReport(NamedTuple):
     """Bytes in JSON."""
 
 
+NO_QUERIES: Final = QueryReport()
+
+
+@dataclass(eq=False)
 class Client:
     """One name, its newest incarnation, and what it owns."""
 
-    def __init__(self, name: str, incarnation: int, identity: str = "") -> None:
-        self.name = name
-        self.identity = identity
-        self.incarnation = incarnation
-        self.heard_s = 0.0
-        """When its lease begins: at its last request, or when it has waited for the answer."""
-        self.newest = NEVER
-        """The highest version seen."""
-        self.held: dict[str, dict[TopicPartition, int]] = {}
-        """Its managers by group, each with the highest version seen."""
-        self.stopped: dict[ManagerKey, int] = {}
-        self.stopped_all = NEVER
-        """The version of the last stop of everything."""
-        self.queries = QueryReport()
-        self.refusal: tuple[ClientExistsError | None, float] = (None, 0.0)
-        """Why another incarnation was refused last, and when."""
+    name: str
+    incarnation: int
+    identity: str = ""
+    heard_s: float = 0.0
+    """When its lease begins: at its last request, or when it has waited for the answer."""
+    newest: int = NEVER
+    """The highest version seen."""
+    held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    """Its managers by group, each with the highest version seen."""
+    stopped: dict[ManagerKey, int] = field(default_factory=dict)
+    stopped_all: int = NEVER
+    """The version of the last stop of everything."""
+    queries: QueryReport = NO_QUERIES
+    refusal: tuple[ClientExistsError | None, float] = (None, 0.0)
+    """Why another incarnation was refused last, and when."""
 
     @property
     def closed(self) -> bool:
@@ -80,7 +84,7 @@ class Client:
         self.refusal = (None, 0.0)
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
-        self.queries = QueryReport()
+        self.queries = NO_QUERIES
         for held in self.held.values():
             for where in held:
                 held[where] = NEVER
@@ -252,7 +256,6 @@ class Registry:
         return max(0, min(left, own)), "limits.managers"
 
     def _of(self, identity: str) -> list[Client]:
-        """Return the clients of an identity, or of none."""
         return [each for each in self._clients.values() if each.identity == identity]
 
     def own(self, client: Client, group: str, partitions: Collection[TopicPartition]) -> None:
@@ -302,7 +305,7 @@ class Registry:
         return lapsed
 
     def _expire(self, now: float) -> None:
-        """Forget incarnations that are long gone; both records are in the order of time."""
+        # Both are in the order of time.
         while self._fenced and now - next(iter(self._fenced.values())) > FENCE_S:
             del self._fenced[next(iter(self._fenced))]
         while self._lapsed and now - next(iter(self._lapsed.values()))[1] > FENCE_S:

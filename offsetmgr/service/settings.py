@@ -27,7 +27,7 @@ from offsetmgr.config import MASK, SECRET_NAME, CommitSettings, masked_url
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
-from offsetmgr.http.tls import Tls
+from offsetmgr.http.files import Tls
 from offsetmgr.kafka.errors import tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained

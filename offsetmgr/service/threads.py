@@ -14,7 +14,7 @@ from offsetmgr.errors import OverloadedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsetmgr.service.rights import Requester
+    from offsetmgr.service.access import Requester
 
 _T = TypeVar("_T")
 

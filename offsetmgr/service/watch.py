@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response
-from offsetmgr.kafka.commit_log import TOPIC, CommitTail
+from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
@@ -29,15 +29,9 @@ from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.messages import (
-    ApiRequest,
-    ClusterQuery,
-    ConsumerQuery,
-    LagQuery,
-    TopicQuery,
-)
+from offsetmgr.service.access import Names, Requester, no_names
+from offsetmgr.service.messages import ApiRequest, ClusterQuery, ConsumerQuery, LagQuery, TopicQuery
 from offsetmgr.service.openapi import Operation, operation
-from offsetmgr.service.rights import Names, no_names
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -48,10 +42,8 @@ if TYPE_CHECKING:
 
     from actors import Clock
     from offsetmgr.kafka.cluster import ClusterReader, GroupListing
-    from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory
-    from offsetmgr.service.rights import Requester
     from offsetmgr.service.settings import Settings
     from offsetmgr.service.threads import ReadThreads
     from offsetmgr.types import TopicPartition
@@ -262,7 +254,6 @@ class GroupWatch(Collector):
         return {} if watcher is None else watcher.view
 
     def _view(self, by: Requester) -> Mapping[str, GroupLag]:
-        """Return the watched groups that ``by`` may see."""
         if by.sees_everything:
             return self._watched
         return {name: group for name, group in self._watched.items() if by.sees(name)}

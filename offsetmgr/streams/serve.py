@@ -16,8 +16,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.answers import encode, json_response, page_of
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens, bearer_token, unauthorized
-from offsetmgr.http.front import Front
-from offsetmgr.http.limits import REQUESTS, Quota
+from offsetmgr.http.front import REQUESTS, Front, Quota
 from offsetmgr.http.server import Server
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError

@@ -15,7 +15,7 @@ from offsetmgr.devkafka.cluster import quiet_admin
 from offsetmgr.kafka.commit_log import TOPIC
 from tests.chaos.history import Key, has_spoken, newest_submits, of_a_former_life, path_of
 from tests.chaos.offsets_topic import read_committed
-from tests.chaos.plan import Fault
+from tests.chaos.plan import Fault, Injection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
     from tests.chaos.checker import Look
-    from tests.chaos.plan import Injection
     from tests.chaos.processes import Supervised, Zombie
     from tests.chaos.recreation import Log
     from tests.chaos.workload import Life

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewTopic
 
 from offsetmgr.devkafka.cluster import quiet_admin
 from offsetmgr.kafka.topics import id_of
-from tests.chaos.plan import recreations, resized
+from tests.chaos.plan import Recreation, recreations, resized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from offsetmgr.devkafka import DevKafka
-    from tests.chaos.plan import Recreation
 
 FIRST_RECORDS: Final = 120
 FIRST_PARTITIONS: Final = 4

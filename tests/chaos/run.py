@@ -25,22 +25,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.kafka.commit_log import read_commits
-from tests.chaos.checker import Death, Evidence, check
+from tests.chaos.checker import Death, Evidence, Look, Verdict, check
 from tests.chaos.history import Key, read_history
 from tests.chaos.nemesis import Nemesis, Targets
 from tests.chaos.oddities import Oddities
 from tests.chaos.offsets_topic import read_committed
-from tests.chaos.plan import (
-    BROKERS,
-    CLIENTS,
-    PARTITIONS,
-    TRACKS,
-    Fault,
-    Injection,
-    schedule,
-)
+from tests.chaos.plan import BROKERS, CLIENTS, PARTITIONS, TRACKS, Fault, Injection, Track, schedule
 from tests.chaos.processes import ROOT, client, service
-from tests.chaos.recreation import Book, Recreator
+from tests.chaos.recreation import Book, Log, Recreator
 from tests.chaos.workload import Life
 from tests.conftest import create_topic
 
@@ -49,9 +41,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from tests.chaos.checker import Look, Verdict
-    from tests.chaos.plan import Track
-    from tests.chaos.recreation import Log
 
 PARTITIONS_EACH: Final = 4
 """Of each client."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.types import ManagerKey
-from tests.chaos.checker import Evidence, Look, check
+from tests.chaos.checker import Evidence, Look, Verdict, check
 from tests.chaos.history import Event, Key, Tag
 from tests.chaos.recreation import Log
-
-if TYPE_CHECKING:
-    from tests.chaos.checker import Verdict
 
 TOPIC = "again"
 KEY = Key("etl", 0, TOPIC)

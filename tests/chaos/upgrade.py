@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.service import version
 from tests.chaos.processes import ROOT
-from tests.chaos.run import ChaosRun, Setting, say, summary
+from tests.chaos.run import ChaosRun, Outcome, Setting, say, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.chaos.run import Outcome
 
 EARLIER: Final = "9d7ee24"
 """A revision whose service and clients differ from the present ones; raise it with each release."""

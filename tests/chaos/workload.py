@@ -30,26 +30,25 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from offsetmgr import OffsetClient
+from offsetmgr import OffsetClient, OffsetManagerHandle
 from offsetmgr.errors import OffsetManagerError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.chaos.history import (
     TELLING,
+    Action,
     EventLog,
     Key,
+    Outcome,
     Tag,
     events_of,
     lives_of,
     tag_of,
 )
-from tests.chaos.recreation import Book
+from tests.chaos.recreation import Book, Log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from offsetmgr import OffsetManagerHandle
-    from tests.chaos.history import Action, Outcome
-    from tests.chaos.recreation import Log
 
 CLOSE_S: Final = 60.0
 """Time limit of an ordered end."""

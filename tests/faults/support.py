@@ -9,7 +9,7 @@ from actors import Future
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetCommitError
-from offsetmgr.manager import Factory
+from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from offsetmgr.coordinator.base import Failure
-    from offsetmgr.manager import ManagerHandle
 
 WAIT_S: Final = 60.0
 """A guard against what never comes, not a measure."""

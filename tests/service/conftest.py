@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import ActorSystem
-from offsetmgr import OffsetClient
+from offsetmgr import OffsetClient, Offsets
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from tests.service.support import Running, local_over, running
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
-
-    from offsetmgr import Offsets
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.service import logs
 from offsetmgr.service.run import run
-from offsetmgr.service.settings import Settings, load
+from offsetmgr.service.settings import Found, Settings, load
 
 if TYPE_CHECKING:
     from actors import ActorSystem
-    from offsetmgr.service.settings import Found
 
 
 def main(arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ import uvloop
 from actors import ActorSystem
 from offsetmgr.config import CommitSettings
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.http.address import listening
+from offsetmgr.http.address import Address, listening
 from offsetmgr.local import LocalOffsets
 from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.http.address import Address
 
 ROOT = Path(__file__).parents[2]
 MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"

@@ -10,10 +10,7 @@ import pytest
 from offsetmgr import OffsetClient
 from offsetmgr.client import wire
 from offsetmgr.client.offsets import QueryReport
-from offsetmgr.errors import (
-    ManagerExistsError,
-    OffsetTimeoutError,
-)
+from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.service.support import Running, running
 from tests.waiting import until

@@ -11,14 +11,13 @@ from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.settings import by_name, load
 from offsetmgr.types import TopicPartition
-from tests.service.support import running
+from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.service.support import Running
 
 WAIT_S = 60.0
 

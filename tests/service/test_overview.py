@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import Refuse
-from tests.service.support import memory_process, running
+from tests.service.support import Running, memory_process, running
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.service.support import Running
 
 OFFSETS = {"group": "g", "offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
 QUERY = {

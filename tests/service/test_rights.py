@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import KafkaRequestError, error_info
 from offsetmgr.kafka.cluster import GroupListing
-from offsetmgr.service.rights import EVERYTHING, Names, Requester, Rights, matches
+from offsetmgr.service.access import EVERYTHING, Names, Requester, Rights, matches
 from tests.service.support import Running, running
 from tests.service.test_security import as_identity, identities, refusal
 

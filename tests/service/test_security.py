@@ -17,13 +17,7 @@ from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import Access
 from tests.certificates import Authority
-from tests.service.support import (
-    WAIT_S,
-    Running,
-    memory_process,
-    running,
-    settings_of,
-)
+from tests.service.support import WAIT_S, Running, memory_process, running, settings_of
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:

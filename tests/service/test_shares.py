@@ -10,9 +10,9 @@ import pytest
 
 from offsetmgr.http import answers
 from offsetmgr.service import queries
-from offsetmgr.service.rights import Requester
+from offsetmgr.service.access import Requester
 from offsetmgr.service.threads import ReadThreads
-from tests.service.support import running
+from tests.service.support import Running, running
 from tests.service.test_security import as_identity, identities
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.service.support import Running
 
 OFFSET: Final[dict[str, Any]] = {"topic": "orders", "partition": 0, "offset": 1}
 QUERY: Final[dict[str, Any]] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.service.access import ALL_RIGHTS, Requester
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.core import OffsetService
 from offsetmgr.service.events import EventHub
@@ -21,7 +22,6 @@ from offsetmgr.service.messages import (
     SubmitEntry,
     SubmitRequest,
 )
-from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.service.sessions import Registry
 from tests.logs import capture_logs
 from tests.unit.core.core import Core

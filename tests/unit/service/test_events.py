@@ -12,13 +12,9 @@ from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, error_info
 from offsetmgr.manager import Factory
 from offsetmgr.repeats import INTERVAL_S
-from offsetmgr.service.events import (
-    FAILURES_KEPT,
-    NEWS_KEPT,
-    EventHub,
-)
+from offsetmgr.service.access import ALL_RIGHTS, Requester
+from offsetmgr.service.events import FAILURES_KEPT, NEWS_KEPT, EventHub
 from offsetmgr.service.messages import EventsQuery
-from offsetmgr.service.rights import ALL_RIGHTS, Requester
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.logs import capture_logs
 
