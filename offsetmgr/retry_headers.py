@@ -66,6 +66,19 @@ class Origin(NamedTuple):
     offset: int
 
 
+class Retried(NamedTuple):
+    """The headers of a message in a retry topic, as far as they can be true."""
+
+    origin: Origin
+    """Place where it was first read."""
+    timestamp_ms: int
+    """Timestamp of the message there; -1 if it is not known."""
+    tries: int
+    """Deliveries before this one."""
+    due_s: float
+    """Time of its delivery in seconds since 1970."""
+
+
 def number(
     headers: Mapping[str, bytes | None], name: str, missing: int = 0, most: int = MAX_OFFSET
 ) -> int:

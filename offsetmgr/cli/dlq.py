@@ -123,7 +123,7 @@ def replay(
         found, refused = Replayer(config, topic, kafka.timeout).replay(found, to=to)
     else:
         found, refused = divide_letters(config, found, to, kafka.timeout)
-    named = [{"letter": _row(each.letter)[0], "problem": each.problem} for each in refused]
+    named = [{"letter": _row(each)[0], "problem": each.problem} for each in refused]
     answer = {"topic": topic, "executed": execute, "refused": named}
     output.print(answer, _HEADS, list(map(_row, found)), "letters")
     if output.as_table:

@@ -18,10 +18,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
 from offsetmgr.consumer.ack_messages import AckMessage
 from offsetmgr.consumer.ack_work import AckSettings
-from offsetmgr.consumer.acks import AckConsumer
+from offsetmgr.consumer.acks import AckConsumer, check_pool
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
-from offsetmgr.consumer.pool import check_pool
 from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, drain
 from offsetmgr.deadlines import Latch
 from offsetmgr.errors import (

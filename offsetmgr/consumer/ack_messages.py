@@ -20,6 +20,8 @@ from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
+    from offsetmgr.retry_headers import Retried
+
 _OVERHEAD_BYTES: Final = 500  # of the objects that a message is made of
 
 
@@ -137,13 +139,6 @@ class Claim:
         )
 
 
-class FirstRead(NamedTuple):
-    """Place and timestamp of a message where it was first read, before any retry topic."""
-
-    origin: Origin
-    timestamp_ms: int | None
-
-
 class AckMessage:
     """A message that waits for its ack or nack; any thread may give it.
 
@@ -151,19 +146,19 @@ class AckMessage:
     one for a partition that was released.
     """
 
-    __slots__ = ("at", "claim", "first", "nacked", "raw", "tries")
+    __slots__ = ("at", "claim", "nacked", "raw", "retried", "tries")
 
     def __init__(
-        self, message: Message, claim: Claim, tries: int = 1, first: FirstRead | None = None
+        self, message: Message, claim: Claim, tries: int = 1, retried: Retried | None = None
     ) -> None:
-        """``first`` is of a message from a retry topic."""
+        """``retried`` are the headers of a message from a retry topic."""
         self.raw: Final = message
         """confluent-kafka's message."""
         self.claim: Final = claim
         self.at: Final = message.offset() or 0
         self.tries: Final = tries
         """The number of known deliveries of the message, with this one."""
-        self.first: Final = first
+        self.retried: Final = retried
         self.nacked = False
         """True once this delivery is rejected by ``nack``."""
 
@@ -189,8 +184,8 @@ class AckMessage:
 
     def timestamp(self) -> tuple[int, int]:
         """Return the type of the timestamp and milliseconds since 1970, as first produced."""
-        if self.first is not None and self.first.timestamp_ms is not None:
-            return TIMESTAMP_CREATE_TIME, self.first.timestamp_ms
+        if self.retried is not None and self.retried.timestamp_ms >= 0:
+            return TIMESTAMP_CREATE_TIME, self.retried.timestamp_ms
         return self.raw.timestamp()
 
     def leader_epoch(self) -> int | None:
@@ -208,7 +203,7 @@ class AckMessage:
     @property
     def origin(self) -> Origin:
         """Place where it was first produced; differs from its own place after a retry topic."""
-        return self.place if self.first is None else self.first.origin
+        return self.place if self.retried is None else self.retried.origin
 
     @property
     def place(self) -> Origin:

@@ -112,8 +112,8 @@ class AckWork:
         self._waiters = 0  # threads that wait for `_changed`
         self._claims: dict[TopicPartition, Claim] = {}
         self._ready: deque[AckMessage] = deque()
-        self._in_work: dict[AckMessage, float] = {}  # with their time-outs, which rise
-        self._rejected: set[AckMessage] = set()  # on their way to a retry topic
+        self._in_work: dict[AckMessage, float | None] = {}
+        """With their time-outs, which rise; None on the way to a retry topic."""
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
         self._numbers = count()
         self._usual_bytes = 0
@@ -140,8 +140,6 @@ class AckWork:
             if not claim.released and claim.tracker.acknowledge(message.at):
                 claim.done(message)
             self._in_work.pop(message, None)
-            if self._rejected:
-                self._rejected.discard(message)
             if self._waiters:
                 self._changed.notify_all()
 
@@ -173,10 +171,9 @@ class AckWork:
 
         try:
             with self._lock:
-                was_in_work = self._in_work.pop(message, None) is not None
-                if not was_in_work or not message.is_pending:
+                if self._in_work.get(message) is None or not message.is_pending:
                     return
-                self._rejected.add(message)
+                self._in_work[message] = None
             if self.retries is not None:
                 self.retries.send(message, delay, error, done)
             else:
@@ -191,13 +188,13 @@ class AckWork:
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
         claim, due_s = message.claim, self._now_s() + delay_s
         with self._lock:
-            self._rejected.discard(message)
+            self._in_work.pop(message, None)
             given_up = message.is_pending and message.tries >= self.settings.max_tries
             if given_up:
                 claim.given_up.add(message.at)
                 claim.bytes -= message.size
             elif message.is_pending and not claim.releasing:
-                again = AckMessage(message.raw, claim, message.tries + 1, message.first)
+                again = AckMessage(message.raw, claim, message.tries + 1, message.retried)
                 heapq.heappush(self._delayed, (due_s, next(self._numbers), again))
             self._changed.notify_all()
         if given_up:
@@ -212,7 +209,6 @@ class AckWork:
         with self._lock:
             undone = self._of(self._claims)
             self._in_work.clear()
-            self._rejected.clear()
         if undone:
             dwell_s = self.settings.dwell_s
             text = f"not done within {dwell_s:g} s and not committed: {listed(undone)}"
@@ -250,7 +246,7 @@ class AckWork:
                 else:
                     retried = read_retried(message, stage, time.time(), self.retries.longest_s)
                     due_s = now_s + retried.due_s - time.time()
-                    again = AckMessage(message, claim, retried.tries + 1, retried.first)
+                    again = AckMessage(message, claim, retried.tries + 1, retried)
                     self._add(again, due_s, now_s)
             number, size = self._unfinished()
             if number:
@@ -325,15 +321,20 @@ class AckWork:
     def next(self) -> AckMessage | None:
         """Take the next ready message into work."""
         with self._lock:
-            message = self._next_ready()
+            message = self.next_queued()
             if message is not None:
-                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
+                self.begin(message)
             return message
 
     def next_queued(self) -> AckMessage | None:
         """Return the next ready message, which a worker will begin later."""
         with self._lock:
-            return self._next_ready()
+            while self._ready and not self.closing:
+                message = self._ready.popleft()
+                # One that is delivered again may be acknowledged by now.
+                if message.tries == 1 or message.is_pending:
+                    return message
+            return None
 
     def begin(self, message: AckMessage) -> bool:
         """Take a message into work; False if it must not be handled any more."""
@@ -381,9 +382,10 @@ class AckWork:
             self._pause_blocked()
             overdue = []
             for message, timeout_s in self._in_work.items():
-                if timeout_s > now_s:
+                if timeout_s is not None and timeout_s > now_s:
                     break
-                overdue.append(message)
+                if timeout_s is not None:
+                    overdue.append(message)
             return overdue, due_s
 
     # With the lock
@@ -405,7 +407,7 @@ class AckWork:
         """Return the messages of ``partitions`` that the application has in work."""
         return [
             message
-            for message in (*self._in_work, *self._rejected)
+            for message in self._in_work
             if message.claim.topic_partition in partitions and message.is_pending
         ]
 
@@ -424,7 +426,6 @@ class AckWork:
         for claim in (self._claims.pop(each) for each in partitions if each in self._claims):
             claim.released = True
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m.claim.released}
-        self._rejected = {each for each in self._rejected if not each.claim.released}
         self._pause_blocked()
 
     def _add(self, message: AckMessage, due_s: float, now_s: float) -> None:
@@ -447,14 +448,6 @@ class AckWork:
         else:
             claim.bytes -= message.size
         return True
-
-    def _next_ready(self) -> AckMessage | None:
-        while self._ready and not self.closing:
-            message = self._ready.popleft()
-            # One that is delivered again may be acknowledged by now.
-            if message.tries == 1 or message.is_pending:
-                return message
-        return None
 
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""

@@ -1,27 +1,258 @@
-"""A group consumer with an ack for each message, in any order, that survives a restart."""
+"""A group consumer with an ack for each message, in any order, and its pool of workers.
+
+The pool handles messages of one key or partition one after the other.
+"""
 
 from __future__ import annotations
 
+import os
+import queue
 import re
-from contextlib import ExitStack
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    isawaitable,
+    iscoroutinefunction,
+    isgenerator,
+    isgeneratorfunction,
+)
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from offsetmgr.consumer.ack_messages import AckMessage
 from offsetmgr.consumer.ack_work import AckSettings, AckWork
 from offsetmgr.consumer.base import MessageReader
-from offsetmgr.consumer.pool import OrderedBy, Pool
+from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.retry import RetryProducer
+from offsetmgr.consumer.settings import log
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.text import error_text, visible
+from offsetmgr.types import check_callable, check_choice, check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from offsetmgr.consumer.ack_messages import PartitionProgress
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.consumer.work import Work
     from offsetmgr.types import TopicPartition
+
+OrderedBy = Literal["partition", "key"]
+
+_ERROR_CHARS: Final = 500  # longest text of a failure in the log
+
+_PROGRESS_S: Final = 30.0  # interval of the pool's progress in the log
+
+
+def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
+    """Raise InvalidValueError."""
+    check_callable(handler, "handler")
+    if iscoroutinefunction(handler) or isgeneratorfunction(handler) or isasyncgenfunction(handler):
+        hint = "give a plain function, or read the messages with async for"
+        raise InvalidValueError("handler", handler, "returns before its work is done", hint)
+    check_count(workers, "workers")
+    check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
+
+
+class _Pool:
+    """Threads that handle what a consumer reads."""
+
+    def __init__(
+        self,
+        name: str,
+        work: AckWork,
+        take: Callable[[float], AckMessage | None],
+        handler: Callable[[AckMessage], object],
+        workers: int,
+        ordered_by: OrderedBy | None,
+    ) -> None:
+        """``take`` waits so many seconds for a message.  Raises InvalidValueError."""
+        check_pool(handler, workers, ordered_by)
+        self._name = name
+        self._ack_work = work
+        self._take = take
+        self._waits_for_retries = work.retries is None
+        self._handler = handler
+        self._ordered_by = ordered_by
+        self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
+        self._lock = threading.RLock()
+        self._lines: dict[Hashable, deque[AckMessage]] = {}
+        """The messages of each key; the first is queued, in work, or waits to come again."""
+        self._idle: set[Hashable] = set()  # keys whose first message waits to come again
+        self._stopping = False
+        self._handled = 0
+        self._failed = 0
+        numbers = range(workers)
+        # A handler that hangs must not keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"handler-{n}", daemon=True) for n in numbers
+        ]
+
+    @property
+    def has_current_thread(self) -> bool:
+        return threading.current_thread() in self._threads
+
+    def run(self) -> None:
+        """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish."""
+        began_s = reported_s = time.monotonic()
+        reported = 0
+        for thread in self._threads:
+            thread.start()
+        try:
+            with _sigterm_raises():
+                while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
+                    message = self._take(SLICE_S)
+                    if message is not None:
+                        self._put(message)
+                    self._free_lines()
+                    now_s = time.monotonic()
+                    if now_s - reported_s >= _PROGRESS_S:
+                        self._report("", (self._handled - reported) / (now_s - reported_s))
+                        reported_s, reported = now_s, self._handled
+            if not self._ack_work.closing:
+                self._ack_work.member.raise_failure()
+        finally:
+            self._stop()
+            took_s = max(0.001, time.monotonic() - began_s)
+            self._report("stopped after ", self._handled / took_s)
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + self._ack_work.settings.dwell_s
+        self._stopping = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            self._ack_work.abandon()
+
+    def _report(self, what: str, rate: float) -> None:
+        text = "%s: %s%d handled, %d of them failed, %.1f/s, %d pending"
+        pending = self._ack_work.pending
+        log.info(text, self._name, what, self._handled, self._failed, rate, pending)
+
+    def _put(self, message: AckMessage) -> None:
+        key = _order_key(message, self._ordered_by)
+        if key is not None:
+            with self._lock:
+                line = self._lines.setdefault(key, deque())
+                if not line:
+                    line.append(message)
+                elif not _same(line[0], message):
+                    line.append(message)
+                    return
+                elif key in self._idle:
+                    self._idle.discard(key)
+                    line[0] = message
+                else:
+                    line.insert(1, message)  # its former delivery is in work still
+                    return
+        self._queue.put((key, message))
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None and not self._stopping:
+            key, message = item
+            handled = failed = False
+            try:
+                handled = self._ack_work.begin(message)
+                failed = handled and not self._handle(message)
+            except BaseException:  # noqa: BLE001 -- of the application's classes
+                log.exception("%s: handling %r has failed, and goes on", self._name, message)
+            with self._lock:
+                self._handled += handled
+                self._failed += failed
+                if key is not None:
+                    self._next_of(key, waits=failed and self._waits_for_retries)
+
+    def _handle(self, message: AckMessage) -> bool:
+        """Return True if the handler succeeds."""
+        try:
+            result = self._call(message)
+            is_later = isawaitable(result) or isgenerator(result) or isasyncgen(result)
+            if is_later or isinstance(result, Future):
+                kind = type(result).__name__
+                raise TypeError(f"the handler returned a {kind}, which nobody waits for")  # noqa: TRY301
+        except BaseException as error:  # noqa: BLE001 -- whatever it is, the message failed
+            log.warning("%r failed: %s", message, visible(error_text(error), _ERROR_CHARS))
+            message.nack(error=error)
+        else:
+            if not message.nacked:
+                message.ack()
+        return not message.nacked
+
+    def _call(self, message: AckMessage) -> object:
+        """Call the handler; a copy of the process that it has forked ends with it."""
+        process, status = os.getpid(), 1
+        try:
+            result = self._handler(message)
+            status = 0
+        except SystemExit as error:
+            status = int(bool(error.code))
+            raise
+        finally:
+            if os.getpid() != process:
+                os._exit(status)
+        return result
+
+    def _next_of(self, key: Hashable, *, waits: bool) -> None:
+        """Go on with the messages of a key; ``waits`` for the one that has just failed."""
+        line = self._lines[key]
+        done = line.popleft()
+        if waits and _comes_again(done) and not (line and _same(line[0], done)):
+            line.appendleft(done)
+            self._idle.add(key)
+        elif line:
+            self._queue.put((key, line[0]))
+        else:
+            del self._lines[key]
+
+    def _free_lines(self) -> None:
+        """Go on with keys whose message waits to be delivered again, and will not be."""
+        if self._idle:
+            with self._lock:
+                over = [key for key in self._idle if not _comes_again(self._lines[key][0])]
+                self._idle.difference_update(over)
+                for key in over:
+                    self._next_of(key, waits=False)
+
+
+def _same(one: AckMessage, other: AckMessage) -> bool:
+    """Return True if both are deliveries of one message."""
+    return one.origin == other.origin
+
+
+def _comes_again(message: AckMessage) -> bool:
+    return message.is_pending and not message.given_up
+
+
+def _order_key(message: AckMessage, ordered_by: OrderedBy | None) -> Hashable:
+    """Return the key in whose order a message is handled; None for no order."""
+    if ordered_by is None or (ordered_by == "key" and message.key() is None):
+        return None
+    origin = message.origin
+    return origin.topic, message.key() if ordered_by == "key" else origin.partition
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, in the main thread of a program that does not handle it."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class AckConsumer(MessageReader[AckMessage]):
@@ -40,7 +271,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     _SETTINGS = AckSettings
     _work: AckWork
-    _pool: Pool | None = None
+    _pool: _Pool | None = None
 
     @classmethod
     def _checked(
@@ -93,7 +324,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
         Raises InvalidValueError; KafkaRequestError where Kafka refuses this consumer for good.
         """
-        self._pool = Pool(self.name, self._work, self._take, handler, workers, ordered_by)
+        self._pool = _Pool(self.name, self._work, self._take, handler, workers, ordered_by)
         self._pool.run()
         self.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from contextlib import suppress
 from queue import SimpleQueue
@@ -33,38 +32,9 @@ BUFFERED: Final = 1_000
 BUFFERED_BYTES: Final = 16 * 2**20
 """The same in bytes of their values."""
 
-_LOOK_S: Final = 0.005
 
-
-class _MarkedWork(Marks, ABC):
-    """Messages on their way to an application that marks them."""
-
-    member: Member
-
-    @abstractmethod
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out no more of the messages of ``partitions`` that were received."""
-
-    @abstractmethod
-    def in_work(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return True while the application has messages of ``partitions`` in work."""
-
-    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        self.drop(partitions)
-        deadline = time.monotonic() + timeout_s
-        while self.in_work(partitions) and time.monotonic() < deadline:
-            if self.member.ended.wait(_LOOK_S):
-                return
-
-    def release(self, partitions: Collection[TopicPartition]) -> None:
-        self.drop(partitions)
-        super().release(partitions)
-
-
-class MarkedStream(_MarkedWork):
+class MarkedStream(Marks):
     """The messages of all partitions as one stream."""
-
-    paused: Collection[TopicPartition] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,7 +215,7 @@ class PartitionStream:
             self._changed.notify_all()
 
 
-class PartitionStreams(_MarkedWork):
+class PartitionStreams(Marks):
     """The messages of each partition as a stream of its own."""
 
     def __init__(self) -> None:

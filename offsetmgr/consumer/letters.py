@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, KafkaException
 
 from offsetmgr.consumer.retry import COPIES
-from offsetmgr.consumer.topics import INTERNAL
+from offsetmgr.consumer.topics import INTERNAL, missing_partition
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known, request_error
@@ -72,14 +72,7 @@ class Letter(NamedTuple):
     cut_bytes: int | None
     """Size of the value if it was too large for the dead-letter topic and is left out."""
     problem: str
-    """The reason why it cannot go back to its origin; empty if nothing is known of one."""
-
-
-class Refused(NamedTuple):
-    """A letter that was not replayed, and why."""
-
-    letter: Letter
-    problem: str
+    """The reason why it cannot be replayed, to its origin at least; empty if none is known."""
 
 
 def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
@@ -161,12 +154,12 @@ class Replayer:
 
     def replay(
         self, letters: Iterable[Letter], *, to: str | None = None
-    ) -> tuple[list[Letter], list[Refused]]:
+    ) -> tuple[list[Letter], list[Letter]]:
         """Send ``letters`` to their own partitions, or to the topic ``to`` by their keys.
 
-        Returns those that were sent, and those that were not.  A letter that was replayed before,
-        also since it was read, is in neither.  Raises KafkaRequestError where no more can be sent;
-        the letters of finished transactions are replayed then, and marked so.
+        Returns those that were sent, and those that have a problem.  A letter that was replayed
+        before, also since it was read, is in neither.  Raises KafkaRequestError where no more can
+        be sent; the letters of finished transactions are replayed then, and marked so.
         """
         # Read after the producer has fenced all others: nobody can replay any more.
         now = read_letters(self._kafka, self._topic, self._timeout_s)
@@ -185,7 +178,7 @@ class Replayer:
                 if error is None:
                     sent.append(each)
                 else:
-                    refused.append(Refused(each, str(error)))
+                    refused.append(each._replace(problem=str(error)))
         return sent, refused
 
     def _send(self, letters: Sequence[Letter], to: str | None) -> KafkaRequestError | None:
@@ -240,8 +233,8 @@ class Replayer:
 
 def divide_letters(
     kafka: Mapping[str, object], letters: Iterable[Letter], to: str | None, timeout_s: float
-) -> tuple[list[Letter], list[Refused]]:
-    """Return the letters that can be replayed, and the others.
+) -> tuple[list[Letter], list[Letter]]:
+    """Return the letters that can be replayed, and the others with their problems.
 
     Raises KafkaRequestError, also where the topic ``to`` does not exist.
     """
@@ -253,22 +246,17 @@ def divide_letters(
         known(topics[to])
     good, refused = [], []
     for letter in letters:
-        problem = "" if to is not None else letter.problem or _lacking(topics, letter.origin)
+        problem = letter.problem if to is None else ""
+        if to is None and not problem:
+            topic, partition, _ = letter.origin
+            problem = str(missing_partition(topics, TopicPartition(topic, partition)) or "")
         if letter.cut_bytes is not None:
             problem = f"its value of {letter.cut_bytes} bytes is left out: it was too large"
         if problem:
-            refused.append(Refused(letter, problem))
+            refused.append(letter._replace(problem=problem))
         else:
             good.append(letter)
     return good, refused
-
-
-def _lacking(topics: Mapping[str, list[int] | OffsetManagerError], origin: Origin) -> str:
-    numbers = topics[origin.topic]
-    if isinstance(numbers, OffsetManagerError):
-        return str(numbers)
-    where = TopicPartition(origin.topic, origin.partition)
-    return "" if origin.partition in numbers else f"the partition {where} does not exist"
 
 
 def _transactions(letters: Iterable[Letter]) -> Iterator[list[Letter]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from offsetmgr.consumer.member import Member
+
     # Plain tuples: each message makes one.
     Place = tuple[str, int]
 
 _NONE: Final = (-1, "")
+_LOOK_S: Final = 0.005
 
 
 class MarkFunction(Protocol):
@@ -126,11 +130,13 @@ class OffsetStash(Markable):
 
 
 class Marks:
-    """The marked offsets of claimed partitions; any thread may mark.
+    """Messages on their way to an application that marks them; any thread may mark.
 
     Marks of other partitions are dropped.  So are those of messages of a former log, or of a former
     claim whose log may have been another one; a message is known by its offset and timestamp.
     """
+
+    member: Member
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -187,8 +193,27 @@ class Marks:
         """Begin again with a new log, to be committed from ``offset`` on."""
         Marks.claim(self, {topic_partition: Start(None, offset)})
 
+    @property
+    def paused(self) -> Collection[TopicPartition]:
+        return ()
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out no more of the messages of ``partitions`` that were received."""
+
+    def in_work(self, partitions: Collection[TopicPartition]) -> bool:  # noqa: ARG002
+        """Return True while the application has messages of ``partitions`` in work."""
+        return False
+
+    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
+        self.drop(partitions)
+        deadline = time.monotonic() + timeout_s
+        while self.in_work(partitions) and time.monotonic() < deadline:
+            if self.member.ended.wait(_LOOK_S):
+                return
+
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the marks of partitions: another member may be further."""
+        self.drop(partitions)
         with self._lock:
             for each in partitions:
                 self._forget(each)

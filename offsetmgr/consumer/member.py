@@ -33,9 +33,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.consumer.claims import Claims, claim
-from offsetmgr.consumer.commits import Commits, MemberStore, is_rebalancing
 from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, TopicIdOffer, restart_at
+from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
@@ -44,14 +43,14 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
     log,
 )
-from offsetmgr.consumer.topics import Discovery, ends_of, missing_partitions
+from offsetmgr.consumer.topics import Discovery, missing_partition
 from offsetmgr.consumer.work import Start
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
-from offsetmgr.kafka.errors import cause_of, request_error
+from offsetmgr.kafka.errors import cause_of, known, request_error
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.stores.base import as_store_error, causes_of, passes_later
 from offsetmgr.text import listed
@@ -89,7 +88,7 @@ _REFUSING: Final = frozenset({-169, -181, -187, -193})
 """librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
 are reported.  Others are followed by one of these, or by none."""
 
-_Offsets: TypeAlias = "dict[TopicPartition, OffsetAndMetadata]"
+_Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 
 
 class Member:
@@ -165,7 +164,6 @@ class Member:
         self._discovery = Discovery(
             subscription, self._reader, self._store, group, self.report, kafka, latest=self._latest
         )
-        self._existing: Question[dict[str, list[int] | OffsetManagerError]] | None = None
         self._thread = threading.Thread(target=self._keep, name=f"member-{group}", daemon=True)
         self._join()
 
@@ -293,7 +291,7 @@ class Member:
             self._closed = True
             least_s = max(_MOVING_S, self.settings.dwell_s)
             rest.callback(self._leave, least_s)
-            self._last_commit(self._commit_and_poll, self._serve, least_s, least_s)
+            self._last_commit(least_s, polls=True)
             if self._partitions:
                 self._let_go(self._partitions)
 
@@ -413,8 +411,6 @@ class Member:
             self._take_over(claimed)
         if not self._partitions and self._discovery.changed():
             self._subscribe()
-        if self._existing is not None and self._existing.wait():
-            self._report_missing(self._existing)
         now_s = time.monotonic()
         if self._doubts and now_s >= self._settle_at_s:
             self._settle_doubts()
@@ -425,11 +421,12 @@ class Member:
         if now_s >= self._commit_at_s and self._commit_in_turn():
             self._commit_at_s = time.monotonic() + self.settings.commit_interval_s
 
-    def _report_missing(self, answer: Question[dict[str, list[int] | OffsetManagerError]]) -> None:
+    def _report_missing(self) -> None:
         """Report partitions that do not exist: librdkafka waits for them in silence."""
-        self._existing = None
-        with suppress(OffsetManagerError):  # Kafka is away, which is reported
-            for error in missing_partitions(answer.result(), self._partitions):
+        existing = self._reader.partitions_of({each.topic for each in self._partitions})
+        for topic_partition in self._partitions:
+            error = missing_partition(existing, topic_partition)
+            if error is not None:
                 self.report(error, "a partition cannot be read yet")
 
     def _look_at_ends(self) -> None:
@@ -511,7 +508,13 @@ class Member:
 
     # Commits
 
-    def _take_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def _commit_answered(self, error: KafkaError | None, answers: list[KafkaPartition]) -> None:
+        self._is_cut_off = self._is_cut_off and error is not None
+        self._commit_cb(error, answers)
+        if isinstance(self._store, MemberStore):
+            self._store.answered(error, answers)
+
+    def _take_commit(self, offsets: _Offsets) -> None:
         self._logs.positions.update((each, at.offset) for each, at in offsets.items())
         self.work.committed(offsets)
         self._keep_in_kafka(offsets)
@@ -522,15 +525,21 @@ class Member:
             now_s = time.monotonic()
             self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
 
-    def _commit(self, timeout_s: float) -> None:
-        """Commit without a poll; a store has ``timeout_s``, and so has a former commit."""
-        self._commit_by(lambda offsets: self._commits.commit(offsets, timeout_s))
+    def _commit(self, timeout_s: float, *, polls: bool = False) -> None:
+        """Commit what is processed, after a commit under way.  Raises OffsetManagerError.
 
-    def _commit_by(self, commit: Callable[[_Offsets], None]) -> None:
-        """Call ``commit`` with what is processed.  Raises OffsetManagerError.
-
-        An error also tells of partitions whose topic does not exist.
+        With ``polls`` rebalances are served meanwhile.  A store has ``timeout_s``.
         """
+        deadline = Deadline(max(0.0, timeout_s))
+        if polls or not isinstance(self._store, MemberStore):
+            self._await_commit(deadline, polls=polls)  # a former one, tried again if refused
+        missing = self._begin_commit(at_once=not polls)
+        error = self._await_commit(deadline, polls=polls) or missing
+        if error is not None:
+            raise error
+
+    def _begin_commit(self, *, at_once: bool = False) -> KafkaRequestError | None:
+        """Begin to commit what is processed; return an error of those whose topic is missing."""
         offsets = self._to_commit()
         if not self._logs.missing.isdisjoint(each.topic for each in offsets):
             self._logs.expire()
@@ -539,31 +548,24 @@ class Member:
         missing = [each for each in offsets if each.topic in self._logs.missing]
         for each in {*missing, *self._doubts}:
             offsets.pop(each, None)
-        commit(offsets)
-        if missing:
-            text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
-            what = f"commit for group {self.group}"
-            raise KafkaRequestError(what, info, text, topic=missing[0].topic)
+        self._commits.begin(offsets, at_once=at_once)
+        if not missing:
+            return None
+        text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
+        return KafkaRequestError(
+            f"commit for group {self.group}", info, text, topic=missing[0].topic
+        )
 
-    def _to_commit(self) -> _Offsets:
+    def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is processed, and what was committed too long ago."""
         old_s = time.monotonic() - self.settings.recommit_interval_s
         old = {each: at for each, (at, since_s) in self._unchanged.items() if since_s <= old_s}
         return {**old, **self.work.to_commit()}
 
-    def _commit_and_poll(self, timeout_s: float) -> None:
-        """Commit; serve rebalances until that is answered.  Raises OffsetManagerError."""
-        deadline = Deadline(max(0.0, timeout_s))
-        self._await_commit(deadline)  # a former one, which is tried again if it was refused
-        self._commit_by(self._commits.begin)
-        error = self._await_commit(deadline)
-        if error is not None:
-            raise error
-
-    def _await_commit(self, deadline: Deadline) -> OffsetManagerError | None:
-        """Poll until the commit under way is answered; return its error."""
-        error = None
-        while self._commits.under_way and not (deadline.over and self._may_hang):
+    def _await_commit(self, deadline: Deadline, *, polls: bool) -> OffsetManagerError | None:
+        """Wait until the commit under way is answered; return its error."""
+        error = None if polls else self._commits.end(deadline.left_s)
+        while polls and self._commits.under_way and not (deadline.over and self._may_hang):
             self._serve(_SERVE_S)
             error = self._commits.end()
         self._commits.check_ended()
@@ -578,11 +580,6 @@ class Member:
         """
         return self._is_cut_off or not isinstance(self._store, MemberStore)
 
-    def _commit_answered(self, error: KafkaError | None, answers: list[KafkaPartition]) -> None:
-        self._is_cut_off = self._is_cut_off and error is not None
-        self._commit_cb(error, answers)
-        self._commits.answered(error, answers)
-
     def _commit_in_turn(self) -> bool:
         """Begin to commit what is processed; False if that has to wait."""
         if self._commits.under_way:
@@ -591,30 +588,20 @@ class Member:
             return True
         if not self._look_at_logs():
             return False
-        try:
-            self._commit_by(self._commits.begin)
-        except OffsetManagerError as error:
-            if not is_rebalancing(error):
-                self.report(error, _NO_COMMIT)
+        if (missing := self._begin_commit()) is not None:
+            self.report(missing, _NO_COMMIT)
         return True
 
-    def _last_commit(
-        self,
-        commit: Callable[[float], None],
-        pause: Callable[[float], object],
-        moving_s: float,
-        least_s: float = 0.0,
-    ) -> None:
+    def _last_commit(self, moving_s: float, *, polls: bool = False) -> None:
         """Commit what is processed; try again for ``dwell_s`` in all where that can help.
 
-        A ``commit`` has at least ``least_s``.  While the group is between two generations, it is
-        tried again only for ``moving_s``.
+        While the group is between two generations, it is tried again only for ``moving_s``.
         """
-        began_s = time.monotonic()
+        dwell_s, began_s = self.settings.dwell_s, time.monotonic()
         while True:
             error, begun_s = None, time.monotonic()
             try:
-                commit(max(least_s, self.settings.dwell_s) - (begun_s - began_s))
+                self._commit(max(_MOVING_S, dwell_s) - (begun_s - began_s), polls=polls)
             except OffsetManagerError as failed:
                 error = failed
             if not self._may_hang:
@@ -623,10 +610,13 @@ class Member:
                 return
             moving = error is None or is_rebalancing(error)
             passes = error is None or passes_later(error)
-            limit_s = moving_s if moving else self.settings.dwell_s if passes else 0.0
+            limit_s = moving_s if moving else dwell_s if passes else 0.0
             if time.monotonic() - began_s >= limit_s:
                 break
-            pause(SLICE_S)
+            if polls:
+                self._serve(SLICE_S)
+            else:
+                time.sleep(SLICE_S)
         if moving and not self._closed:
             self._leftovers = dict(self.work.to_commit())
         elif error is not None:
@@ -651,7 +641,8 @@ class Member:
                 committed = claim(self._store, self.group, self._partitions)
                 new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
                 if new and self._latest:
-                    self._discovery.firsts.update(ends_of(self._reader, new))
+                    for each, found in self._reader.log_ranges(new).items():
+                        self._discovery.firsts[each] = known(found).high_watermark
             except BaseException:  # of a signal, too
                 self._claims.release(committed, _REQUEST_S)
                 self._offer.end()
@@ -659,8 +650,7 @@ class Member:
                 self._reader.close()
                 raise
             self._take_over(committed)
-            topics = {each.topic for each in self._partitions}
-            self._existing = Question(partial(self._reader.partitions_of, topics))
+            Question(self._report_missing)
         elif self._discovery.changed():
             self._subscribe()
         self._thread.start()
@@ -757,8 +747,7 @@ class Member:
         if not self.ended.is_set():
             self._notify("start", released=releasing)
             self.work.begin_release(releasing, self.settings.dwell_s)
-        moving_s = min(_MOVING_S, self.settings.dwell_s)
-        self._last_commit(self._commit, time.sleep, moving_s, _MOVING_S)
+        self._last_commit(min(_MOVING_S, self.settings.dwell_s))
         self._let_go(partitions)
 
     def _let_go(

@@ -6,7 +6,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from offsetmgr.consumer.ack_messages import FirstRead
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
@@ -35,6 +34,7 @@ from offsetmgr.retry_headers import (
     TIMESTAMP,
     TRIES,
     Origin,
+    Retried,
     failure_headers,
     number,
     origin_of,
@@ -111,31 +111,21 @@ class RetryPolicy:
         return max([_LONGEST_DELAY_S, *self.delays_s])
 
 
-class Retried(NamedTuple):
-    """The headers of a message in a retry topic, as far as they can be true."""
-
-    tries: int
-    """Deliveries before this one."""
-    due_s: float
-    """Seconds since 1970."""
-    first: FirstRead
-
-
 def read_retried(message: Message, stage: int, now_s: float, longest_s: float) -> Retried:
     """Read the headers of a message of the retry topic ``stage``, counted from 1.
 
     ``now_s`` is in seconds since 1970; a message is due at most ``longest_s`` later.
     """
     headers = dict(headers_of(message))
-    place = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
-    try:
-        origin = origin_of(headers, place)
-    except OffsetManagerError:
-        origin = place
-    due_s = min(number(headers, DUE) / 1000, now_s + longest_s)
-    timestamp_ms = number(headers, TIMESTAMP, -1, MAX_TIME_MS)
-    first = FirstRead(origin, None if timestamp_ms < 0 else timestamp_ms)
-    return Retried(max(stage, number(headers, TRIES, 0, _MOST_TRIES)), due_s, first)
+    origin = Origin(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    with suppress(OffsetManagerError):
+        origin = origin_of(headers, origin)
+    return Retried(
+        origin,
+        number(headers, TIMESTAMP, -1, MAX_TIME_MS),
+        max(stage, number(headers, TRIES, 0, _MOST_TRIES)),
+        min(number(headers, DUE) / 1000, now_s + longest_s),
+    )
 
 
 class RetryProducer:

@@ -9,21 +9,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.consumer.claims import LATE_S, no_answer
+from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
-from offsetmgr.errors import (
-    InvalidValueError,
-    KafkaRequestError,
-    OffsetManagerError,
-    OffsetTimeoutError,
-)
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.stores.base import as_store_error
 from offsetmgr.types import TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
@@ -121,9 +116,8 @@ class Discovery:
             self._question = Question(self._discover)
         what = f"topics of group {self._group}"
         if not self._question.wait():
-            if now_s - self._question.asked_at_s > LATE_S:
-                late = OffsetTimeoutError(f"{what}: {no_answer(LATE_S)}")
-                self._report(late, "the store does not answer")
+            if is_late(self._question.asked_at_s):
+                self._report(late_error(what), "the store does not answer")
             return False
         question, self._question = self._question, None
         failure = question.answer.exception()
@@ -193,22 +187,15 @@ def first_positions(
     return firsts, failures
 
 
-def missing_partitions(
-    existing: Mapping[str, list[int] | OffsetManagerError], partitions: Iterable[TopicPartition]
-) -> Iterator[OffsetManagerError]:
-    """Iterate over the reasons why ``partitions`` cannot be read yet; ``existing`` is by topic."""
-    for topic, partition in partitions:
-        numbers = existing[topic]
-        if isinstance(numbers, OffsetManagerError):
-            yield numbers
-        elif partition not in numbers:
-            what, info = f"reading of {topic}-{partition}", error_info(UNKNOWN_TOPIC)
-            yield KafkaRequestError(what, info, topic=topic, partition=partition)
-
-
-def ends_of(
-    reader: ClusterReader, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return where the logs of ``partitions`` end.  Raises KafkaRequestError."""
-    found = reader.log_ranges(partitions)
-    return {each: known(log).high_watermark for each, log in found.items()}
+def missing_partition(
+    existing: Mapping[str, list[int] | OffsetManagerError], topic_partition: TopicPartition
+) -> OffsetManagerError | None:
+    """Return why a partition cannot be read yet; ``existing`` are the partitions by topic."""
+    topic, partition = topic_partition
+    numbers = existing[topic]
+    if isinstance(numbers, OffsetManagerError):
+        return numbers
+    if partition in numbers:
+        return None
+    what, info = f"reading of {topic_partition}", error_info(UNKNOWN_TOPIC)
+    return KafkaRequestError(what, info, topic=topic, partition=partition)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from offsetmgr.consumer import AckMessage
-    from offsetmgr.consumer.pool import OrderedBy
+    from offsetmgr.consumer.acks import OrderedBy
     from offsetmgr.devkafka import DevKafka
 
 DEFAULT_BYTES = 1_048_588

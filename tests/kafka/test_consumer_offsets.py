@@ -235,7 +235,7 @@ def test_a_store_that_fails_before_the_consumer_joins_is_reported(
     kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``latest`` it is asked before the consumer joins, and no poll waits for it."""
-    monkeypatch.setattr("offsetmgr.consumer.topics.LATE_S", 0.0)
+    monkeypatch.setattr("offsetmgr.consumer.offsets._LATE_S", 0.0)
     two_partitions(kafka, group)
     store = FrozenStore([SystemExit(3)])
     settings = ConsumerSettings(missing="latest")

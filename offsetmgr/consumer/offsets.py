@@ -1,0 +1,368 @@
+"""The offsets of a consumer's partitions: claims and commits, in its group in Kafka or a store.
+
+A store is asked in threads of its own, so that no poll waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotAnsweredError
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from offsetmgr.backoff import Backoff
+from offsetmgr.consumer.settings import MOST_METADATA_CHARS
+from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
+from offsetmgr.kafka.errors import known, request_error
+from offsetmgr.stores.base import OffsetStore, as_store_error, causes_of, checked_answer
+from offsetmgr.text import listed
+from offsetmgr.workers import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from confluent_kafka import Consumer, KafkaError
+
+    from offsetmgr.kafka.cluster import ClusterReader
+    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_LATE_S: Final = 10.0  # a store that has not answered for so long is reported
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+_REBALANCING: Final = frozenset({"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION"})
+"""Refusals of a commit between two generations of the group; later it succeeds."""
+
+_TOO_LONG: Final = "OFFSET_METADATA_TOO_LARGE"
+
+_Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
+_Found: TypeAlias = "dict[TopicPartition, OffsetAndMetadata | None]"
+_Report: TypeAlias = "Callable[[OffsetManagerError, str], object]"
+
+
+def late_error(what: str, late_s: float = _LATE_S) -> OffsetTimeoutError:
+    text = f"the store has not answered for {late_s:g} s; it is waited for"
+    return OffsetTimeoutError(f"{what}: {text}")
+
+
+def is_late(asked_at_s: float) -> bool:
+    """Return True if a store that has not answered is to be reported."""
+    return time.monotonic() - asked_at_s > _LATE_S
+
+
+def answer_with(answer: Future[None], work: Callable[[], None]) -> Future[None]:
+    """Set the answer to what ``work`` does."""
+    try:
+        work()
+    except OffsetManagerError as failure:
+        answer.set_exception(failure)
+    else:
+        answer.set_result(None)
+    return answer
+
+
+class MemberStore(OffsetStore):
+    """Commits as the member that ``consumer`` is; ``reader`` reads the same cluster."""
+
+    def __init__(self, consumer: Consumer, reader: ClusterReader) -> None:
+        self._consumer = consumer
+        self._reader = reader
+        self._begun: deque[tuple[str, Future[None]]] = deque()  # answered in their order
+
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        # confluent-kafka's own `committed` reads beyond metadata that has no NUL at its end, and
+        # what follows it may look like acks.
+        if partitions is None:
+            return known(self._reader.committed([group])[group])
+        return self._reader.stable_offsets(group, partitions) if partitions else {}
+
+    def commit(self, group: str, offsets: _Offsets) -> None:
+        """Commit; while the coordinator is away, this waits for the time-out of a session."""
+        try:
+            answers = self._consumer.commit(offsets=_sent(offsets), asynchronous=False)
+        except KafkaException as error:
+            raise request_error(f"commit of group {group}", error, right="READ") from error
+        _check(group, None, answers or ())
+
+    def begin_commit(self, group: str, offsets: _Offsets) -> Future[None]:
+        """Begin to commit; the answer comes during a later poll, by ``answered``."""
+        answer: Future[None] = Future()
+        try:
+            self._consumer.commit(offsets=_sent(offsets), asynchronous=True)
+        except KafkaException as error:
+            what = f"commit of group {group}"
+            answer.set_exception(request_error(what, error, right="READ"))
+        else:
+            self._begun.append((group, answer))
+        return answer
+
+    def answered(self, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
+        """Take in librdkafka's answer to the oldest commit that was begun."""
+        if self._begun:
+            group, answer = self._begun.popleft()
+            answer_with(answer, partial(_check, group, error, answers))
+
+
+def _sent(offsets: _Offsets) -> list[KafkaPartition]:
+    return [KafkaPartition(*each, at.offset, at.metadata) for each, at in offsets.items()]
+
+
+def _check(group: str, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
+    """Raise the errors of single partitions, which there are only in answers of Kafka's."""
+    what, refused = f"commit of group {group}", {}
+    for each in answers:
+        if each.error is not None:
+            refused[each.topic, each.partition] = request_error(
+                f"{what} for {each.topic}-{each.partition}",
+                each.error,
+                right="READ",
+                topic=each.topic,
+                partition=each.partition,
+                offset=each.offset,
+            )
+    if refused:
+        raise OffsetsUncommittedError.one_of(refused)
+    if error is not None:
+        raise request_error(what, error, right="READ")
+
+
+class Commits:
+    """Commits of a consumer, one at a time; for one thread at a time.
+
+    Metadata that is longer than the broker takes (``offset.metadata.max.bytes``) is left out: it
+    must not cost the offset.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore,
+        group: str,
+        committed: Callable[[_Offsets], object],
+        report: _Report,
+    ) -> None:
+        """``committed`` is called with the offsets that were committed."""
+        self._store = store
+        self._group = group
+        self._committed = committed
+        self._report = report
+        self._most_chars = MOST_METADATA_CHARS
+        self._what = f"commit for group {group}"
+        self._sent: _Offsets = {}
+        self._at_once = False
+        self._begun_at_s = 0.0
+        self._answer: Future[None] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """True while a commit that was begun has no answer."""
+        return self._answer is not None
+
+    def begin(self, offsets: _Offsets, *, at_once: bool = False) -> None:
+        """Begin to commit; ``end`` has the answer.
+
+        That of a member needs a poll, or is waited for here ``at_once``.  librdkafka keeps the
+        order of both.
+        """
+        if not offsets:
+            return
+        self._sent, self._at_once, self._begun_at_s = offsets, at_once, time.monotonic()
+        fitting = self._fitting()
+        commit = partial(self._store.commit, self._group, fitting)
+        if not isinstance(self._store, MemberStore):
+            self._answer = Question(commit).answer
+        elif at_once:
+            self._answer = answer_with(Future(), commit)
+        else:
+            self._answer = self._store.begin_commit(self._group, fitting)
+
+    def end(self, timeout_s: float = 0.0) -> OffsetManagerError | None:
+        """Take in the answer of the commit under way, if it comes; return its error.
+
+        Where it is late, return that as an error.  A Kafka that is away is reported by its client.
+        """
+        if self._answer is None:
+            return None
+        try:
+            error = self._answer.exception(max(0.0, timeout_s))
+        except NotAnsweredError:
+            is_reported = is_late(self._begun_at_s) and not isinstance(self._store, MemberStore)
+            return late_error(self._what) if is_reported else None
+        self._answer = None
+        if error is None:
+            self._committed(self._sent)
+            return None
+        failure = as_store_error(self._what, error)
+        if not self._has_shortened(failure):
+            return failure
+        self.begin(self._sent, at_once=self._at_once)
+        return self.end(timeout_s)
+
+    def _fitting(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is to be sent, without metadata that is known to be too long."""
+        return {
+            where: at if len(at.metadata) <= self._most_chars else at._replace(metadata="")
+            for where, at in self._sent.items()
+        }
+
+    def _has_shortened(self, error: OffsetManagerError) -> bool:
+        """Return True if metadata was refused as too long, and will be left out."""
+        refused = {(e.topic, e.partition): e for e in causes_of(error) if e.code == _TOO_LONG}
+        lengths = [
+            len(at.metadata)
+            for where, at in self._fitting().items()
+            if at.metadata and (where in refused or (None, None) in refused)
+        ]  # librdkafka may name none where all are refused
+        if lengths:
+            self._most_chars = min(lengths) - 1
+            for each in refused.values():
+                self._report(each, "metadata is left out of commits")
+        return bool(lengths)
+
+    def check_ended(self) -> None:
+        """Raise OffsetTimeoutError if a commit is under way."""
+        if self.under_way:
+            text = f"{self._what}: no answer in time for {listed(sorted(self._sent))}"
+            raise OffsetTimeoutError(text)
+
+
+def is_rebalancing(error: OffsetManagerError) -> bool:
+    """Return True if a commit was refused as the group is between two generations."""
+    return any(each.code in _REBALANCING for each in causes_of(error))
+
+
+def claim(store: OffsetStore, group: str, partitions: Collection[TopicPartition]) -> _Found:
+    """Claim ``partitions`` and return their committed offsets.
+
+    Raises OffsetManagerError, whatever error the store raises.
+    """
+    try:
+        return checked_answer(store.claim(group, [*partitions]), partitions)
+    except Exception as error:
+        raise as_store_error(f"claim for group {group}", error) from error
+
+
+class Claims:
+    """Claims partitions in the background, and releases them; for one thread at a time.
+
+    One claim is under way at a time.  A failed one is reported and retried with back-off until it
+    succeeds or the partitions are dropped: no message of a partition may be delivered before.  It
+    is retried in halves, so that a partition that cannot be claimed holds up no other.  Releases
+    are made in their order, and before the next claim.
+    """
+
+    def __init__(self, store: OffsetStore, group: str, report: _Report) -> None:
+        self._store = store
+        self._group = group
+        self._report = report
+        self._wanted: dict[TopicPartition, None] = {}  # in the order in which they are asked for
+        self._most: int | None = None  # partitions of the next question; None for all
+        self._asked: set[TopicPartition] = set()  # by the question, and wanted ever since
+        self._stale: set[TopicPartition] = set()  # by the question, and dropped since
+        self._question: Question[_Found] | None = None
+        self._release: Question[None] | None = None  # under way
+        self._due_s = 0.0
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+    def add(self, partitions: Collection[TopicPartition]) -> None:
+        """Begin to claim ``partitions``."""
+        self._wanted.update(dict.fromkeys(partitions))
+
+    def take(self, timeout_s: float = 0.0) -> _Found:
+        """Return what was claimed since the last call; wait up to ``timeout_s`` for it."""
+        if self._question is None and self._wanted and time.monotonic() >= self._due_s:
+            if not self._is_answered(self._release, "release", timeout_s):
+                return {}
+            self._asked = set(islice(self._wanted, self._most))
+            self._question = Question(partial(claim, self._store, self._group, [*self._asked]))
+        question = self._question
+        if question is None or not self._is_answered(question, "claim", timeout_s):
+            return {}
+        claimed, stale = self._asked, self._stale
+        self._question, self._asked, self._stale = None, set(), set()
+        failure = question.answer.exception()
+        if failure is not None:
+            self._due_s = time.monotonic() + self._backoff.failed()
+            error = as_store_error(f"claim for group {self._group}", failure)
+            self._report(error, "could not claim partitions; tries again")
+            self._most = max(1, len(claimed) // 2)
+            for each in claimed:
+                self._wanted[each] = self._wanted.pop(each)  # the others come first
+            return {}
+        self._backoff.succeeded()
+        self._most = None
+        self._forget(claimed)
+        # What was dropped meanwhile may have had another owner since, also if it is wanted again.
+        self.release(stale)
+        committed = question.result()
+        return {each: committed[each] for each in claimed}
+
+    def drop(self, partitions: Collection[TopicPartition], timeout_s: float = 0.0) -> None:
+        """Claim ``partitions`` no longer; release those that were claimed and not taken.
+
+        Waits up to ``timeout_s`` for a claim under way, which could else end after their next
+        owner's.
+        """
+        self._forget(partitions)
+        stale = self._asked.intersection(partitions)
+        if self._question is not None and stale:
+            self._asked -= stale
+            if not self._question.wait(timeout_s):
+                self._stale |= stale
+            elif self._question.answer.exception() is None:
+                self.release(stale, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Drop all partitions; wait up to ``timeout_s`` for a claim under way."""
+        self.drop([*self._wanted], timeout_s)
+        if self._question is not None and self._stale:
+            self._question.answer.add_done_callback(self._release_late)
+
+    def _release_late(self, answer: Future[_Found]) -> None:
+        if answer.exception() is None:
+            self.release(self._stale)
+
+    def release(self, partitions: Collection[TopicPartition], timeout_s: float = 0.0) -> None:
+        """Give claimed partitions back; wait up to ``timeout_s`` for it.  A failure is reported."""
+        if partitions:
+            former = self._release
+            if former is not None and former.wait():
+                former = None
+
+            def work() -> None:
+                if former is not None:
+                    former.answer.exception()
+                self._store.release(self._group, partitions)
+
+            self._release = Question(work)
+            self._release.answer.add_done_callback(self._check_release)
+            if timeout_s and not self._release.wait(timeout_s):
+                self._report_late("release", timeout_s)
+
+    def _check_release(self, answer: Future[None]) -> None:
+        if (error := answer.exception()) is not None:
+            what = f"release for group {self._group}"
+            self._report(as_store_error(what, error), "could not give back partitions")
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for each in partitions:
+            self._wanted.pop(each, None)
+
+    def _is_answered(self, question: Question[Any] | None, what: str, timeout_s: float) -> bool:
+        """Wait for the store up to ``timeout_s``; report it if it takes long."""
+        if question is None or question.wait(timeout_s):
+            return True
+        if is_late(question.asked_at_s):
+            self._report_late(what)
+        return False
+
+    def _report_late(self, what: str, late_s: float = _LATE_S) -> None:
+        late = late_error(f"{what} for group {self._group}", late_s)
+        self._report(late, "the store does not answer")
