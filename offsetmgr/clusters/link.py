@@ -14,12 +14,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.consumer.settings import UNREAD
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
 from offsetmgr.kafka.errors import cause_of, request_error
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -228,13 +230,10 @@ def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:
     librdkafka may wait for a dead cluster for minutes: it is left to itself, with a line in the
     log.
     """
-    deadline = time.monotonic() + timeout_s
-    threads = {name: threading.Thread(target=end, daemon=True) for name, end in ends.items()}
-    for thread in threads.values():
-        thread.start()
-    for name, thread in threads.items():
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
+    deadline = Deadline(timeout_s)
+    questions = {name: Question(end) for name, end in ends.items()}
+    for name, question in questions.items():
+        if not question.wait(deadline.left_s):
             log.warning("cluster %s was left without a farewell: it does not answer", name)
 
 

@@ -118,15 +118,6 @@ class ProducerRecord(NamedTuple):
         return ProducerRecord(value, key, topic, partition, headers, timestamp_ms)
 
 
-def _checked_settings(settings: object) -> WriterSettings:
-    if settings is None:
-        return WriterSettings()
-    if not isinstance(settings, WriterSettings):
-        hint = "give WriterSettings(...)"
-        raise InvalidValueError("settings", settings, "are not those of a writer", hint)
-    return settings
-
-
 def _size(text: bytes | str | None) -> int:
     if text is None:
         return 0
@@ -218,7 +209,11 @@ class MultiClusterWriter(ClusterClient):
         settings: WriterSettings | None = None,
     ) -> None:
         """``topic`` is that of records that name none."""
-        self._settings = _checked_settings(settings)
+        given: object = WriterSettings() if settings is None else settings
+        if not isinstance(given, WriterSettings):
+            hint = "give WriterSettings(...)"
+            raise InvalidValueError("settings", given, "are not those of a writer", hint)
+        self._settings = given
         self._topic = None if topic is None else check_topic(topic)
         self._lock = threading.RLock()
         self._order = list(checked := check_clusters(clusters))
@@ -419,7 +414,18 @@ class _Target:
         self, wanted: Iterable[tuple[int, ProducerRecord]]
     ) -> dict[int, KafkaRequestError]:
         """Produce records and wait for their reports; return the errors."""
-        reports = {number: _produce(self._producer, record) for number, record in wanted}
+        reports: dict[int, Future[Written | KafkaRequestError]] = {}
+        for number, record in wanted:
+            report = reports[number] = Future()
+            self._producer.send(
+                record.topic,
+                record.value,
+                record.key,
+                report.set_result,
+                partition=record.partition,
+                headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+            )
         heard, _ = wait(reports.values(), self._wait_s + _OVERDUE_S)
         late = self.link.failure(KafkaError(TIMED_OUT))
         failures = {}
@@ -438,23 +444,6 @@ class _Target:
         """Look in intervals whether a cluster that failed is back."""
         while not self._ended.wait(POLL_S):
             self.link.probe_if_due()
-
-
-def _produce(
-    producer: MessageProducer, record: ProducerRecord
-) -> Future[Written | KafkaRequestError]:
-    """Hand ``record`` to the producer, and return its report to come."""
-    report: Future[Written | KafkaRequestError] = Future()
-    producer.send(
-        record.topic,
-        record.value,
-        record.key,
-        report.set_result,
-        partition=record.partition,
-        headers=record.headers,
-        timestamp_ms=record.timestamp_ms,
-    )
-    return report
 
 
 def _is_outage(error: KafkaRequestError) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.kafka.cluster import ClusterReader
-    from offsetmgr.stores import OffsetStore
     from offsetmgr.types import TopicPartition
 
 LOOK_S: Final = 1.0
@@ -95,40 +92,6 @@ class LogWatch:
                     recreated.append(each)
                 self._ids[each] = topic_id
         return recreated
-
-
-class TopicIdOffer:
-    """Lets a store ask for topic ids, by any of the consumers that share it."""
-
-    _lock = threading.RLock()
-
-    def __init__(self, store: OffsetStore, reader: ClusterReader) -> None:
-        self._store = store
-        self._reader = reader
-        with self._lock:
-            if store.topic_ids is None:
-                with suppress(AttributeError):  # a user's store may be frozen
-                    store.topic_ids = _Readers()
-            if isinstance(store.topic_ids, _Readers):
-                store.topic_ids.readers.append(reader)
-
-    def end(self) -> None:
-        with self._lock:
-            ask = self._store.topic_ids
-            if isinstance(ask, _Readers) and self._reader in ask.readers:
-                ask.readers.remove(self._reader)
-                if not ask.readers:
-                    self._store.topic_ids = None
-
-
-class _Readers:
-    """Asks the Kafka of the consumer that came last."""
-
-    def __init__(self) -> None:
-        self.readers: list[ClusterReader] = []
-
-    def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
-        return self.readers[-1].existing_ids(topics)
 
 
 def restart_at(

@@ -33,7 +33,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, TopicIdOffer, restart_at
+from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
 from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -158,7 +158,8 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
-        self._offer = TopicIdOffer(self._store, self._reader)
+        self._topic_ids = self._reader.existing_ids
+        self._offer_topic_ids()
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -286,7 +287,7 @@ class Member:
             if self._closed:
                 return
             rest.callback(self._reader.close)
-            rest.callback(self._offer.end)
+            rest.callback(self._withdraw_topic_ids)
             rest.callback(self._claims.close, self.settings.dwell_s)
             self._closed = True
             least_s = max(_MOVING_S, self.settings.dwell_s)
@@ -403,7 +404,18 @@ class Member:
             self._consumer.resume([KafkaPartition(*each) for each in self._paused - wanted])
             self._paused = wanted
 
+    def _offer_topic_ids(self) -> None:
+        """Let a store ask our Kafka for topic ids, unless another consumer of it lets it do so."""
+        if self._store.topic_ids is None:
+            with suppress(AttributeError):  # a user's store may be frozen
+                self._store.topic_ids = self._topic_ids
+
+    def _withdraw_topic_ids(self) -> None:
+        if self._store.topic_ids is self._topic_ids:
+            self._store.topic_ids = None
+
     def _do_what_is_due(self) -> None:
+        self._offer_topic_ids()
         if (error := self._commits.end()) is not None and not is_rebalancing(error):
             self.report(error, _NO_COMMIT)
         claimed = self._claims.take()
@@ -645,7 +657,7 @@ class Member:
                         self._discovery.firsts[each] = known(found).high_watermark
             except BaseException:  # of a signal, too
                 self._claims.release(committed, _REQUEST_S)
-                self._offer.end()
+                self._withdraw_topic_ids()
                 self._consumer.close()
                 self._reader.close()
                 raise

@@ -352,7 +352,8 @@ class SqlOffsetStore(OffsetStore):
             w: row if row.generation >= claimed[w] else row._replace(generation=claimed[w])
             for w, row in found.items()
         }
-        if self.topic_ids is None:
+        ask = self.topic_ids  # which another thread may withdraw
+        if ask is None:
             return rows
         doubtful = [
             where
@@ -364,7 +365,7 @@ class SqlOffsetStore(OffsetStore):
         ]
         if not doubtful:
             return rows
-        ids = self.topic_ids({where.topic for where in doubtful})
+        ids = ask({where.topic for where in doubtful})
         for where in doubtful:
             row, topic_id = rows[where], ids.get(where.topic) or found[where].topic_id
             rows[where] = row._replace(topic_id=topic_id)
