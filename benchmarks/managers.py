@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, at_least, at_most, in_turn, report
+from benchmarks.plots import record
 from offsetmgr.coordinator.kafka import CLIENTS, KafkaCoordinator
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.manager import Factory, ManagerHandle
@@ -63,8 +64,12 @@ def run(brokers: str, rounds: int) -> list[str]:
         *_submits(count=500_000, rounds=rounds),
         *_groupwise(size=1_000, count=500, rounds=rounds),
     ]
+    lines: dict[str, dict[str, float]] = {OURS: {}, "one bare request": {}}
     for size in SIZES:
         took = _commits(brokers, groups=1, size=size, rounds=rounds * 10)
+        for name, seconds in zip(lines, (took[OURS], took[POOL]), strict=True):
+            lines[name][str(size)] = round(seconds * 1_000, 2)
+    record("commits", lines)
     what = f"commit of {SIZES[-1]:,} partitions of a group, against a bare request"
     missed += at_most(what, took[OURS] / took[POOL], ONE_REQUEST)
     took = _commits(brokers, groups=1_000, size=10, rounds=rounds)

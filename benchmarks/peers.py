@@ -22,6 +22,7 @@ from uuid import uuid4
 import psutil
 
 from benchmarks.harness import PARTITIONS, ROOT, at_least, at_most, filled, show
+from benchmarks.plots import record
 from benchmarks.spark import lab
 from benchmarks.views import ROWS, recovery_s
 from offsetmgr.devkafka.command import create_topic
@@ -123,6 +124,8 @@ def consumer_peers(brokers: str, rounds: int) -> list[str]:
                     words = [*command, work, brokers, topic, str(counts[work])]
                     rates.setdefault(name, []).append(counts[work] / _seconds_of(words))
         missed += _compared(f"{work}: messages", rates, floor)
+        if work == "single":
+            record("consumers", {name: round(median(found)) for name, found in rates.items()})
     return missed
 
 
@@ -170,6 +173,7 @@ def streams(brokers: str, _rounds: int) -> list[str]:
         for name, each in found.items()
     ]
     show("A counter of keys", ("what", "start", "rate", "memory"), rows)
+    record("streams", {name: round(rate) for name, rate in rates.items()})
     missed = at_least("counter of keys", rates["offsetmgr"], COUNTER_FLOOR, "messages/s")
     return missed + _faster("counter of keys", rates)
 
