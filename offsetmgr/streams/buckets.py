@@ -242,7 +242,7 @@ class _Batch:
     def _visit(self, name: bytes, control: Message) -> None:
         visitor = name.decode("utf-8", "replace")
         try:
-            self._engine.check_visitor(visitor)
+            self._engine.visitor(visitor)
             meta = msgspec.json.decode(control.value or b"null")
         except Exception as error:  # noqa: BLE001 -- anybody may write to the loop
             if self._refuses_visits:
@@ -302,14 +302,13 @@ class _Batch:
 
 
 def _lookups(plan: Plan) -> dict[str, Rows]:
-    tables = [edge.topic for edge in plan.engine.graph.lookup_tables]
+    tables = plan.engine.graph.lookups
     if not tables:
         return {}
     from offsetmgr.streams.lookups import rows_of  # noqa: PLC0415 -- lmdb
 
-    return {
-        table: rows_of(plan.lookup_kafka, table, plan.lookup_views.get(table)) for table in tables
-    }
+    kafka, views = plan.lookup_kafka, plan.lookup_views
+    return {table: rows_of(kafka, table, views.get(table)) for table in tables}
 
 
 def _messages(

@@ -40,18 +40,6 @@ class Context:
     A wrong use raises ContextError, and the message fails even if the callback catches it.
     """
 
-    __slots__ = (
-        "_default_headers",
-        "_graph",
-        "_message",
-        "_row",
-        "_tables",
-        "deferred",
-        "failure",
-        "over",
-        "records",
-    )
-
     def __init__(
         self, graph: GroupGraph, message: Message, tables: Tables, default_headers: Headers
     ) -> None:
@@ -94,12 +82,9 @@ class Context:
     def timestamp(self) -> datetime:
         """Timestamp of the message in UTC; ``NO_TIME``, in the year 1, if it has none."""
         at_ms = self._message.timestamp_ms
-        if at_ms < 0:
-            return NO_TIME
-        try:
-            return _EPOCH + timedelta(milliseconds=at_ms)
-        except OverflowError:
-            return NO_TIME
+        with suppress(OverflowError):
+            return NO_TIME if at_ms < 0 else _EPOCH + timedelta(milliseconds=at_ms)
+        return NO_TIME
 
     @property
     def headers(self) -> Headers:

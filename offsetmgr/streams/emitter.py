@@ -37,10 +37,7 @@ class Writer(Protocol):
     """Writes records for an emitter."""
 
     def write(self, record: Record) -> Future[Written]:
-        """Return where the record is, once it is written; waits only where too many are not.
-
-        Raises EmitterClosedError after ``close``.
-        """
+        """Return where the record is, once it is written.  Raises EmitterClosedError."""
 
     def close(self) -> None:
         """Wait until all records are written or refused, and end."""
@@ -76,10 +73,9 @@ class Emitter:
     def emit_sync(
         self, key: str, value: Any, headers: Headers | None = None, *, timeout: float | None = None
     ) -> Written:
-        """Write a message and wait until Kafka has it.
+        """Write a message and wait until Kafka has it; raises as ``emit``, and KafkaRequestError.
 
-        Raises as ``emit``, KafkaRequestError where Kafka refuses it, and TimeoutError after
-        ``timeout`` seconds; it may be written all the same.
+        Raises TimeoutError after ``timeout`` seconds; it may be written all the same.
         """
         wait_s = check_timeout(timeout, forever=True)
         outcome = self.emit(key, value, headers)

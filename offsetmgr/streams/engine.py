@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.context import Context, Tables
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from offsetmgr.streams.graph import Callback, GroupGraph
+    from offsetmgr.streams.graph import Callback, Edge, GroupGraph
     from offsetmgr.streams.messages import Headers, Message, Record
 
 NilHandling = Literal["ignore", "process", "decode"]
@@ -39,9 +39,6 @@ class Effects(NamedTuple):
     """To write, in order.  Those of the group's table topic are its rows; the last one counts."""
     deferred: Sequence[Future[None]] = ()
     """Commit the message once all are done; an exception in one stops the processor."""
-
-
-NO_EFFECTS: Final = Effects()
 
 
 class Engine:
@@ -71,7 +68,6 @@ class Engine:
         self._default_headers = dict(header_list(default_headers or {}))
         self._wrapper = context_wrapper
         self.limits: Mapping[str, int] = dict(limits or {})
-        self._visitors = {edge.topic: edge for edge in graph.visitors}
 
     def process(self, message: Message, tables: Tables) -> Effects:
         """Return the effects of a message of an input or the loop.  Raises ProcessingError."""
@@ -81,7 +77,7 @@ class Engine:
         data = message.value
         value: Any = None
         if data is None and self._nil_handling == "ignore":
-            return NO_EFFECTS
+            return Effects()
         if data is not None or self._nil_handling == "decode":
             try:
                 value = edge.codec.decode(data)
@@ -93,17 +89,18 @@ class Engine:
     def visit(self, name: str, meta: Any, row: Message, tables: Tables) -> Effects:
         """Return the effects of a visit: the visitor's callback gets ``meta`` as its value.
 
-        ``row`` has the key of a row of the group table, and ``name`` as its topic.  Raises
-        InvalidValueError if no visitor has this name; ProcessingError.
+        ``row`` has the key of a row of the group table, and ``name`` as its topic.  Raises as
+        ``visitor``; ProcessingError.
         """
-        self.check_visitor(name)
-        return self._call(self._visitors[name].callback, row, meta, tables)
+        return self._call(self.visitor(name).callback, row, meta, tables)
 
-    def check_visitor(self, name: str) -> None:
-        """Raise InvalidValueError if no visitor has this name."""
-        if name not in self._visitors:
-            fix = "add visitor() with it to the group"
-            raise InvalidValueError("visitor", name, "is not defined", fix)
+    def visitor(self, name: str) -> Edge:
+        """Return the visitor of this name.  Raises InvalidValueError."""
+        for edge in self.graph.visitors:
+            if edge.topic == name:
+                return edge
+        fix = "add visitor() with it to the group"
+        raise InvalidValueError("visitor", name, "is not defined", fix)
 
     def _call(self, callback: Callback, message: Message, value: Any, tables: Tables) -> Effects:
         context = Context(self.graph, message, tables, self._default_headers)

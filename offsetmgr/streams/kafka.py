@@ -39,9 +39,9 @@ def kafka_emitter(
 ) -> Emitter:
     """Return an emitter of ``topic``; ``config`` is the bootstrap servers or librdkafka's settings.
 
-    It waits in ``emit`` while librdkafka's queue is full, and is idempotent unless ``config`` says
-    otherwise.  In a callback of a message, which makes room only after its end, a full queue is an
-    error of the message.  Raises InvalidValueError where librdkafka does not take a setting.
+    It is idempotent unless ``config`` says otherwise.  While librdkafka's queue is full, ``emit``
+    waits; in a callback of a message, which makes room only after its end, it fails.  Raises
+    InvalidValueError.
     """
     writer = KafkaWriter(config)
     try:
@@ -55,7 +55,6 @@ class KafkaWriter:
     """Writes records in the partitions that processors and views expect.  Thread-safe."""
 
     def __init__(self, config: str | Mapping[str, object]) -> None:
-        """Raises InvalidValueError."""
         settings = checked_config(config)
         if settings.setdefault("partitioner", PARTITIONER) != PARTITIONER:
             fix = f"remove it: rows are found by {PARTITIONER} alone"
@@ -67,10 +66,6 @@ class KafkaWriter:
         self._closed = False
 
     def write(self, record: Record) -> Future[Written]:
-        """Return where the record is, once Kafka has it; waits while the queue is full.
-
-        Raises EmitterClosedError after ``close``.
-        """
         outcome: Future[Written] = Future()
         outcome.set_running_or_notify_cancel()  # as nobody can cancel it
         waits = threading.current_thread().name != self._thread_name

@@ -54,8 +54,7 @@ class Record(NamedTuple):
 class Rows(Protocol):
     """Rows of a table to read, such as a dictionary."""
 
-    def get(self, key: bytes, /) -> bytes | None:
-        """Return the row of ``key``; None where there is none."""
+    def get(self, key: bytes, /) -> bytes | None: ...
 
 
 def update_rows(rows: MutableMapping[bytes, bytes], key: bytes, value: bytes | None) -> None:

@@ -270,7 +270,7 @@ class Processor:
         visited by one of the next batches.  Raises InvalidValueError; ProcessorError if the
         processor does not run, or Kafka does not take the request.
         """
-        self._engine.check_visitor(name)
+        self._engine.visitor(name)
         if self._query is None or not self._query.isActive:
             text = f"processor {self.graph.group} does not run: visit while it does, after start()"
             raise ProcessorError(text)

@@ -252,7 +252,7 @@ class TesterProcessor:
 
         Raises InvalidValueError, ProcessingError.
         """
-        self._engine.check_visitor(name)
+        self._engine.visitor(name)
         self.check()
         keys = sorted(self._topics.rows[self.graph.table_topic])
         for key in keys:
