@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from offsetmgr.devkafka.command import create_topic
-from offsetmgr.streams.kafka import PARTITIONER
+from offsetmgr.streams.messages import PARTITIONER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

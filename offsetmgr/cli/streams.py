@@ -140,8 +140,8 @@ def copy_table(
     Stop what writes the table first. Then give the processor the new topic (table_suffix) and a
     new checkpoint: it reads the rows from there, and its inputs from the group's offsets.
     """
-    from offsetmgr.streams.table_copy import copy_table as copy
-    from offsetmgr.streams.table_copy import plan_copy
+    from offsetmgr.streams.topics import copy_table as copy
+    from offsetmgr.streams.topics import plan_copy
 
     settings = kafka.for_librdkafka()
     plan = plan_copy(settings, source, target, partitions)

@@ -15,8 +15,8 @@ from offsetmgr.extras import naming_extra
 with naming_extra(__name__):
     from offsetmgr.streams import codecs
     from offsetmgr.streams.codecs import Codec, RegistryCodec
-    from offsetmgr.streams.context import Context
     from offsetmgr.streams.emitter import Emitter, EmitterClosedError
+    from offsetmgr.streams.engine import Context
     from offsetmgr.streams.errors import (
         ContextError,
         GraphError,

@@ -19,10 +19,11 @@ import pandas as pd
 
 from offsetmgr import retry_headers
 from offsetmgr.deadlines import Deadline
-from offsetmgr.streams.context import Tables
+from offsetmgr.streams.engine import Tables
 from offsetmgr.streams.errors import BucketError, ProcessingError
 from offsetmgr.streams.messages import (
     MAX_BYTES,
+    VISIT_HEADER,
     Message,
     Record,
     kafka_bytes,
@@ -49,8 +50,6 @@ OUTPUT_SCHEMA: Final = (
 """``target`` is the index of the topic in ``Plan.targets``."""
 
 STATE_SCHEMA: Final = "rows binary"
-VISIT_HEADER: Final = "offsetmgr-visit"
-"""Of a record in the loop topic that asks for a visit of all rows: the visitor's name."""
 ID_HEADER: Final = "offsetmgr-id"
 """Of an emitted record: its origin as ``topic/partition/offset/number``, the same when repeated.
 In a visit the hash of the row's key follows the offset."""

@@ -1,30 +1,36 @@
-"""Emitters that write to Kafka."""
+"""Emitters that write to Kafka, and requests for visits."""
 
 from __future__ import annotations
 
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.logs import SafeLogger
+from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
+from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.messages import MAX_BYTES, PARTITIONER, VISIT_HEADER, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from offsetmgr.answers import Written
     from offsetmgr.streams.codecs import Codec
-    from offsetmgr.streams.messages import Headers, Record
-
-PARTITIONER: Final = "fnv1a"
-"""librdkafka's name of the hash of ``partition_of``."""
+    from offsetmgr.streams.graph import GroupGraph
+    from offsetmgr.streams.messages import Headers
 
 _QUEUE_FULL: Final = "_QUEUE_FULL"
+_REQUEST_MS: Final = 30_000
+_MOST_BYTES: Final = MAX_BYTES // 2
 _numbers: Final = count()
 
 log = SafeLogger("offsetmgr.streams")
@@ -98,3 +104,27 @@ class KafkaWriter:
         with self._lock:
             self._closed = True
         self._producer.close()
+
+
+def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: Any) -> None:
+    """Write the message that asks for a visit of all rows.
+
+    Raises InvalidValueError where JSON cannot hold ``meta``, ProcessorError where Kafka does not
+    take the message.
+    """
+    try:
+        value = msgspec.json.encode(whole(meta))
+    except Exception as error:  # noqa: BLE001 -- msgspec, or a hook of the value's type
+        fix = "give what JSON can hold"
+        raise InvalidValueError("meta", meta, f"cannot be sent ({error})", fix) from None
+    if len(value) > _MOST_BYTES:
+        fix = "give a reference to what is large"
+        raise InvalidValueError("meta", meta, f"has more than {_MOST_BYTES:,} bytes", fix)
+    request = Record(graph.loop_topic, b"", value, [(VISIT_HEADER, name.encode())])
+    ours = {"partitioner": PARTITIONER, "message.timeout.ms": _REQUEST_MS}
+    with closing(KafkaWriter({**kafka, **ours})) as writer:
+        try:
+            writer.write(request).result()
+        except KafkaRequestError as error:
+            text = f"the visit of {graph.group} by {name} was not sent: {error}"
+            raise ProcessorError(text) from error

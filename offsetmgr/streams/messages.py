@@ -18,6 +18,12 @@ NO_TIME: Final = datetime.min.replace(tzinfo=timezone.utc)
 MAX_BYTES: Final = 1_048_576
 """Largest record by the defaults of Kafka's producers and brokers."""
 
+PARTITIONER: Final = "fnv1a"
+"""librdkafka's name of the hash of ``partition_of``."""
+
+VISIT_HEADER: Final = "offsetmgr-visit"
+"""Header of a message in the loop topic that asks for a visit of all rows: the visitor's name."""
+
 _OFFSET_BASIS: Final = 0x811C9DC5
 _PRIME: Final = 0x01000193
 _SIGN: Final = 0x80000000

@@ -1,11 +1,20 @@
-"""Plans the query of a processor: its topics, the layout of its checkpoint, its first offsets."""
+"""The query of a processor, from the topics that it reads to all that it writes.
+
+::
+
+    tables (joins; the group's own until it is recovered) ─┐
+                                                           ├─► rows by bucket ─► callbacks ─► Kafka
+    streams (inputs, loop), so many messages at once ──────┘
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
@@ -13,16 +22,17 @@ from offsetmgr.spark import starting_offsets
 from offsetmgr.spark.starting import check_missing, spark_json
 from offsetmgr.streams import buckets
 from offsetmgr.streams.errors import ProcessorError, TopicsError
-from offsetmgr.streams.layout import TABLES, LayoutFiles, Start
-from offsetmgr.streams.messages import MAX_BYTES
-from offsetmgr.streams.query import Query, restore_table
+from offsetmgr.streams.layout import STREAMS, TABLES, LayoutFiles, Start
+from offsetmgr.streams.messages import MAX_BYTES, VISIT_HEADER
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
 from offsetmgr.types import TopicPartition, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.state import GroupState
 
     from offsetmgr.answers import TopicLog
     from offsetmgr.client.offsets import Offsets
@@ -31,6 +41,9 @@ if TYPE_CHECKING:
     from offsetmgr.streams.engine import Engine, NilHandling
     from offsetmgr.streams.topics import TopicManager
 
+_READS_STATE: Final = 4
+"""The first version of Spark that reads the state of a query."""
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 TRANSACTION_S: Final = 60.0
 """Longest wait for open transactions: Kafka's default of ``transaction.timeout.ms``."""
@@ -97,76 +110,157 @@ class ProcessorSettings:
             check_topic(self.dead_letters, "dead_letters")
 
 
-class QueryPlanner(NamedTuple):
-    """Plans the queries of a processor."""
+class Query:
+    """The query of one start of a processor."""
 
-    spark: SparkSession
-    engine: Engine
-    settings: ProcessorSettings
-    topics: TopicManager
-    kafka: Mapping[str, Any]
-    """librdkafka's settings."""
-    options: Mapping[str, str]
-    """Options of Spark's Kafka source and sink."""
-    checkpoint: Checkpoint
-    offsets: Offsets | None
-    """The committed offsets of the group."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        engine: Engine,
+        settings: ProcessorSettings,
+        topics: TopicManager,
+        kafka: Mapping[str, Any],
+        options: Mapping[str, str],
+        checkpoint: Checkpoint,
+        offsets: Offsets | None,
+    ) -> None:
+        """Check and create topics, adapt the checkpoint, and plan the query.
 
-    def query(self) -> Query:
-        """Check and create topics, adapt the checkpoint, and return what makes the query.
-
+        ``kafka`` has librdkafka's settings, ``options`` are those of Spark's Kafka source and sink.
         Raises TopicsError, ProcessorError, and what `starting_offsets` raises.
         """
-        graph, settings = self.engine.graph, self.settings
+        self._spark = spark
+        self._graph = graph = engine.graph
+        self._settings = settings
+        self._manager = topics
+        self._options = options
+        self._offsets = offsets
         partitions = self._prepared()
         streams = graph.consumed
-        logs = self.topics.logs({*streams, *graph.joins, graph.table} - {""})
+        logs = topics.logs({*streams, *graph.joins, graph.table} - {""})
 
         def positions(added: Collection[str]) -> dict[TopicPartition, int]:
             return self._starts(added, logs)
 
         def restore() -> None:
             number = partitions[graph.table]
-            restore_table(self.spark, self.checkpoint.location, self.options, graph.table, number)
+            restore_table(spark, checkpoint.location, options, graph.table, number)
 
-        accepts_loss = self.options.get("failOnDataLoss", "").lower() == "false"
+        accepts_loss = options.get("failOnDataLoss", "").lower() == "false"
         start = Start(graph, logs, settings.buckets, positions, restore, accepts_loss)
-        files = LayoutFiles(self.checkpoint)
-        isolated = self.options.get("kafka.isolation.level") != "read_uncommitted"
+        files = LayoutFiles(checkpoint)
+        isolated = options.get("kafka.isolation.level") != "read_uncommitted"
         if files.is_new and graph.table and isolated:
             self._await_transactions(logs[graph.table])
-        layout = files.prepare(start)
-        self.engine.limits = self._limits()
-        plan = buckets.Plan(
-            engine=self.engine,
+        self.layout = layout = files.prepare(start)
+        engine.limits = self._limits()
+        tables = layout.topics.get(TABLES, ())
+        self.plan = buckets.Plan(
+            engine=engine,
             buckets=layout.buckets,
             sources=[
-                *(
-                    buckets.Source("join" if topic in graph.joins else "table", topic)
-                    for topic in layout.topics.get(TABLES, ())
-                ),
+                *(buckets.Source("join" if t in graph.joins else "table", t) for t in tables),
                 *(buckets.Source("stream", topic) for topic in streams),
             ],
             joins={topic: layout.join_name(topic) for topic in graph.joins},
             targets=self._targets(),
             partitions=partitions,
             # They travel with each task, passwords and callbacks included.
-            lookup_kafka=self.kafka if graph.lookup_tables else {},
+            lookup_kafka=kafka if graph.lookups else {},
             lookup_views=settings.lookup_views,
             dead_letters=settings.dead_letters,
             record_ids=settings.record_ids,
             bucket_bytes=settings.bucket_bytes,
             defer_timeout_s=settings.defer_timeout_s,
         )
-        return Query(
-            self.spark,
-            layout,
-            plan,
-            self.options,
-            # Spark takes them from its checkpoint if that has any.
-            "earliest" if self.checkpoint.has_offsets() else spark_json(positions(streams)),
-            settings.max_offsets_per_trigger,
-            settings.parallelism or self.spark.sparkContext.defaultParallelism,
+        # Spark takes them from its checkpoint if that has any.
+        known = checkpoint.has_offsets()
+        self._first = "earliest" if known else spark_json(positions(streams))
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are read, and the table."""
+        return {source.topic for source in self.plan.sources} | {self._graph.table} - {""}
+
+    def frame(self) -> DataFrame:
+        """Return the stream of all that the processor writes, in the columns of Spark's sink."""
+        rows = self._rows()
+        written = self._stateful(rows) if self.layout.stateful else self._stateless(rows)
+        names = F.array(*map(F.lit, self.plan.targets)).cast("array<string>")
+        topic = F.element_at(names, F.col("target") + 1).alias("topic")
+        return written.select(topic, "key", "value", "partition", "headers")
+
+    def _rows(self) -> DataFrame:
+        topics = self.layout.topics
+        limit = str(self._settings.max_offsets_per_trigger)
+        streams = self._read(STREAMS, startingOffsets=self._first, maxOffsetsPerTrigger=limit)
+        if TABLES not in topics:
+            return streams
+        tables = self._read(TABLES, startingOffsets="earliest")
+        recovery = self.layout.recovery
+        if recovery:
+            # The group's own table as it was when the checkpoint was new.
+            ends = [F.lit(recovery.get(number, 0)) for number in range(max(recovery) + 1)]
+            before = F.col("offset") < F.get(F.array(*ends), F.col("partition"))
+            tables = tables.where((F.col("source") > 0) | before)
+        return tables.unionByName(streams)
+
+    def _read(self, name: str, **options: str) -> DataFrame:
+        topics = self.layout.topics[name]
+        reader = self._spark.readStream.format("kafka").option("includeHeaders", "true")
+        reader = reader.option("kafka.isolation.level", "read_committed")
+        reader = reader.options(**self._options).option("subscribe", ",".join(topics))
+        first = len(self.plan.sources) - len(topics) if name == STREAMS else 0
+        return (
+            reader.options(**options)
+            .load()
+            .select(
+                self._bucket(name).alias("bucket"),
+                _index_of(topics, first).alias("source"),
+                "partition",
+                "offset",
+                F.unix_millis("timestamp").alias("timestamp"),
+                "key",
+                "value",
+                "headers",
+            )
+        )
+
+    def _bucket(self, name: str) -> Column:
+        """Return the bucket of a row's key; a row that asks for a visit comes once for each."""
+        number = self.layout.buckets
+        by_key = F.expr(f"pmod(hash(coalesce(key, X'')), {number})")
+        if name != STREAMS or not self._graph.visitors:
+            return by_key
+        visit = F.expr(f"exists(headers, each -> each.key = '{VISIT_HEADER}')")
+        visit &= F.col("topic") == self._graph.loop_topic
+        every = F.sequence(F.lit(0), F.lit(number - 1))
+        return F.explode(F.when(visit, every).otherwise(F.array(by_key)))
+
+    def _stateless(self, rows: DataFrame) -> DataFrame:
+        plan = self.plan
+
+        def process(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            return buckets.process_stateless(plan, frames)
+
+        return rows.mapInPandas(process, buckets.OUTPUT_SCHEMA)
+
+    def _stateful(self, rows: DataFrame) -> DataFrame:
+        plan = self.plan
+
+        def process(
+            key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState
+        ) -> Iterator[pd.DataFrame]:
+            return buckets.process_bucket(plan, key[0], frames, state)
+
+        conf = self._spark.conf
+        tasks = self._settings.parallelism or self._spark.sparkContext.defaultParallelism
+        conf.set("spark.sql.shuffle.partitions", str(tasks))
+        conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+        rocksdb = "spark.sql.streaming.stateStore.rocksdb"
+        conf.set(f"{rocksdb}.changelogCheckpointing.enabled", "true")
+        return rows.groupBy("bucket").applyInPandasWithState(
+            process, buckets.OUTPUT_SCHEMA, buckets.STATE_SCHEMA, "append", "NoTimeout"
         )
 
     def _await_transactions(self, log: TopicLog) -> None:
@@ -174,9 +268,9 @@ class QueryPlanner(NamedTuple):
 
         Raises ProcessorError.
         """
-        graph = self.engine.graph
+        graph = self._graph
         for _ in Deadline(TRANSACTION_S).polls():
-            now = self.topics.logs([graph.table])[graph.table].partitions
+            now = self._manager.logs([graph.table])[graph.table].partitions
             hidden = {
                 number: stable
                 for number, ends in log.partitions.items()
@@ -193,17 +287,17 @@ class QueryPlanner(NamedTuple):
 
     def _targets(self) -> list[str]:
         """Return the topics that the processor writes."""
-        graph = self.engine.graph
+        graph = self._graph
         loop = graph.loop_topic if graph.loop_stream else ""
-        written = [*graph.outputs, graph.table, loop, self.settings.dead_letters]
+        written = [*graph.outputs, graph.table, loop, self._settings.dead_letters]
         return list(filter(None, written))
 
     def _prepared(self) -> dict[str, int]:
         """Check and create topics; return the number of partitions of each."""
-        graph = self.engine.graph
-        counts = prepare_topics(self.topics, graph)
+        graph = self._graph
+        counts = prepare_topics(self._manager, graph)
         missing = [topic for topic in self._targets() if topic not in counts]
-        found = self.topics.partitions(missing)
+        found = self._manager.partitions(missing)
         for topic in missing:
             if topic not in found:
                 text = f"group {graph.group} cannot start: topic {topic} does not exist"
@@ -213,13 +307,13 @@ class QueryPlanner(NamedTuple):
 
     def _limits(self) -> dict[str, int]:
         """Return the largest record of each topic that the processor writes, in bytes."""
-        request = int(self.options.get("kafka.max.request.size", MAX_BYTES))
+        request = int(self._options.get("kafka.max.request.size", MAX_BYTES))
         limits = dict.fromkeys(self._targets(), request)
-        if self.options.get("kafka.compression.type", "none") == "none":
+        if self._options.get("kafka.compression.type", "none") == "none":
             # Brokers measure compressed records.
-            for topic, most in self.topics.max_bytes(limits).items():
+            for topic, most in self._manager.max_bytes(limits).items():
                 limits[topic] = min(request, most)
-        reserved = buckets.ID_BYTES if self.settings.record_ids else 0
+        reserved = buckets.ID_BYTES if self._settings.record_ids else 0
         return {topic: most - reserved for topic, most in limits.items()}
 
     def _starts(
@@ -230,17 +324,17 @@ class QueryPlanner(NamedTuple):
         The loop is read from its beginning where the group has none.  The ends are those of now, so
         that later messages are not missed.
         """
-        missing, loop = self.settings.missing, self.engine.graph.loop_topic
+        missing, loop = self._settings.missing, self._graph.loop_topic
         inputs = [topic for topic in streams if topic != loop]
         known: dict[TopicPartition, int] = {}
-        if self.offsets is not None:
+        if self._offsets is not None:
             loops = [topic for topic in streams if topic == loop]
             known = self._committed(inputs, missing) | self._committed(loops, "earliest")
         elif inputs and missing == "error":
             fix = "give offsets=, from which the group begins, or 'earliest' or 'latest'"
             raise InvalidValueError("missing", missing, "leaves no place to begin", fix)
         elif inputs and isinstance(missing, datetime):
-            known = self.topics.offsets_at(inputs, missing)
+            known = self._manager.offsets_at(inputs, missing)
         starts: dict[TopicPartition, int] = {}
         for topic in streams:
             early = topic == loop or missing == "earliest"
@@ -251,12 +345,35 @@ class QueryPlanner(NamedTuple):
 
     def _committed(self, topics: list[str], missing: Missing) -> dict[TopicPartition, int]:
         """Return the committed offsets of topics, or those of the time ``missing``."""
-        if not topics or self.offsets is None:
+        if not topics or self._offsets is None:
             return {}
-        text = starting_offsets(self.offsets, self.engine.graph.group, topics, missing)
+        text = starting_offsets(self._offsets, self._graph.group, topics, missing)
         return {
             TopicPartition(topic, int(number)): offset
             for topic, offsets in json.loads(text).items()
             for number, offset in offsets.items()
             if offset >= 0
         }
+
+
+def restore_table(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str], topic: str, partitions: int
+) -> None:
+    """Write all rows of the state in a checkpoint into a topic.  Raises ProcessorError."""
+    if int(spark.version.split(".")[0]) < _READS_STATE:
+        text = f"topic {topic} cannot be written from its checkpoint by Spark {spark.version}"
+        raise ProcessorError(f"{text}: use Spark 4, or start with a new checkpoint")
+
+    def unpack(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return buckets.table_rows(frames, partitions)
+
+    state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
+    rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
+    rows.write.format("kafka").options(**options).option("topic", topic).save()
+
+
+def _index_of(topics: Sequence[str], first: int) -> Column:
+    index = F.lit(None).cast("int")
+    for number, topic in enumerate(topics, first):
+        index = F.when(F.col("topic") == topic, number).otherwise(index)
+    return index

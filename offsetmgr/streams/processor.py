@@ -28,13 +28,13 @@ from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.layout import TABLES, LayoutFiles
 from offsetmgr.streams.memory import MemoryStorage
-from offsetmgr.streams.planning import ProcessorSettings, QueryPlanner
+from offsetmgr.streams.planning import ProcessorSettings, Query
 from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
-from offsetmgr.streams.visits import request_visit
 from offsetmgr.text import listed
 from offsetmgr.types import check_timeout
 from offsetmgr.workers import Worker
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.layout import Layout
-    from offsetmgr.streams.query import Query
     from offsetmgr.streams.view import View
 
 _log = SafeLogger("offsetmgr.streams")
@@ -164,10 +163,10 @@ class Processor:
             return self
         self._check_unshared()
         with TopicManager(self._kafka, self.settings.topics) as topics:
-            query = QueryPlanner(
+            query = Query(
                 self._spark, self._engine, self.settings, topics, self._kafka, self._options,
                 self._files(), self._offsets,
-            ).query()  # fmt: skip
+            )  # fmt: skip
         self._layout = query.layout
         writer = query.frame().writeStream.format("kafka").options(**self._options)
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded
-from offsetmgr.streams.context import Tables
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
-from offsetmgr.streams.engine import Engine
+from offsetmgr.streams.engine import Engine, Tables
 from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import (
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from offsetmgr.streams.codecs import Codec
-    from offsetmgr.streams.context import Context
-    from offsetmgr.streams.engine import Effects, NilHandling
+    from offsetmgr.streams.engine import Context, Effects, NilHandling
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.messages import Headers
 

@@ -27,8 +27,8 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.messages import partition_of
-from offsetmgr.streams.visits import request_visit
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S
 from tests.waiting import eventually

@@ -23,6 +23,7 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import BucketError
+from offsetmgr.streams.messages import VISIT_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
 @pytest.mark.parametrize("name", [b"\xff", b"unknown", b"v", b"", None])
 def test_an_impossible_visit_is_one_failed_message(name: bytes | None, meta: bytes) -> None:
     """Anybody may write to the loop's topic: bad JSON, any depth, any name."""
-    visit = [{"key": buckets.VISIT_HEADER, "value": name}]
+    visit = [{"key": VISIT_HEADER, "value": name}]
     rows = [(0, 0, 0, 1, b"k", b"row", None), (1, 0, 0, 1, b"0", meta, visit)]
     dead, row = processed(plan(keep), *rows)
     assert (dead.target, dead.value) == (1, meta)
@@ -89,7 +90,7 @@ def test_an_impossible_visit_is_one_failed_message(name: bytes | None, meta: byt
 @pytest.mark.parametrize("name", [b"unknown", b"v", b"", None])
 def test_an_impossible_visit_is_refused_by_one_bucket(name: bytes | None) -> None:
     """It comes to all of them."""
-    visit = (1, 0, 0, 1, b"0", b"{", [{"key": buckets.VISIT_HEADER, "value": name}])
+    visit = (1, 0, 0, 1, b"0", b"{", [{"key": VISIT_HEADER, "value": name}])
     letters = []
     for bucket in range(3):
         frame = pd.DataFrame([visit], columns=buckets.INPUT_COLUMNS)
@@ -107,7 +108,7 @@ def test_messages_of_a_removed_loop_are_forgotten() -> None:
 def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
     """It is the same when the batch is repeated, and readers drop no other record for it."""
     rows = [(0, 0, n, 1, b"k%d" % n, b"row", None) for n in range(3)]
-    visit = (1, 0, 9, 1, b"", b'"seen"', [{"key": buckets.VISIT_HEADER, "value": b"v"}])
+    visit = (1, 0, 9, 1, b"", b'"seen"', [{"key": VISIT_HEADER, "value": b"v"}])
 
     def records() -> list[Any]:
         frame = pd.DataFrame([*rows, visit], columns=buckets.INPUT_COLUMNS)

@@ -29,8 +29,7 @@ from offsetmgr.streams import (
     persist,
     visitor,
 )
-from offsetmgr.streams.context import Tables
-from offsetmgr.streams.engine import Effects, Engine
+from offsetmgr.streams.engine import Effects, Engine, Tables
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
 from offsetmgr.streams.storage import MemoryStorage
 from offsetmgr.streams.view import View
