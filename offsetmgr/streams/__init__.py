@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from offsetmgr.streams.memory import MemoryStorage as MemoryStorage
     from offsetmgr.streams.planning import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.processor import Processor as Processor
-    from offsetmgr.streams.progress import ProcessorStats as ProcessorStats
+    from offsetmgr.streams.processor import ProcessorStats as ProcessorStats
     from offsetmgr.streams.rows import ViewReader as ViewReader
     from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
     from offsetmgr.streams.topics import TopicManager as TopicManager
@@ -94,7 +94,7 @@ _LAZY: Final = {
     "MemoryStorage": "memory",
     "Processor": "processor",
     "ProcessorSettings": "planning",
-    "ProcessorStats": "progress",
+    "ProcessorStats": "processor",
     "TopicManager": "topics",
     "TopicSettings": "topics",
     "View": "view",

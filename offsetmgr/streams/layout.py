@@ -289,14 +289,12 @@ class _Moves:
         return bool(self._gone) or any(self._begin.values())
 
     def line(self, name: str, ends: Mapping[str, Offsets]) -> str:
-        """Return the position of a source as Spark writes it."""
         kept, old = self._kept[name], ends.get(name, {})
         still = {partition: at for partition, at in old.items() if partition.topic in kept}
         return spark_json(still | self._begin[name])
 
 
 def _new(start: Start) -> Layout:
-    """Return the layout of a new checkpoint."""
     graph = start.graph
     table = start.logs[graph.table].partitions if graph.table else {}
     ends = {number: log.high_watermark for number, log in table.items()}

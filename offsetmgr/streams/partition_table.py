@@ -98,7 +98,6 @@ class Progress:
         return self.connect_s is None
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if it is time to connect."""
         return self.connect_s is not None and now_s >= self.connect_s
 
     @property
@@ -130,7 +129,6 @@ class Progress:
         return wait_s
 
     def start_over(self, now_s: float) -> None:
-        """Connect at once, with nothing stored."""
         self.connect_s = now_s
         self.next_offset = None
         self.state = TableState.CONNECTING
@@ -146,12 +144,10 @@ class Progress:
             self.next_offset = max(end, self.next_offset or 0)
 
     def sample(self, now_s: float) -> None:
-        """Remember the number of rows once a second."""
-        if not self._samples or now_s - self._samples[-1][0] >= 1.0:
-            self._samples.append((now_s, self.rows))
+        """Remember the number of rows; called once a second."""
+        self._samples.append((now_s, self.rows))
 
     def stats(self, now_s: float) -> PartitionStats:
-        """Return the numbers as they are now."""
         at, end = self.next_offset, self.high_watermark
         lag = None if at is None or end is None else max(0, end - at)
         length = self.target - self.start

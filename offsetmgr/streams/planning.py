@@ -98,7 +98,6 @@ class ProcessorSettings:
     ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidValueError for what makes no sense."""
         for name in ("buckets", "parallelism", "bucket_bytes", "max_offsets_per_trigger"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
@@ -286,7 +285,6 @@ class Query:
         )
 
     def _targets(self) -> list[str]:
-        """Return the topics that the processor writes."""
         graph = self._graph
         loop = graph.loop_topic if graph.loop_stream else ""
         written = [*graph.outputs, graph.table, loop, self._settings.dead_letters]

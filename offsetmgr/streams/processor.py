@@ -9,9 +9,10 @@ failed after it had written is written again.
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from pyspark.errors import StreamingQueryException
@@ -25,6 +26,7 @@ from offsetmgr.spark import OffsetCommits
 from offsetmgr.spark.checkpoint import open_checkpoint
 from offsetmgr.spark.files import check_session, is_stopped, java_text
 from offsetmgr.spark.group_state import Groups
+from offsetmgr.spark.progress import read_offsets, report_of
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
@@ -32,7 +34,6 @@ from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.layout import TABLES, LayoutFiles
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.planning import ProcessorSettings, Query
-from offsetmgr.streams.progress import ProcessorStats, State, state_of, stats_of
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
 from offsetmgr.text import listed
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.streams.layout import Layout
     from offsetmgr.streams.view import View
+    from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.streams")
 
@@ -91,6 +93,31 @@ _CAUSES: Final = {
 
 _processors: Final[WeakValueDictionary[str, Processor]] = WeakValueDictionary()
 """Processors of this process by the id of their query, which is that of its checkpoint."""
+
+
+State = Literal["stopped", "initializing", "recovering", "running", "stalled", "failed"]
+
+
+class ProcessorStats(NamedTuple):
+    """The state of a processor after its last batch."""
+
+    state: State
+    batch_id: int | None
+    """None before the first batch."""
+    rows: int
+    """Messages of inputs and loop in the last batch; rows of tables are not counted."""
+    rows_per_s: float
+    batch_s: float
+    """Time that the last batch took."""
+    read: Mapping[TopicPartition, int]
+    """The next offset to read of each partition of inputs and loop."""
+    lag: Mapping[TopicPartition, int]
+    """Messages of inputs and loop that were not read when the batch began, per partition.  Those of
+    an open transaction and behind it do not count."""
+    buckets: int
+    """Buckets that hold rows; 0 of a stateless processor."""
+    state_bytes: int
+    """Memory of Spark's state stores."""
 
 
 class Processor:
@@ -293,17 +320,53 @@ class Processor:
     @property
     def state(self) -> State:
         """The processor's state now."""
-        if self._query is not None and (self._error or is_stopped(self._spark)):
+        query = self._query
+        if query is None:
+            return "stopped"
+        if self._error or is_stopped(self._spark):
             return "failed"
-        reads_tables = self._layout is not None and TABLES in self._layout.topics
-        return state_of(self._query, self._files, STALLED_S, recovering=reads_tables)
+        if not query.isActive:
+            return "stopped" if query.exception() is None else "failed"
+        files = self._files()
+        begun = files.last_begun()
+        # Until Spark has noted where its sources begin, new messages may be before that.
+        if query.status["message"].startswith("Initializing") or not (begun or _has_starts(files)):
+            return "initializing"
+        finished = begun and files.last_finished()
+        if (
+            begun
+            and begun.at_s is not None
+            and (not finished or finished.batch_id < begun.batch_id)
+            and time.time() - begun.at_s > STALLED_S
+        ):
+            return "stalled"
+        recovers = self._layout is not None and TABLES in self._layout.topics
+        return "recovering" if recovers and not finished else "running"
 
     def stats(self) -> ProcessorStats:
         """Return rates, lag and sizes after the last batch.
 
         Spark measures a batch as a whole; for each partition of the table, see `view`.
         """
-        return stats_of(self._query, self.state, self.graph.consumed)
+        progress = None if self._query is None else self._query.lastProgress
+        if progress is None:
+            return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
+        report: dict[str, Any] = report_of(progress)
+        *_, streams = report["sources"]
+        newest = read_offsets(streams.get("latestOffset"))
+        read = read_offsets(streams.get("endOffset"))
+        stores = report.get("stateOperators", [])
+        return ProcessorStats(
+            self.state,
+            report["batchId"],
+            rows=streams["numInputRows"],
+            rows_per_s=streams.get("processedRowsPerSecond", 0.0),
+            batch_s=report["durationMs"].get("triggerExecution", 0) / 1_000,
+            read=read,
+            lag={place: max(0, newest.get(place, end) - end) for place, end in read.items()},
+            buckets=sum(store["numRowsTotal"] for store in stores),
+            state_bytes=sum(store["memoryUsedBytes"] for store in stores),
+        )
 
     def __enter__(self) -> Self:
         return self.start()
@@ -386,3 +449,8 @@ class Processor:
             if sign in str(error):
                 return ProcessorError(f"group {self.graph.group}: {cause}")
         return ProcessorError(str(error).partition("\n=== Streaming Query ===")[0])
+
+
+def _has_starts(files: Checkpoint) -> bool:
+    sources = files.names("sources")
+    return bool(sources) and all("0" in files.names(f"sources/{number}") for number in sources)

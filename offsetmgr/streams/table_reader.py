@@ -253,7 +253,6 @@ class TableReader:
                 self._take(answer)
 
     def _tick(self, now_s: float) -> None:
-        """Do what is due once a second."""
         self._tick_s = now_s + 1.0
         for number, part in self.partitions.items():
             part.sample(now_s)
@@ -370,7 +369,6 @@ class TableReader:
         self._changed()
 
     def _read(self) -> None:
-        """Gather what has arrived, and hand it over to be written when that is enough."""
         if self._consumer is None:
             self._ended.wait(_IDLE_S)
             return
@@ -479,7 +477,6 @@ class TableReader:
     # In other threads
 
     def _ask(self, positions: Mapping[int, int], *, connecting: bool) -> _Answer:
-        """Return the topic as it is now.  Raises KafkaRequestError."""
         at_s = time.time()
         topic = logs_of(self._reader, [self._topic], self._timeout_s)[self._topic]
         if topic.failure is not None:
@@ -499,7 +496,6 @@ class TableReader:
         return int(settings.get("delete.retention.ms", _DAY_S * 1_000)) / 1_000
 
     def _write(self, gathered: _Gathered) -> None:
-        """Write what was gathered."""
         rows = gathered.rows
         if self._update is not None:
             pending = PendingRows(self._storage)
@@ -537,7 +533,6 @@ class TableReader:
 
 
 def _as_view_error(error: BaseException) -> OffsetManagerError:
-    """Return an error that has a text, whatever was raised."""
     if isinstance(error, OffsetManagerError):
         return error
     failed = ViewError(error_text(error))

@@ -55,11 +55,9 @@ def test_a_recovery_ends_at_the_end_that_was_there_when_it_connected() -> None:
 
 
 def test_rates_are_of_the_last_ten_seconds() -> None:
-    """Sampled once a second, as often as it is asked."""
     part = Progress(0, 0.0)
     for second in range(20):
         part.sample(float(second))
-        part.sample(second + 0.5)
         part.wrote(100, second, None, float(second))
     assert part.stats(20.0).rows_per_s == pytest.approx(100)
 
