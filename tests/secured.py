@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from offsetmgr.devkafka import KAFKA_VERSION, DevKafka
 from offsetmgr.devkafka.cluster import HOST, free_ports
 from tests.certificates import Authority
+from tests.waiting import until
 
 VERSION = os.environ.get("TEST_KAFKA_VERSION", KAFKA_VERSION)
 """The release of the shared ``kafka``, which `make compat-kafka` chooses."""
@@ -30,6 +42,7 @@ PASSWORDS = {
 }
 """By user, of a Kafka that ends with the tests."""
 
+_WAIT_S = 60.0
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -112,6 +125,29 @@ class SecuredKafka(DevKafka):
         """Return librdkafka's settings for ``TOKEN_USER``, but for ``oauth_cb``."""
         login = {name: value for name, value in self.login().items() if "sasl" not in name}
         return {**login, "sasl.mechanism": "OAUTHBEARER"}
+
+
+def allow(
+    kafka: DevKafka,
+    kind: ResourceType,
+    name: str,
+    *operations: AclOperation,
+    user: str = USER,
+    prefixed: bool = False,
+) -> None:
+    """Give the user rights, and see that the broker goes by them."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+    for operation in operations:
+        rule = kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        binding = AclBinding(*rule)
+        admin.create_acls([binding])[binding].result(_WAIT_S)
+        # The controller has it then; the broker itself learns of it a moment later.
+        until(partial(_is_known, admin, AclBindingFilter(*rule)))
+
+
+def _is_known(admin: AdminClient, wanted: AclBindingFilter) -> bool:
+    return bool(admin.describe_acls(wanted).result(_WAIT_S))
 
 
 def user_login(kafka: DevKafka) -> dict[str, str]:

@@ -6,12 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
     AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
@@ -22,44 +18,13 @@ from offsetmgr.errors import OffsetCommitError
 from tests.faults.proxy import Proxy
 from tests.faults.support import HASTY, WAIT_S, committing
 from tests.logs import capture_logs
-from tests.secured import USER, user_login
+from tests.secured import USER, allow, user_login
 from tests.service.support import serve_process
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
-
-
-def allow(
-    kafka: DevKafka, kind: ResourceType, name: str, operation: AclOperation, user: str = USER
-) -> None:
-    """Give the user one right more, and see that the broker goes by it."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    binding = AclBinding(
-        kind,
-        name,
-        ResourcePatternType.LITERAL,
-        f"User:{user}",
-        "*",
-        operation,
-        AclPermissionType.ALLOW,
-    )
-    admin.create_acls([binding])[binding].result(WAIT_S)
-    # The controller has it then; the broker itself learns of it a moment later.
-    until(lambda: admin.describe_acls(_exactly(binding)).result(WAIT_S))
-
-
-def _exactly(binding: AclBinding) -> AclBindingFilter:
-    return AclBindingFilter(
-        binding.restype,
-        binding.name,
-        binding.resource_pattern_type,
-        binding.principal,
-        binding.host,
-        binding.operation,
-        binding.permission_type,
-    )
 
 
 @pytest.mark.fault(21)
@@ -144,8 +109,8 @@ def test_a_refused_login_that_is_put_right_in_kafka_needs_no_restart(
     topic, user = new_topic(), f"late-{group}"
     login = user_login(kafka)
     given = {**login, "sasl.username": user, "sasl.mechanism": "SCRAM-SHA-512"}
-    allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ, user)
-    allow(kafka, ResourceType.GROUP, group, AclOperation.READ, user)
+    allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ, user=user)
+    allow(kafka, ResourceType.GROUP, group, AclOperation.READ, user=user)
     with committing(given, HASTY) as managers:
         handle = managers.factory.spawn(group, topic, 0)
         handle.submit(7)

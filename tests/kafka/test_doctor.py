@@ -9,8 +9,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from offsetmgr import LocalOffsets
 from offsetmgr.admin.doctor import Level, examine, gather
 from tests.faults.support import WAIT_S
-from tests.faults.test_credentials import allow
-from tests.secured import SecuredKafka, user_login
+from tests.secured import SecuredKafka, allow, user_login
 
 if TYPE_CHECKING:
     from offsetmgr.admin.doctor import Finding

@@ -22,9 +22,8 @@ from offsetmgr.streams import codecs
 from offsetmgr.streams.view import View
 from offsetmgr.types import TopicPartition
 from tests.faults.support import WAIT_S
-from tests.faults.test_credentials import allow
 from tests.kafka.test_cluster_reader import commit, produce
-from tests.secured import user_login
+from tests.secured import allow, user_login
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +54,7 @@ class User:
         self._config.write_text("[kafka]\n" + "\n".join(lines))
 
     def may(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
-        allow(self._kafka, kind, name, operation, self._name)
+        allow(self._kafka, kind, name, operation, user=self._name)
 
     def types(self, *words: str) -> Result:
         options = ["--config", str(self._config), "--timeout", "60"]

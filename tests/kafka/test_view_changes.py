@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     NewPartitions,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -27,7 +24,7 @@ from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.storage import LmdbStorage, MemoryStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
-from tests.secured import USER, user_login
+from tests.secured import allow, user_login
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -249,16 +246,7 @@ class TestPartitionsAndTopics:
 def granted(kafka: DevKafka, unique_name: str) -> None:
     """Let the user read the topic, and nothing else."""
     create_topic(kafka, unique_name, 1)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    bindings = [
-        AclBinding(
-            ResourceType.TOPIC, unique_name, ResourcePatternType.LITERAL, f"User:{USER}", "*",
-            operation, AclPermissionType.ALLOW,
-        )
-        for operation in (AclOperation.READ, AclOperation.DESCRIBE)
-    ]  # fmt: skip
-    for created in admin.create_acls(bindings).values():
-        created.result(WAIT_S)
+    allow(kafka, ResourceType.TOPIC, unique_name, AclOperation.READ, AclOperation.DESCRIBE)
 
 
 @pytest.mark.usefixtures("granted")
@@ -284,16 +272,11 @@ def test_an_unreadable_lookup_table_fails_no_single_message(
 ) -> None:
     """A batch begins once its tables can be read, or fails with the right that is missing."""
     monkeypatch.setattr("offsetmgr.streams.lookups.RECOVERY_S", 2.0)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     send(kafka, unique_name, {"a": "1"})
     assert rows_of(user_login(kafka), unique_name).get(b"a") == b"1"
     unread = f"{unique_name}-unread"
     create_topic(kafka, unread, 1)
     send(kafka, unread, {"a": "1"})
-    binding = AclBinding(
-        ResourceType.TOPIC, unread, ResourcePatternType.LITERAL, f"User:{USER}", "*",
-        AclOperation.DESCRIBE, AclPermissionType.ALLOW,
-    )  # fmt: skip
-    admin.create_acls([binding])[binding].result(WAIT_S)
+    allow(kafka, ResourceType.TOPIC, unread, AclOperation.DESCRIBE)
     with pytest.raises(OffsetTimeoutError, match=f"lacks READ on topic {unread}"):
         rows_of(user_login(kafka), unread)

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     NewPartitions,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 
@@ -34,7 +31,7 @@ from offsetmgr.streams import (
     visitor,
 )
 from offsetmgr.streams.errors import ProcessorError
-from tests.secured import USER, user_login
+from tests.secured import allow, user_login
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S
 from tests.waiting import eventually
@@ -359,12 +356,7 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
 def test_tls_and_a_password_are_set_once(lab: Lab, kafka: DevKafka) -> None:
     """For Spark's clients as for librdkafka's: what it reads and writes, and its lookups."""
     orders, rates, out, _own = lab.topics(orders=1, rates=1, out=1, table=1)
-    admin = AdminClient({"bootstrap.servers": lab.brokers})
-    binding = AclBinding(
-        ResourceType.TOPIC, lab.group, ResourcePatternType.PREFIXED, f"User:{USER}", "*",
-        AclOperation.ALL, AclPermissionType.ALLOW,
-    )  # fmt: skip
-    admin.create_acls([binding])[binding].result(WAIT_S)
+    allow(kafka, ResourceType.TOPIC, lab.group, AclOperation.ALL, prefixed=True)
 
     def look_up(context: Context, value: str) -> None:
         context.set_value(1)

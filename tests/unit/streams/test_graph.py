@@ -112,7 +112,6 @@ def test_getters() -> None:
     )
     assert graph.group == "group"
     assert [edge.topic for edge in graph.input_streams] == ["t1", "t2", "t3"]
-    assert all(edge.callback is called and edge.codec is C for edge in graph.input_streams)
     assert [edge.topic for edge in graph.output_streams] == ["t4", "t5"]
     assert [edge.topic for edge in graph.joint_tables] == ["a1", "a2"]
     assert [edge.topic for edge in graph.lookup_tables] == ["b1"]

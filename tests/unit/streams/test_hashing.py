@@ -5,30 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
-from hypothesis import given
-from hypothesis import strategies as st
 
-from offsetmgr.streams.messages import fnv1a, partition_of
+from offsetmgr.streams.messages import partition_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 PARTITIONS = 4
 """The partition count of a topic that librdkafka's mock cluster creates."""
-
-
-def test_known_hashes() -> None:
-    """The published test vectors of FNV-1a."""
-    assert fnv1a(b"") == 0x811C9DC5
-    assert fnv1a(b"a") == 0xE40C292C
-    assert fnv1a(b"foobar") == 0xBF9CF968
-
-
-@given(st.binary(max_size=64), st.integers(1, 10_000))
-def test_the_absolute_value_comes_before_the_modulo(key: bytes, partitions: int) -> None:
-    """A hash whose sign bit is set is a negative number there; Python's % alone would differ."""
-    signed = int.from_bytes(fnv1a(key).to_bytes(4, "big"), "big", signed=True)
-    assert partition_of(key, partitions) == abs(signed) % partitions
 
 
 def test_librdkafka_has_the_same() -> None:

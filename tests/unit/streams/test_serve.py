@@ -71,10 +71,13 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         ("/v1/keys/text", 500, "serve the view with the codec of the table"),
         ("/v1/rows?prefix=a&limit=b", 400, "limit 'b' does not go with a prefix"),
         ("/v1/rows?key=a", 400, "query 'key' is unknown; give prefix, start, limit or count"),
+        ("/v1/rows?count=0", 400, "count '0' is not possible; give 1 to 10000"),
     ):
         answer = ask(app, target)
         assert answer.status_code == status
         assert text in answer.json()["error"]["message"]
+    ranged = ask(app_of(TableRows(storage, codecs.String())), "/v1/rows?start=b&limit=u").json()
+    assert ranged["rows"] == [{"key": "text", "value": "hello"}]
     stopped = ask(app_of(Stopped(storage, codecs.Json())), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
     for target in ("/v1/keys/a", "/v1/keys/b", "/v1/rows"):  # a row that is missing may still come
