@@ -238,18 +238,14 @@ def rewind_failures(
     answer: Mapping[str, Any], offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> dict[TopicPartition, str]:
     """Return why offsets were not set, from the answer of ``POST /v1/rewind`` with ``wait``."""
-    failures = {}
-    for each in answer["refused"]:
-        where = TopicPartition(each["topic"], each["partition"])
-        failures[where] = each["error"]["message"]
+    failures = {_partition(each): each["error"]["message"] for each in answer["refused"]}
     for each in answer["uncommitted"]:
-        where = TopicPartition(each["topic"], each["partition"])
         text = (each["error"] or {}).get("message", "no answer from Kafka yet")
-        failures[where] = f"{NOT_KNOWN}{text}; the service goes on trying"
+        failures[_partition(each)] = f"{NOT_KNOWN}{text}; the service goes on trying"
     for each in answer["committed"]:
-        where = TopicPartition(each["topic"], each["partition"])
-        if each["offset"] != offsets[where].offset:
-            failures[where] = f"its job has already committed {each['offset']} over it"
+        if each["offset"] != offsets[_partition(each)].offset:
+            text = f"its job has already committed {each['offset']} over it"
+            failures[_partition(each)] = text
     return failures
 
 
@@ -269,5 +265,8 @@ def _failing_checkpoints(answer: Mapping[str, Any]) -> dict[str, str]:
 def _manager(view: Mapping[str, Any]) -> LiveManager:
     error = view["last_error"]
     failed = "" if error is None or not view["dirty"] else str(error["message"])
-    where = TopicPartition(view["topic"], view["partition"])
-    return LiveManager(view["group"], where, view["client"], failed)
+    return LiveManager(view["group"], _partition(view), view["client"], failed)
+
+
+def _partition(view: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(view["topic"], view["partition"])

@@ -72,21 +72,13 @@ class KafkaSource:
 
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
-        names, errors = self._named(names)
+        names, errors = _named(self, names)
         return lag_report(measure(self._reader, names, time.time())) | errors
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
-        names, errors = self._named(names)
+        names, errors = _named(self, names)
         return lag_report(self._watcher.poll(names).values()) | errors
-
-    def _named(self, names: list[str]) -> tuple[list[str], dict[str, Any]]:
-        """Return the groups to read, and the errors of brokers whose groups are missing."""
-        if names:
-            return names, {}
-        found, errors = self._reader.groups()
-        listed = listing_report(found, errors)
-        return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
 
 
 class _Service:
@@ -106,12 +98,7 @@ class _Service:
 
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
-        errors: dict[str, Any] = {}
-        if not names:
-            listed = self.groups()
-            found = (GroupListing(*_LISTING(each)) for each in listed["groups"])
-            names = [each.name for each in found if each.has_offsets]
-            errors = {"errors": listed["errors"]}
+        names, errors = _named(self, names)
         lags: list[dict[str, Any]] = []
         for first in range(0, len(names), _GROUPS_ASKED):
             lags += self._lag_of(names[first : first + _GROUPS_ASKED])
@@ -146,6 +133,15 @@ class _Service:
                 for partition in group["partitions"]:
                     _PARTITION(partition)
         return groups
+
+
+def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Return the groups to read, and the errors of brokers whose groups are missing."""
+    if names:
+        return names, {}
+    listed = source.groups()
+    found = (GroupListing(*_LISTING(each)) for each in listed["groups"])
+    return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
 
 
 @contextlib.contextmanager
@@ -327,11 +323,11 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 def _print_group(group: Mapping[str, Any]) -> None:
     missing = _missing(group)
+    members, partitions = group["members"], group["partitions"]
     if missing or group["state"] is None:
         say(f"Group {group['name']}: {missing or group['error']['message']}", fg="red")
-        if not group["partitions"]:
+        if not partitions:
             return
-    members, partitions = group["members"], group["partitions"]
     kind = group["type"]
     if kind and not GroupListing(group["name"], "", kind).has_offsets:
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
@@ -372,7 +368,6 @@ def _oldest_pending(partitions: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _committers(group: Mapping[str, Any]) -> str:
-    """Return the known committers of a group, in words."""
     clients = sorted({each["committer"] for each in group["partitions"] if each["committer"]})
     if clients:
         return f"this service, for {', '.join(clients)}"
@@ -383,7 +378,6 @@ def _committers(group: Mapping[str, Any]) -> str:
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:
-    """Return the reason if a group has nothing to show, else None."""
     if group["state"] == "Dead" and not group["partitions"]:
         return "there is no such group"
     return None
@@ -414,7 +408,6 @@ def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _status(answer: Mapping[str, Any], *, trouble: bool = False) -> int:
-    """Return the exit status of what was found."""
     groups = answer["groups"]
     if answer.get("errors") or any(each.get("error") for each in groups):
         return Exit.INCOMPLETE

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.lag.burrow import INTERVALS
 from offsetmgr.lag.measure import as_listed, read_groups
 from offsetmgr.types import TopicPartition
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.kafka.cluster import ClusterReader
-    from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.lag.measure import GroupLag, PartitionLag
 
 POINTS: Final = 60
@@ -112,32 +112,27 @@ class RecordAges:
             for each in group.partitions
             if (place := _place(each)) is not None
         }
-        measured = {place: self._measured(place, each, now_s) for place, each in places.items()}
-        known = {
-            place: record
-            for place, each in places.items()
-            if (record := self._read.get(place)) is not None
-            and (record.at_s is not None or record.offset >= (each.end or 0))
-        }
+        ages: dict[_Place, NextRecord | OffsetManagerError | float] = {}
         wanted: dict[TopicPartition, list[int]] = {}
-        for place in places:
-            if place not in known and (measured[place] is None or place in self._places):
+        for place, each in places.items():
+            record, seconds = self._read.get(place), self._measured(place, each, now_s)
+            if record is not None and (record.at_s is not None or record.offset >= (each.end or 0)):
+                ages[place] = record
+                continue
+            if seconds is not None:
+                ages[place] = seconds
+            if seconds is None or place in self._places:
                 wanted.setdefault(place[0], []).append(place[1])
-        read = self._source.next_records(wanted)
-        known |= {p: each for p, each in read.items() if not isinstance(each, OffsetManagerError)}
+        for place, answer in self._source.next_records(wanted).items():
+            if isinstance(answer, NextRecord) or place not in ages:
+                ages[place] = answer
         if is_round:
-            self._read, self._places = known, frozenset(places)
+            self._read = {p: each for p, each in ages.items() if isinstance(each, NextRecord)}
+            self._places = frozenset(places)
 
         def filled(each: PartitionLag) -> PartitionLag:
             place = _place(each)
-            if place is None:
-                return each
-            record, seconds = known.get(place), measured[place]
-            if record is not None:
-                return _by_record(each, record, now_s)
-            if seconds is None:
-                return each._replace(seconds_unknown=str(read[place]))
-            return each._replace(seconds=seconds)
+            return each if place is None else _with_age(each, ages[place], now_s)
 
         return [group._replace(partitions=tuple(map(filled, group.partitions))) for group in found]
 
@@ -155,12 +150,18 @@ def _place(lag: PartitionLag) -> _Place | None:
     return lag.partition, max(lag.committed.offset, lag.start or 0)
 
 
-def _by_record(lag: PartitionLag, record: NextRecord, now_s: float) -> PartitionLag:
-    if record.at_s is not None:
-        return lag._replace(seconds=max(now_s - record.at_s, 0.0))
-    if record.offset >= (lag.end or 0):  # nothing but markers of transactions, or aborted records
+def _with_age(
+    lag: PartitionLag, found: NextRecord | OffsetManagerError | float, now_s: float
+) -> PartitionLag:
+    if isinstance(found, OffsetManagerError):
+        return lag._replace(seconds_unknown=str(found))
+    if not isinstance(found, NextRecord):
+        return lag._replace(seconds=found)
+    if found.at_s is not None:
+        return lag._replace(seconds=max(now_s - found.at_s, 0.0))
+    if found.offset >= (lag.end or 0):  # nothing but markers of transactions, or aborted records
         return lag._replace(lag=0, seconds=0.0)
-    why = f"an open transaction holds back the records from offset {record.offset} on"
+    why = f"an open transaction holds back the records from offset {found.offset} on"
     return lag._replace(seconds_unknown=why)
 
 

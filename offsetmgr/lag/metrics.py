@@ -84,10 +84,6 @@ def families(
         made.set("offsetmgr_lag_seconds_unknown", text, _GROUP, where, unknown)
         for each in group.partitions:
             _partition(made, (*where, *each.partition), each)
-            labels = (*where, *each.partition)
-            text = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND; 7 out of range."
-            status = None if each.lag is None else each.status
-            made.set("offsetmgr_partition_status", text, _PARTITION, labels, status)
         if other_names:
             _lag_exporter(made, cluster, group)
             _kafka_exporter(made, group)
@@ -103,12 +99,14 @@ def _is_incomplete(group: GroupLag) -> bool:
 def _partition(made: _Families, labels: tuple[object, ...], lag: PartitionLag) -> None:
     committed = lag.committed.offset if lag.committed and lag.end is not None else None
     age = "Age of the first record that is not committed; 0 where all is."
+    status = "Burrow's status: 1 OK, 2 WARN, 4 STOP, 5 STALL, 6 REWIND; 7 out of range."
     for name, text, value in (
         ("end_offset", "Offset after the last record.", lag.end),
         ("committed_offset", "Committed offset; the oldest one without an ack.", committed),
         ("lag", "Records behind the end of the log.", lag.lag),
         ("lag_seconds", age, lag.seconds),
         ("pending_acks", "Records without an ack below one that has an ack.", lag.pending_acks),
+        ("partition_status", status, None if lag.lag is None else lag.status),
     ):
         made.set(f"offsetmgr_{name}", text, _PARTITION, labels, value)
 
