@@ -107,9 +107,11 @@ def test_filter() -> None:
 
 
 def test_partitions() -> None:
-    """Partitions are shown by p, in the place of groups."""
+    """Partitions are shown by p, in the place of groups; the number of each is seen."""
     names = [row.name for row in rows_of(ANSWER, keys("p"))]
     assert names[:2] == [("stuck", "orders", "0"), ("orders-etl", "orders", "0")]
+    shown = text(keys("p"), 80, answer={"groups": [group("etl-of-" * 9, partition(7))]})
+    assert all(part in shown for part in ("…", " orders ", " 7 "))
 
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
@@ -125,11 +127,12 @@ def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("typed", ["", "p", "/o"])
 def test_fits(width: int, typed: str) -> None:
-    """Nothing is wider than the terminal, and each row is one line."""
+    """Nothing is wider than the terminal, and each row is one line; the second has the keys."""
     lines = text(keys(typed), width).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == 3 + len(rows_of(ANSWER, keys(typed)))
     assert "orders-etl" in "".join(lines)
+    assert HELP in lines[1] or typed == "/o"
 
 
 @pytest.mark.parametrize("width", [1, 20, 40])
@@ -140,20 +143,6 @@ def test_names_outlast_numbers_on_a_narrow_terminal(typed: str, width: int) -> N
     assert max(map(len, lines)) <= width
     assert width < 20 or any(line.startswith("stu") for line in lines)
     assert width < 40 or "LAG" in lines[2]
-
-
-def test_a_long_name_is_cut() -> None:
-    """The number of a partition is seen on a narrow terminal."""
-    shown = text(keys("p"), 80, answer={"groups": [group("etl-of-" * 9, partition(7))]})
-    assert "…" in shown
-    assert " orders " in shown
-    assert " 7 " in shown
-
-
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_keys_are_shown(width: int) -> None:
-    """All keys are told on a terminal of either size."""
-    assert HELP in text(TopView(), width)
 
 
 def test_pages() -> None:
