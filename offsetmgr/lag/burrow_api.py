@@ -6,7 +6,7 @@ tools that read Burrow can read this.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.lag.burrow import INTERVALS, ObservedCommit, Status
@@ -44,19 +44,18 @@ class BurrowApi:
         group = self._group(cluster, consumer)
         if group is None:
             return "cluster or consumer not found"
-        # The place in the list is the number of the partition.  A partition that does not exist may
-        # be committed as well: 1,000,000 of a topic must not make a list of a million windows.
-        counts = Counter(each.partition.topic for each in group.partitions)
-        logs = (each.partition for each in group.partitions if each.end is not None)
-        for topic, number in logs:
-            counts[topic] = max(counts[topic], number + 1)
-        topics: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, dict[int, PartitionLag]] = defaultdict(dict)
         for each in group.partitions:
-            topic, number = each.partition
-            if number < counts[topic]:
-                windows = topics.setdefault(topic, [])
-                windows += [_window(None) for _ in range(number - len(windows))]
-                windows.append(_window(each))
+            found[each.partition.topic][each.partition.partition] = each
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, windows in found.items():
+            # The place in the list is the number of the partition.  One that does not exist may be
+            # committed as well: 1,000,000 of a topic must not make a list of a million windows.
+            existing = [number for number, each in windows.items() if each.end is not None]
+            limit = max(len(windows), max(existing, default=-1) + 1)
+            last = max((number for number in windows if number < limit), default=-1)
+            if last >= 0:
+                topics[topic] = [_window(windows.get(number)) for number in range(last + 1)]
         return {"message": "consumer detail returned", "topics": topics}
 
     def status(self, cluster: str, consumer: str) -> dict[str, Any]:
@@ -70,27 +69,18 @@ class BurrowApi:
     def full_status(self, cluster: str, consumer: str) -> dict[str, Any]:
         """Return the answer of ``.../lag``: the same with all partitions."""
         group = self._group(cluster, consumer)
+        partitions = [_partition(each) for each in group.partitions] if group else []
+        full = sum(1 for each in partitions if each["complete"] == 1)
         status = {
             "cluster": cluster,
             "group": consumer,
-            "status": Status.NOTFOUND.name,
-            "complete": 1.0,
-            "partitions": [],
-            "partition_count": 0,
-            "maxlag": None,
-            "totallag": 0,
+            "status": _word(group.status) if group else Status.NOTFOUND.name,
+            "complete": full / len(partitions) if partitions else float(group is None),
+            "partitions": partitions,
+            "partition_count": len(partitions),
+            "maxlag": max(partitions, key=lambda each: each["current_lag"], default=None),
+            "totallag": sum(each["current_lag"] for each in partitions),
         }
-        if group is not None:
-            partitions = [_partition(each) for each in group.partitions]
-            full = sum(1 for each in partitions if each["complete"] == 1)
-            status |= {
-                "status": _word(group.status),
-                "complete": full / len(partitions) if partitions else 0,
-                "partitions": partitions,
-                "partition_count": len(partitions),
-                "maxlag": max(partitions, key=lambda each: each["current_lag"], default=None),
-                "totallag": sum(each["current_lag"] for each in partitions),
-            }
         return {"message": "consumer status returned", "status": status}
 
     def topics(self, cluster: str) -> dict[str, Any] | str:

@@ -1,7 +1,4 @@
-"""Prometheus metrics of watched groups.
-
-Unknown values and deleted partitions have no series.
-"""
+"""Prometheus metrics of watched groups.  Unknown values and deleted partitions have no series."""
 
 from __future__ import annotations
 
