@@ -108,15 +108,12 @@ def history_report(
             undo = step
             break
     texts = {step: cause.value for step, cause in causes.items()}
-    rows = (
-        (time_text(step.at_s), *step[1], *step[2:5], step.move.value, texts.get(step, ""))
-        for step in shown
-    )
-    return {
-        "group": group,
-        "undo_to": None if undo is None else time_before(undo.at_s),
-        "steps": [dict(zip(HISTORY_FIELDS, row, strict=True)) for row in rows],
-    }
+    rows = []
+    for step in shown:
+        row = time_text(step.at_s), *step[1], *step[2:5], step.move.value, texts.get(step, "")
+        rows.append(dict(zip(HISTORY_FIELDS, row, strict=True)))
+    undo_to = None if undo is None else time_before(undo.at_s)
+    return {"group": group, "undo_to": undo_to, "steps": rows}
 
 
 def _metadata(record: CommitRecord) -> str:

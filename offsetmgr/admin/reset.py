@@ -1,8 +1,6 @@
 """The plan of a reset; pure.
 
-The modes and their edge cases are those of ``kafka-consumer-groups --reset-offsets``.  Requested
-offsets are clamped to the log.  A time after the last record means the end of the log.  A shift
-needs a committed offset.  "current" means the end of the log if nothing is committed.
+The modes and their edge cases are those of ``kafka-consumer-groups --reset-offsets``.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.types import PartitionRange
 
-_WITHOUT_GROUP: Final = 3
-_WITH_GROUP: Final = 4
+_COLUMNS: Final = 3, 4
 _ONE_OFFSET: Final = re.compile(r"(.+):(\d{1,9})=(\d{1,19})")
 
 
@@ -65,10 +62,7 @@ class PlannedOffset(NamedTuple):
 NOT_KNOWN: Final = "not known: "
 """Begins the reason of a partition that may have been changed all the same."""
 
-PLAN_FIELDS: Final = (
-    *("group", "topic", "partition", "current"),
-    *("new", "metadata", "lag", "note"),
-)
+PLAN_FIELDS: Final = ["group", "topic", "partition", "current", "new", "metadata", "lag", "note"]
 
 
 def plan_rows(
@@ -146,30 +140,27 @@ def plan(
     for where in sorted(set(partitions)):
         current = committed[where].offset if where in committed else None
         log, (new, note) = logs.get(where), wanted.get(where, Target(None, "left as it is"))
+        lag: int | None = None
         if log is None:
-            note = unread.get(where, "does not exist; left as it is")
-            rows.append(PlannedOffset(where, current, None, note))
-        elif new is None:
-            rows.append(PlannedOffset(where, current, None, note))
-        else:
+            new, note = None, unread.get(where, "does not exist; left as it is")
+        elif new is not None:
             if within_logs:
                 new, changed = _within(new, log)
                 note = changed or note
             lag = max(log.high_watermark - new.offset, 0)
-            rows.append(PlannedOffset(where, current, new, note, lag))
+        rows.append(PlannedOffset(where, current, new, note, lag))
     return rows
 
 
 def _within(new: OffsetAndMetadata, log: PartitionRange) -> tuple[OffsetAndMetadata, str]:
     """Return the offset held within its log, with a note where that changed it."""
-    offset, metadata, _ = new
-    if offset > log.high_watermark:
-        note = f"{offset} is beyond the end of the log: its end"
-        return OffsetAndMetadata(log.high_watermark, metadata), note
-    if offset < log.log_start_offset:
-        note = f"{offset} is before the log: its start"
-        return OffsetAndMetadata(log.log_start_offset, metadata), note
-    return OffsetAndMetadata(offset, metadata), ""
+    start, end = log
+    note = ""
+    if new.offset > end:
+        note = f"{new.offset} is beyond the end of the log: its end"
+    elif new.offset < start:
+        note = f"{new.offset} is before the log: its start"
+    return OffsetAndMetadata(min(max(new.offset, start), end), new.metadata), note
 
 
 def parse_value(mode: str, value: str, option: str, now_s: float) -> float:
@@ -240,20 +231,16 @@ def parse_csv(data: bytes, group: str) -> dict[TopicPartition, OffsetAndMetadata
         cells = _cells(line)
         if not cells:
             continue
-        if len(cells) not in {_WITHOUT_GROUP, _WITH_GROUP}:
+        if len(cells) not in _COLUMNS:
             fix = "write topic,partition,offset or group,topic,partition,offset"
             raise InvalidValueError(field, ",".join(cells), f"has {len(cells)} columns", fix)
         *owner, topic, partition, offset = cells
         if owner and csv_cell(owner[0]) != csv_cell(group):  # a space makes it another group
             continue
-        topic = topic.strip()
-        where = TopicPartition(
-            check_topic(topic, f"{field}, topic"),
-            check_partition(whole(partition, f"{field}, partition")),
-        )
-        offsets[where] = OffsetAndMetadata(
-            check_offset(whole(offset, f"{field}, offset"), f"{field}, offset")
-        )
+        topic = check_topic(topic.strip(), f"{field}, topic")
+        where = TopicPartition(topic, check_partition(whole(partition, f"{field}, partition")))
+        at = f"{field}, offset"
+        offsets[where] = OffsetAndMetadata(check_offset(whole(offset, at), at))
     if not offsets:
         fix = "name the group in the first column, or leave that column out"
         raise InvalidValueError("file", group, "is a group that no line names", fix)
