@@ -137,10 +137,7 @@ class ResetMode:
     ] = None
     from_file: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="To offsets of a file: topic,partition,offset or group,topic,partition,offset.",
-        ),
+        Option(metavar="FILE", help="To offsets of a file: [group,]topic,partition,offset."),
     ] = None
     from_group: Annotated[
         str | None, Option(metavar="GROUP", help="To the committed offsets of that group.")

@@ -113,13 +113,10 @@ def dev_kafka(
     ] = 9092,
     topic: Annotated[
         list[str] | None,
-        Option(
-            metavar="NAME:PARTITIONS", help="Create a topic, of 1 partition by default; repeatable."
-        ),
+        Option(metavar="NAME[:PARTITIONS]", help="Create a topic, of 1 partition; repeatable."),
     ] = None,
     produce: Annotated[
-        int,
-        Option(min=0, metavar="COUNT", help="Number of sample orders to write into each topic."),
+        int, Option(min=0, metavar="COUNT", help="Sample orders to write into each topic.")
     ] = 0,
     kafka_version: Annotated[
         str | None, Option(metavar="RELEASE", help="Another Kafka, from 3.3.1 on: 3.9.1.")

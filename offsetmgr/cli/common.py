@@ -57,25 +57,14 @@ _STATUSES = (
     "3 the result is incomplete."
 )
 
-ServiceUrl = Annotated[
-    str, Option("--service", envvar="OFFSETMGR_SERVICE", help="Address of the service.")
-]
+ServiceUrl = Annotated[str, Option(envvar="OFFSETMGR_SERVICE", help="Address of the service.")]
 TokenFile = Annotated[
     str | None,
-    Option(
-        "--token-file",
-        metavar="PATH",
-        envvar="OFFSETMGR_TOKEN_FILE",
-        help="File with the token for the service.",
-    ),
+    Option(metavar="PATH", envvar="OFFSETMGR_TOKEN_FILE", help="File with the service's token."),
 ]
 Store = Annotated[
     str | None,
-    Option(
-        "--store",
-        metavar="URL",
-        help="Database that keeps the groups: postgresql+psycopg://user@host/database.",
-    ),
+    Option(metavar="URL", help="Database with the groups: postgresql+psycopg://user@host/database"),
 ]
 _LEAST_COLUMNS = 40
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
@@ -126,11 +115,7 @@ class SettingsOptions:
     ] = None
     set_: Annotated[
         list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting, e.g. commit.commit_interval_s=0.5.",
-        ),
+        Option("--set", metavar="NAME=VALUE", help="Any setting: commit.commit_interval_s=0.5."),
     ] = None
 
     def connection(self) -> Connection:
@@ -195,9 +180,8 @@ class OwnersOptions(KafkaOptions):
     token_file: TokenFile = None
 
     def owner(self) -> ServiceReader | None:
-        if self.service is None:
-            return None
-        return service_reader(self.service, self.token_file, self.timeout)
+        url = self.service
+        return None if url is None else service_reader(url, self.token_file, self.timeout)
 
 
 @dataclass(frozen=True)

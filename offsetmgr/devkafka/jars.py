@@ -60,14 +60,8 @@ _SPARK_KAFKA: Final = """
     <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_{scala}" rev="{version}"
       conf="default->default"/>
     <exclude org="org.apache.spark" module="spark-tags_.*" matcher="regexp"/>
-    <exclude org="org.apache.hadoop"/>
-    <exclude org="org.scala-lang"/>
-    <exclude org="org.scala-lang.modules"/>
-    <exclude org="org.slf4j"/>
-    <exclude org="org.lz4"/>
-    <exclude org="org.xerial.snappy"/>
-    <exclude org="com.github.luben"/>
-    <exclude org="com.google.code.findbugs"/>
+    <exclude org="org.(apache.hadoop|scala-lang.*|slf4j|lz4|xerial.snappy)" matcher="regexp"/>
+    <exclude org="com.(github.luben|google.code.findbugs)" matcher="regexp"/>
 """
 _IVY_FILE: Final = """<ivy-module version="2.0">
   <info organisation="offsetmgr" module="devkafka"/>
@@ -78,10 +72,7 @@ _IVY_FILE: Final = """<ivy-module version="2.0">
 
 
 def find_java() -> str:
-    """Return the path of a Java new enough, the one of JAVA_HOME first, as Spark does.
-
-    Raises DevKafkaError if there is none.
-    """
+    """Return a Java new enough, that of JAVA_HOME first, as Spark does.  Raises DevKafkaError."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if java is None:
@@ -146,10 +137,9 @@ def kafka_jars(log: Log = None, version: str = KAFKA_VERSION) -> list[Path]:
 
 
 def spark_kafka_jars(log: Log = None) -> list[Path]:
-    """Return the jars of Spark's Kafka connector, for ``spark.jars``, as ``kafka_jars`` does.
+    """Return the jars of pyspark's Kafka connector, for ``spark.jars``, as ``kafka_jars`` does.
 
-    Their version is the installed pyspark's.  A session that is given them starts seconds
-    faster than one that resolves ``spark.jars.packages`` by itself.
+    A session starts seconds faster with them than with ``spark.jars.packages``.
     """
     # Connectors are built for one Scala, such as 2.13.
     _, _, library = _pyspark_jar("scala-library-*.jar").stem.rpartition("-")
@@ -182,10 +172,8 @@ def _cached(name: str, dependencies: str, log: Log) -> list[Path]:
                 with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
                     _fetch(name, dependencies, Path(work)).rename(folder)
     except OSError as error:
-        raise DevKafkaError(
-            f"{name} could not be kept in {cache} ({error}): make that folder writable, or "
-            "set OFFSETMGR_CACHE to one that is"
-        ) from error
+        fix = "make that folder writable, or set OFFSETMGR_CACHE to one that is"
+        raise DevKafkaError(f"{name} could not be kept in {cache} ({error}): {fix}") from error
     return sorted(folder.glob("*.jar"))
 
 
@@ -206,8 +194,6 @@ def _fetch(name: str, dependencies: str, work: Path) -> Path:
 def _pyspark_jar(pattern: str) -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise DevKafkaError(
-            "pyspark is missing, which brings the tool that fetches Kafka's jars: "
-            "pip install 'offsetmgr[server,spark]'"
-        )
+        fix = "pip install 'offsetmgr[server,spark]'"
+        raise DevKafkaError(f"pyspark is missing, whose tool fetches Kafka's jars: {fix}")
     return max((Path(spec.origin).parent / "jars").glob(pattern))
