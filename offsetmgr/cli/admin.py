@@ -57,9 +57,7 @@ from offsetmgr.types import TopicPartition, check_group
 
 _T = TypeVar("_T")
 
-_COPY_FIELDS = (
-    "topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note",
-)  # fmt: skip
+_COPY_FIELDS = ["topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note"]
 _COLOURS = {Level.OK: "green", Level.TROUBLE: "red", Level.UNKNOWN: "yellow"}
 
 
@@ -417,8 +415,7 @@ def spark_status(
     heads = "topic", "partition", "checkpoint", "begun to", "group", "log end", "lag", "note"
     rows = []
     for each in found:
-        end = None if each.log is None else each.log.high_watermark
-        offsets = each.finished, each.begun, each.committed, end
+        offsets = each.finished, each.begun, each.committed, each.log and each.log.high_watermark
         rows.append((*each.partition, *offsets, each.lag, each.note))
     output.print(answer, heads, rows, "partitions")
     if output.as_table and begun is not None:
@@ -426,9 +423,8 @@ def spark_status(
         is_finished = answer["finished_batch"] == begun.batch_id
         end_text = "is finished" if is_finished else "is not finished"
         print(f"Batch {begun.batch_id}{age} {end_text}.")
-        print(
-            f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost."
-        )
+        repeated, lost = answer["repeated"], answer["lost"]
+        print(f"A restart reads {repeated} offsets again, and finds {lost} lost.")
         for problem in problems:
             say(problem)
     return Exit.TROUBLE if problems or any(each.note for each in found) else 0

@@ -12,8 +12,16 @@ from urllib.parse import quote
 
 from typer import Argument, Option
 
-from offsetmgr.admin.service import ServiceReader, view_status
-from offsetmgr.cli.common import Execute, Exit, KafkaOptions, OutputOptions, SomeGroups, print_json
+from offsetmgr.admin.service import view_status
+from offsetmgr.cli.common import (
+    Execute,
+    Exit,
+    KafkaOptions,
+    OutputOptions,
+    SomeGroups,
+    print_json,
+    service_reader,
+)
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.client.transport import Credentials
 from offsetmgr.kafka.cluster import ClusterReader
@@ -30,10 +38,19 @@ OneView = Annotated[
 ]
 
 _PROCESSOR_FIELDS = "topic", "partition", "status", "committed", "end", "lag"
-_HEADS = (
-    *("kind", "name", "topic", "partition", "state", "offset", "end", "lag", "rate", "recovery"),
+_HEADS = [
+    "kind",
+    "name",
+    "topic",
+    "partition",
+    "state",
+    "offset",
+    "end",
+    "lag",
+    "rate",
+    "recovery",
     "error",
-)
+]
 
 
 class CodecName(str, Enum):
@@ -119,8 +136,7 @@ def get(
     kafka: KafkaOptions,
 ) -> None:
     """Print the row of a key of a view as JSON; exits with 1 where there is none."""
-    credentials = Credentials.from_environment(os.environ)
-    reader = ServiceReader(view, kafka.timeout, credentials)
+    reader = service_reader(view, None, kafka.timeout)
     print_json(reader.ask("GET", f"/v1/keys/{quote(os.fsencode(key), safe='')}"))
 
 
