@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, Final
 
@@ -33,14 +32,12 @@ from offsetmgr.types import (
     OffsetAndMetadata,
     Uncommitted,
     check_callable,
-    check_group,
     check_timeout,
-    check_topic,
 )
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.progress import Snapshot
-    from offsetmgr.types import Stream, TopicPartition
+    from offsetmgr.types import Stream
 
 _log = SafeLogger("offsetmgr.spark")
 
@@ -72,27 +69,22 @@ def commit_offsets(
 
     Give ``group`` for all topics, or ``groups`` as topic → group; topics without a group are not
     committed.  By default every query of the session with a Kafka source is committed, also those
-    that run already; with ``query_name`` only the query of that name.  If no query has that name
-    when another one reports a batch, a warning is logged.
+    that run already; with ``query_name`` only the query of that name.  The queries of
+    ``spark.newSession()`` need a call with that session.
 
-    No query is slowed or failed if the service is down or Kafka refuses commits.  ``client``
-    keeps the offsets, even after a query has ended, and sends them when the service is back.  Then
-    it stops the managers of ended queries.
+    No query is slowed or failed if the service is down or Kafka refuses commits: ``client`` keeps
+    the offsets, even after a query has ended, and sends them later.
 
     The start and the end of a failure are logged once for each cause and group.  ``on_error`` is
     called with each error on its own thread; the first exception that it raises is logged.
 
     If several queries read a topic for one group, the lowest of their offsets is committed; those
-    of all calls with this ``client`` count, whatever sessions and names they are for.  A stopped
-    query still counts until it runs again (with the same id or, under a new checkpoint, with the
-    same name) or is removed by ``release``.
-
-    A session's queries are its own: those of ``spark.newSession()`` need a call with that session.
-    If there are such queries without one, a warning is logged.
+    of all calls with this ``client`` count.  A stopped query still counts until it runs again (with
+    the same id or, under a new checkpoint, with the same name) or is removed by ``release``.
 
     Raises InvalidValueError.
     """
-    wanted = _checked_groups(group, groups)
+    wanted = Groups.of(group, groups)
     if not hasattr(spark, "streams"):
         raise InvalidValueError("spark", spark, "is not a SparkSession", "give the session")
     check_session(spark)
@@ -243,7 +235,7 @@ class OffsetCommits:
         if not query.isActive:
             has_failed = query.exception() is not None
             uncommitted = self._of_former_logs(snapshot, deadline, check_ends=has_failed)
-            snapshot = _without(snapshot, {key.topic_partition for key in uncommitted})
+            snapshot = snapshot.without({key.topic_partition for key in uncommitted})
         wanted = self._subscription.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         is_submitted = bool(wait([self._subscription.put(snapshot)], deadline.left_s).done)
@@ -290,7 +282,9 @@ class OffsetCommits:
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}
-        reasons = {**(foreign(offsets, logs) if check_ends else {}), **recreated(read_from, logs)}
+        reasons = recreated(read_from, logs)
+        if check_ends:
+            reasons = foreign(offsets, logs) | reasons
         return {
             key: Uncommitted(OffsetAndMetadata(offset), _former_error(key, offset, reason))
             for key, offset in wanted.items()
@@ -300,33 +294,6 @@ class OffsetCommits:
 
 def _former_error(key: ManagerKey, offset: int, reason: str) -> OffsetCommitError:
     hint = (
-        f"{reason}; start the query with a new checkpoint, and starting_offsets reads the new log "
-        "from its start"
+        "start the query with a new checkpoint: starting_offsets reads the new log from its start"
     )
-    return OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), hint)
-
-
-def _without(snapshot: Snapshot, refused: Collection[TopicPartition]) -> Snapshot:
-    sources = tuple(
-        {place: offset for place, offset in source.items() if place not in refused}
-        for source in snapshot.sources
-    )
-    return snapshot._replace(sources=sources)
-
-
-def _checked_groups(group: object, groups: object) -> Groups:
-    """Return the groups as the caller named them: exactly one of the two arguments."""
-    if (group is None) == (groups is None):
-        problem = "is missing" if group is None else "was given with groups"
-        fix = 'give either group="..." or groups={"topic": "group"}'
-        raise InvalidValueError("group", group, problem, fix)
-    if groups is None:
-        return Groups(check_group(group))
-    if not isinstance(groups, Mapping) or not groups:
-        fix = 'give a mapping such as {"orders": "orders-etl"}'
-        raise InvalidValueError("groups", groups, "is not a mapping of topics to groups", fix)
-    by_topic = {
-        check_topic(topic, "groups topic"): check_group(name, f"groups[{topic!r}]")
-        for topic, name in groups.items()
-    }
-    return Groups(None, by_topic)
+    return OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), f"{reason}; {hint}")

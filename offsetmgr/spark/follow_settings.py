@@ -12,7 +12,6 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import check_location
 from offsetmgr.spark.group_state import Groups
-from offsetmgr.types import check_group, check_topic
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -60,14 +59,9 @@ class Follow:
     def groups_of(self, name: str) -> Groups:
         """Return the groups of the checkpoint of this name.  Raises InvalidValueError."""
         if self.group:
-            return Groups(check_group(self.group.replace(_NAME, name)))
-        by_topic = {
-            check_topic(topic, "groups topic"): check_group(
-                str(group).replace(_NAME, name), f"groups[{topic!r}]"
-            )
-            for topic, group in self.groups.items()
-        }
-        return Groups(None, by_topic)
+            return Groups.of(self.group.replace(_NAME, name), None)
+        groups = {topic: str(group).replace(_NAME, name) for topic, group in self.groups.items()}
+        return Groups.of(None, groups)
 
 
 def expand(

@@ -15,14 +15,17 @@ the minimum until it is released.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.progress import Run, lowest
+from offsetmgr.types import check_group, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from offsetmgr.spark.progress import Positions, Snapshot
     from offsetmgr.types import TopicPartition
@@ -38,6 +41,29 @@ class Groups(NamedTuple):
     by_topic: Mapping[str, str] = {}
     ignored: Collection[str] = ()
     """Topics that are not meant to have a group."""
+
+    @classmethod
+    def of(cls, group: object, by_topic: object) -> Groups:
+        """Return the groups as a user has named them: exactly one of the two is not None.
+
+        Raises InvalidValueError.
+        """
+        if (group is None) == (by_topic is None):
+            problem = "is missing" if group is None else "was given with groups"
+            fix = 'give either group="..." or groups={"topic": "group"}'
+            raise InvalidValueError("group", group, problem, fix)
+        if by_topic is None:
+            return cls(check_group(group))
+        if not isinstance(by_topic, Mapping) or not by_topic:
+            fix = 'give a mapping such as {"orders": "orders-etl"}'
+            raise InvalidValueError("groups", by_topic, "is not a mapping of topics to groups", fix)
+        return cls(
+            None,
+            {
+                check_topic(topic, "groups topic"): check_group(name, f"groups[{topic!r}]")
+                for topic, name in by_topic.items()
+            },
+        )
 
     def group_of(self, topic: str) -> str | None:
         """Return the group of ``topic``; None if the topic is to be left alone."""

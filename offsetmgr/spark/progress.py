@@ -16,7 +16,7 @@ from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from typing_extensions import Self
 
@@ -59,6 +59,13 @@ class Snapshot(NamedTuple):
     """Kafka sources whose position could not be read: description → what is wrong."""
     figures: Mapping[str, Any] = {}
     """Of the batch, by the names of a QueryReport."""
+
+    def without(self, partitions: Collection[TopicPartition]) -> Snapshot:
+        sources = [
+            {place: offset for place, offset in source.items() if place not in partitions}
+            for source in self.sources
+        ]
+        return self._replace(sources=tuple(sources))
 
     @property
     def label(self) -> str:

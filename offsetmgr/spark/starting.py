@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from offsetmgr.client.offsets import LogEnds, Logs
+    from offsetmgr.client.offsets import Logs
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import OffsetAndMetadata
 
@@ -94,26 +94,23 @@ def starting_offsets(
 ) -> str:
     """Return the committed offsets of ``group`` for the option ``startingOffsets`` of Spark.
 
-    It has every partition of ``topics``, or of all topics that the source's option
+    It has every partition of ``topics``, or of the topics that the source's option
     ``subscribePattern`` takes for the same ``pattern``: those whose name contains a match, or, with
     ``spark.sql.streaming.kafka.useDeprecatedOffsetFetching``, is one.  That setting, and Java's
     regular expressions, are those of the session ``spark``, by default the active one.
 
-    A partition without a committed offset starts at ``missing``: ``earliest``, ``latest``
-    (streaming queries only), the first record at a datetime with a time zone, or ``error``; the log
-    has their number at level INFO.  So does a partition whose committed offset is beyond the end of
-    its log, as after the topic was recreated.  One whose committed offset has expired starts at the
-    first record.  Both are logged with the number of records.
+    A partition without a committed offset, or with one beyond the end of its log (as after the
+    topic was recreated), starts at ``missing``: ``earliest``, ``latest`` (streaming queries only),
+    the first record at a datetime with a time zone, or ``error``.  One whose committed offset has
+    expired starts at the first record.  The log says where and why.
 
     Spark ignores the option if the query has a checkpoint.  With ``checkpoint``, the query's
-    checkpointLocation, such a job starts even if the service or Kafka is down, because neither is
-    asked.  The checkpoint is read by the session ``spark``; without one, or with Spark Connect, it
-    must be on this machine.
+    checkpointLocation, such a job starts even if the service or Kafka is down.  The checkpoint is
+    read by the session ``spark``; without one, or with Spark Connect, it must be on this machine.
 
-    A job without a checkpoint needs an answer from the service and Kafka within ``timeout``
-    seconds.  If there is none, ``unavailable`` decides: ``error`` raises; with ``earliest`` or
-    ``latest`` every partition starts there, with a warning.  The job then reads records again, or
-    skips some.
+    Otherwise an answer from the service and Kafka is needed within ``timeout`` seconds.  If there
+    is none, ``unavailable`` decides: ``error`` raises; with ``earliest`` or ``latest`` every
+    partition starts there, with a warning.
 
     Raises InvalidValueError, ServiceError if a topic does not exist, and what ``client.topics``
     and ``client.committed`` raise.
@@ -218,13 +215,13 @@ def kafka_batch(
             df = spark.read.format("kafka").options(**batch.options)
             df.option("kafka.bootstrap.servers", "...").load().write.save(out)
 
-    The range of each partition begins at the committed offset of the group, and ends at the end of
-    the log or at ``until``; all ranges together have at most ``max_records`` offsets.  If the block
-    raises an exception, nothing is committed, and the next batch reads the same records again.
+    The range of each partition begins at the committed offset of the group, or at ``missing``
+    without one, and ends at the end of the log or at ``until``; all ranges together have at most
+    ``max_records`` offsets.  If the block raises an exception, nothing is committed, and the next
+    batch reads the same records again.
 
-    A partition without a committed offset starts at ``missing``.  With ``read_committed`` the
-    records of open and aborted transactions are not read: the range ends before the first open
-    transaction.  The entry and the commit each have ``timeout`` seconds.
+    With ``read_committed`` the records of open and aborted transactions are not read: the range
+    ends before the first open transaction.  The entry and the commit each have ``timeout`` seconds.
 
     Raises:
         InvalidValueError: an argument is wrong, ``until`` names an offset that its partition does
@@ -232,10 +229,10 @@ def kafka_batch(
         ManagerExistsError: another batch, query or client commits for the group.
         OffsetTimeoutError, ServiceError, ServiceUnavailableError: the range could not be read in
             time; nothing was changed.
-        OffsetConflictError: after the block: somebody else has changed the group's offsets in the
-            meantime, which are not overwritten; or a topic was recreated.
+        OffsetConflictError: after the block: the group's offsets were changed in the meantime, or
+            a topic was recreated.
         OffsetTimeoutError, OffsetCommitError, ClientFencedError: after the block, as a submit with
-            ``sync``.  The next batch reads the same records again.
+            ``sync``.
 
     """
     check_client(client)
@@ -367,66 +364,50 @@ def _read_starts(
 
 
 def _starts(
-    group: str,
-    logs: Logs,
-    offsets: Positions,
-    missing: Missing,
+    group: str, logs: Logs, offsets: Positions, missing: Missing
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
     """Return the start in every partition of ``logs``, and which of them start at ``missing``.
 
     Raises InvalidValueError if ``missing`` is ``error`` and a partition starts there.
     """
-    known = {place: offsets[place] for place in logs if place in offsets}
-    beyond = [place for place, offset in known.items() if offset > logs[place].high_watermark]
-    absent = [place for place in logs if place not in known or place in beyond]
-    starts = {place: log.log_start_offset for place, log in logs.items()}
-    if missing != "earliest":
-        starts.update({place: logs[place].high_watermark for place in absent})
-    for place in known.keys() - set(beyond):
-        expired = starts[place] - known[place]
-        starts[place] = max(starts[place], known[place])
-        if expired > 0:
+    starts: dict[TopicPartition, int] = {}
+    absent: list[TopicPartition] = []
+    beyond: list[str] = []
+    for place, log in logs.items():
+        start, end, *_ = log
+        count = f"the log holds {end - start} records, {start} to {end}"
+        offset = offsets.get(place)
+        if offset is None or offset > end:
+            absent.append(place)
+            starts[place] = start if missing == "earliest" else end
+            if offset is not None:
+                beyond.append(f"{place} (committed {offset}; {count})")
+            continue
+        starts[place] = max(start, offset)
+        if start > offset:
             _log.warning(
                 "group %s has offset %d committed for %s; %d records have expired unread (%s)",
-                *(group, known[place], place, expired, _holds(logs[place])),
+                *(group, offset, place, start - offset, count),
             )
-    _report_absent(group, known, logs, beyond, len(absent), missing)
-    return starts, absent
-
-
-def _report_absent(
-    group: str,
-    known: Positions,
-    logs: Logs,
-    beyond: Collection[TopicPartition],
-    absent: int,
-    missing: Missing,
-) -> None:
-    """Log the partitions that start at ``missing``, or raise InvalidValueError if it is an error.
-
-    The offsets of those in ``beyond`` are beyond the end of their log.
-    """
-    texts = [f"{place} (committed {known[place]}; {_holds(logs[place])})" for place in beyond]
     if absent and missing == "error":
-        others = listed([place for place in logs if place not in known])
+        others = listed([place for place in logs if place not in offsets])
         parts = [f"nothing committed for {others}"] if others else []
-        parts += [f"offsets beyond the end of the log: {listed(texts)}"] if texts else []
+        parts += [f"offsets beyond the end of the log: {listed(beyond)}"] if beyond else []
         hint = "commit them first, or say where to start with missing='earliest'"
         raise InvalidValueError("group", group, f"has {' and '.join(parts)}", hint)
     if beyond:
         _log.warning(
             "group %s has offsets beyond the end of the log, as after a topic was deleted and "
             "recreated, or its log cut: %s; starting at %s, as if nothing was committed",
-            *(group, listed(texts), missing),
+            *(group, listed(beyond), missing),
         )
-    if absent > len(beyond):
-        some = f" for {absent - len(beyond)} of {len(logs)} partitions" if known else ""
-        _log.info("group %s has no offsets%s; starting at %s", group, some, missing)
-
-
-def _holds(log: LogEnds) -> str:
-    count = log.high_watermark - log.log_start_offset
-    return f"the log holds {count} records, {log.log_start_offset} to {log.high_watermark}"
+    if len(absent) > len(beyond):
+        some = f" for {len(absent) - len(beyond)} of {len(logs)} partitions"
+        is_new = len(absent) == len(logs) and not beyond
+        _log.info(
+            "group %s has no offsets%s; starting at %s", group, "" if is_new else some, missing
+        )
+    return starts, absent
 
 
 def check_client(client: object) -> Offsets:
