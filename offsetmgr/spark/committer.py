@@ -32,14 +32,14 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
 from offsetmgr.text import error_text, shell_word
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, Uncommitted
+from offsetmgr.types import ManagerKey, Uncommitted
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.spark.group_state import Commit, Groups
+    from offsetmgr.spark.group_state import Groups
     from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import TopicPartition
 
@@ -434,7 +434,7 @@ class Committer:
 
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
-        submitted = self._submit(by, group, decision.commits)
+        submitted = self._submit(by, group, decision)
         if decision.unread:
             unread = [ManagerKey(group, *partition) for partition in decision.unread]
             self._unread.update(dict.fromkeys(unread))
@@ -447,24 +447,21 @@ class Committer:
         )
         self._log(group, decision, label, by.hints)
 
-    def _submit(
-        self, by: Subscription, group: str, commits: Mapping[TopicPartition, Commit]
-    ) -> int:
-        """Hand the commits to the client; return how many it took."""
-        batches: defaultdict[bool, dict[tuple[str, int], int | OffsetAndMetadata]]
-        batches = defaultdict(dict)
-        for partition, commit in commits.items():
+    def _submit(self, by: Subscription, group: str, decision: Decision) -> int:
+        """Hand the offsets to the client; return how many it took."""
+        taken = 0
+        for partition in decision.commits:
             key = ManagerKey(group, *partition)
+            by.refusals.pop(group, None)
             self._unread.pop(key, None)
             self._lost.discard(key)
-            batches[commit.rewind][partition] = commit.offset
-        taken = 0
-        if commits:
-            by.refusals.pop(group, None)
         # First those that go back: they may show that the topic was recreated.
-        for rewind, offsets in sorted(batches.items(), reverse=True):
+        for rewind, offsets in ((True, decision.rewinds), (False, decision.submits)):
+            if not offsets:
+                continue
+            values = {(topic, number): offset for (topic, number), offset in offsets.items()}
             try:
-                self._client.submit(group, offsets, rewind=rewind)
+                self._client.submit(group, values, rewind=rewind)
             except OffsetManagerError as error:
                 by.refusals[group] = error
                 self.warn_once(("submit", group, error.code), f"not committed: {error}")

@@ -1,8 +1,8 @@
 """Follows the checkpoints of queries that do not commit: reads them, and commits what they finish.
 
 ``follow_state`` decides when a checkpoint is read, ``group_state`` what its group commits, by the
-committer of ``commit_offsets``.  Here are the threads: one that keeps the times, and a few readers
-for each Follow, so that a bucket that does not answer delays no other.
+committer of ``commit_offsets``.  Here are the threads: one that keeps the times, and one for each
+look, so that a bucket that does not answer delays no other.
 """
 
 from __future__ import annotations
@@ -45,13 +45,11 @@ if TYPE_CHECKING:
 
 _log = SafeLogger("offsetmgr.follow")
 
-READERS: Final = 8
-"""Threads that read the checkpoints of one Follow at once, without those that are stuck."""
+LOOKS: Final = 64
+"""Looks at checkpoints of one Follow at once, with those that are stuck."""
 
-STUCK_S: Final = 5.0
-"""A thread that is at one checkpoint for longer is stuck, as in a mount that does not answer."""
-
-MOST_READERS: Final = 64
+RETRY_S: Final = 5.0
+"""Pause after which looks begin for which no thread could be started."""
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
@@ -115,8 +113,10 @@ class Follower:
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _Task]] = []
         self._numbers = itertools.count()
-        self._in_work = 0
-        self._readers: dict[str, _Readers] = {}
+        self._waiting: dict[str, deque[_Task]] = {name: deque() for name in follows}
+        """The tasks to be looked at, by name of the Follow."""
+        self._looks: Counter[str] = Counter()
+        """Looks under way, by name of the Follow."""
         self._runs = self._closed = False
         self._worker = Worker("offsetmgr-follow", self._run)
 
@@ -150,9 +150,8 @@ class Follower:
                 self._begin(task)
             for _ in deadline.polls():
                 with self._changed:
-                    if not self._in_work:
+                    if not (any(self._waiting.values()) or self._looks.total()):
                         break
-                self._start_readers()
             else:
                 return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
@@ -170,16 +169,13 @@ class Follower:
     def _run(self) -> None:
         while not self._closed:
             with self._changed:
-                pause_s = self._due[0][0] - self.now() if self._due else STUCK_S
+                pause_s = self._due[0][0] - self.now() if self._due else RETRY_S
                 if pause_s > 0:
-                    self._changed.wait(min(pause_s, STUCK_S))
+                    self._changed.wait(min(pause_s, RETRY_S))
                 else:
                     self._begin(heapq.heappop(self._due)[2])
-            self._start_readers()
-
-    def _start_readers(self) -> None:
-        for readers in list(self._readers.values()):
-            readers.start()
+                for name in self._waiting:
+                    self._look(name)
 
     def schedule(self, task: _Task) -> None:
         """Have a task done at its ``due_s``, and then again and again."""
@@ -190,12 +186,20 @@ class Follower:
 
     def _begin(self, task: _Task) -> None:
         with self._changed:
-            self._in_work += 1
-            task.begun_s, name = self.now(), task.follow_name
-            readers = self._readers.setdefault(name, _Readers(name, self._do))
-        readers.put(task)
+            task.begun_s = self.now()
+            self._waiting[task.follow_name].append(task)
+            self._look(task.follow_name)
 
-    # The readers.
+    def _look(self, name: str) -> None:
+        """Start a thread for each task of a Follow that waits; the lock is held."""
+        waiting = self._waiting[name]
+        while waiting and self._looks[name] < LOOKS:
+            if not Worker(f"offsetmgr-follow {name}", partial(self._do, waiting[0])).ensure():
+                return
+            waiting.popleft()
+            self._looks[name] += 1
+
+    # The threads of the looks.
 
     def _do(self, task: _Task) -> None:
         try:
@@ -208,46 +212,11 @@ class Follower:
         finally:
             task.begun_s = None
             with self._changed:
-                self._in_work -= 1
+                self._looks[task.follow_name] -= 1
                 self._changed.notify_all()
+                self._look(task.follow_name)
             if not task.is_gone:
                 self.schedule(task)
-
-
-class _Readers:
-    """Looks at the tasks of one Follow, each in a thread of its own."""
-
-    def __init__(self, name: str, look: Callable[[_Task], None]) -> None:
-        self._name = name
-        self._look = look
-        self._lock = threading.Lock()
-        self._waiting: deque[_Task] = deque()
-        self._begun_s: dict[_Task, float] = {}
-        """The tasks that are looked at, with the time when each look began."""
-
-    def put(self, task: _Task) -> None:
-        self._waiting.append(task)
-        self.start()
-
-    def start(self) -> None:
-        """Start threads for tasks that wait, up to ``READERS`` that are not stuck."""
-        with self._lock:
-            now_s = time.monotonic()
-            stuck = sum(now_s - begun_s > STUCK_S for begun_s in self._begun_s.values())
-            most = min(READERS + stuck, MOST_READERS)
-            while self._waiting and len(self._begun_s) < most:
-                task = self._waiting[0]
-                self._begun_s[task] = now_s
-                if not Worker(f"offsetmgr-follow {self._name}", partial(self._run, task)).ensure():
-                    del self._begun_s[task]
-                    return
-                self._waiting.popleft()
-
-    def _run(self, task: _Task) -> None:
-        self._look(task)
-        with self._lock:
-            self._begun_s.pop(task, None)
-        self.start()
 
 
 class _Task(ABC):

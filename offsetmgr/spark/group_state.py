@@ -99,14 +99,6 @@ class Caller(Protocol):
     """The name of a running query is unique there."""
 
 
-class Commit(NamedTuple):
-    """The offset that a partition's manager is to commit."""
-
-    offset: int
-    rewind: bool = False
-    """Going back is meant: the query started anew, or another one joined behind."""
-
-
 class Lower(NamedTuple):
     """An offset that is lower than one reported or committed before."""
 
@@ -117,7 +109,9 @@ class Lower(NamedTuple):
 class Decision(NamedTuple):
     """Offsets to commit, and facts to log."""
 
-    commits: Mapping[TopicPartition, Commit] = {}
+    submits: Mapping[TopicPartition, int] = {}
+    rewinds: Mapping[TopicPartition, int] = {}
+    """Going back is meant: the query started anew, or another one joined behind."""
     lower: Mapping[TopicPartition, Lower] = {}
     """Not committed."""
     back: Mapping[TopicPartition, Lower] = {}
@@ -130,6 +124,10 @@ class Decision(NamedTuple):
     """No running query reads these any more."""
     held_back: str | None = None
     """The name, or id, of a stopped query: the group goes no further than what it has read."""
+
+    @property
+    def commits(self) -> dict[TopicPartition, int]:
+        return {**self.submits, **self.rewinds}
 
 
 @dataclass
@@ -190,7 +188,8 @@ class GroupState:
         query = self._queries[query_id]
         query.callers.add(by)
         is_last, query.ended = query.ended, False
-        commits: dict[TopicPartition, Commit] = {}
+        submits: dict[TopicPartition, int] = {}
+        rewinds: dict[TopicPartition, int] = {}
         lower: dict[TopicPartition, Lower] = {}
         back: dict[TopicPartition, Lower] = {}
         other_log: dict[TopicPartition, Lower] = {}
@@ -215,10 +214,11 @@ class GroupState:
             goes_back = floor is not None and least < floor
             if floor is not None and least < floor and partition not in other_log:
                 back[partition] = Lower(least, floor)
-            commits[partition] = Commit(least, is_first or goes_back)
-        commits.update(self._raised(each for each in left if each not in commits))
-        shared_topics, unread = frozenset(shared), self._unread(left)
-        return Decision(commits, lower, back, other_log, shared_topics, unread)
+            (rewinds if is_first or goes_back else submits)[partition] = least
+        read = submits.keys() | rewinds.keys()
+        submits.update(self._raised(each for each in left if each not in read))
+        facts = lower, back, other_log, frozenset(shared), self._unread(left)
+        return Decision(submits, rewinds, *facts)
 
     def end(self, run: Run) -> Decision:
         if not self.is_running(run):
@@ -293,15 +293,14 @@ class GroupState:
                 del self._offsets[partition]
         return partitions
 
-    def _raised(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Commit]:
+    def _raised(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return what may go on, because a query that was behind has left."""
-        commits: dict[TopicPartition, Commit] = {}
+        raised: dict[TopicPartition, int] = {}
         for partition in partitions:
             least = min(self._offsets.get(partition, {}).values(), default=-1)
             if least > self._submitted.get(partition, -1):
-                self._submitted[partition] = least
-                commits[partition] = Commit(least)
-        return commits
+                self._submitted[partition] = raised[partition] = least
+        return raised
 
     def _unread(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         unread = frozenset(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import TopicPartition
 
 _TIMEOUT_S: Final = 30.0
 
@@ -78,10 +78,10 @@ class Reconciliation(NamedTuple):
         if refused and not partial:
             text = f"group {self.group} cannot take the checkpoint's offsets of {listed(refused)}"
             raise OffsetConflictError(f"{text}; nothing was committed")
-        offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
-            partition: pair.checkpoint
-            for partition, pair in wanted.items()
-            if partition not in self.refused
+        offsets = {
+            (topic, number): pair.checkpoint
+            for (topic, number), pair in wanted.items()
+            if (topic, number) not in self.refused
         }
         if not offsets:
             return

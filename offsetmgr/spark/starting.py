@@ -309,9 +309,7 @@ def _commit(
             f"they are: {listed(changed)}; the next batch starts from them"
         )
         raise OffsetConflictError(text)
-    ends: dict[tuple[str, int], int | OffsetAndMetadata] = {
-        partition: each.end for partition, each in ranges.items()
-    }
+    ends = {(topic, number): each.end for (topic, number), each in ranges.items()}
     # The partition may end before what is committed: its topic was recreated.
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.spark.group_state import Commit, Decision, Groups, GroupState, Lower
+from offsetmgr.spark.group_state import Decision, Groups, GroupState, Lower
 from offsetmgr.spark.progress import Run, Snapshot
 from offsetmgr.types import TopicPartition
 
@@ -48,7 +48,7 @@ def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
     """After its first snapshot a run never rewinds."""
     state.progress(snapshot({0: 23}), {}, CALL)
     decision = state.progress(snapshot({0: 40}, batch=1), {}, CALL)
-    assert decision.commits == {KEY: Commit(40)}
+    assert decision.submits == {KEY: 40}
 
 
 def test_a_lower_offset_in_a_repeated_report_is_refused_alone(state: GroupState) -> None:
@@ -63,10 +63,10 @@ def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
     """The query reads another log, such as of a recreated topic: a rewind, reported once."""
     state.progress(snapshot({0: 100, 1: 5}), {}, CALL)
     decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {}, CALL)
-    assert decision.commits == {KEY: Commit(30, rewind=True), OTHER: Commit(6)}
+    assert decision[:2] == ({OTHER: 6}, {KEY: 30})
     assert decision.other_log == {KEY: Lower(30, 100)}
     following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {}, CALL)
-    assert following == Decision({KEY: Commit(40), OTHER: Commit(6)})
+    assert following == Decision({KEY: 40, OTHER: 6})
 
 
 def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:
@@ -74,19 +74,19 @@ def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:
     first = snapshot({0: 10}, query="p")._replace(name="etl")
     second = snapshot({0: 50}, query="q")._replace(name="etl")
     state.progress(first, {}, CALL)
-    assert state.progress(second, {}, Call("other")).commits[KEY].offset == 10
+    assert state.progress(second, {}, Call("other")).commits[KEY] == 10
     state.end(Run("p", "r1"))
     third = snapshot({0: 60}, query="r")._replace(name="etl")
-    assert state.progress(third, {}, Call("other")).commits[KEY].offset == 60
+    assert state.progress(third, {}, Call("other")).commits[KEY] == 60
 
 
 def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
     """The first snapshot of a new run is a rewind where it is lower."""
     state.progress(snapshot({0: 23, 1: 5}, batch=9), {}, CALL)
     decision = state.progress(snapshot({0: 10, 1: 6}, run="r2", second=1), {}, CALL)
-    assert decision.commits[KEY] == Commit(10, rewind=True)
+    assert decision.rewinds[KEY] == 10
     assert decision.back == {KEY: Lower(10, 23)}
-    assert decision.commits[OTHER] == Commit(6, rewind=True)
+    assert decision.rewinds[OTHER] == 6
 
 
 def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) -> None:
@@ -94,7 +94,7 @@ def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) ->
     first = snapshot({0: 10})
     assert state.is_new(first)
     decision = state.progress(first, {KEY: 500}, CALL)
-    assert decision.commits == {KEY: Commit(10, rewind=True)}
+    assert decision.rewinds == {KEY: 10}
     assert decision.back == {KEY: Lower(10, 500)}
     assert not state.is_new(first)
 
@@ -103,9 +103,9 @@ def test_a_new_run_counts_if_the_clock_went_back(state: GroupState) -> None:
     """A clock that was set back silences no new run."""
     state.progress(snapshot({0: 23}, batch=9, second=50), {}, CALL)
     first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {}, CALL)
-    assert first.commits == {KEY: Commit(30, rewind=True)}
+    assert first.rewinds == {KEY: 30}
     following = state.progress(snapshot({0: 40}, run="r2", batch=11, second=2), {}, CALL)
-    assert following.commits == {KEY: Commit(40)}
+    assert following.submits == {KEY: 40}
 
 
 def test_a_run_that_nobody_heard_of_is_known_to_be_older(state: GroupState) -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_may_be_set_back(state: GroupState) -> None:
     """A later run counts also where its batches begin below those of the run before."""
     state.progress(snapshot({0: 30}, batch=10, second=1), {}, CALL)
     decision = state.progress(snapshot({0: 23}, run="r2", batch=7, second=5), {}, CALL)
-    assert decision.commits == {KEY: Commit(23, rewind=True)}
+    assert decision.rewinds == {KEY: 23}
 
 
 @pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
@@ -127,7 +127,7 @@ def test_two_sources_on_one_topic_commit_the_lowest(
 ) -> None:
     """The slower of two sources in one query counts, and it is reported."""
     decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {}, CALL)
-    assert decision.commits[KEY].offset == 20
+    assert decision.commits[KEY] == 20
     assert decision.shared == {"orders"}
 
 
@@ -135,10 +135,10 @@ def test_two_queries_on_one_topic_commit_the_lowest(state: GroupState) -> None:
     """The slower of two queries counts, also if it joins later."""
     state.progress(snapshot({0: 50}), {}, CALL)
     joined = state.progress(snapshot({0: 20}, query="p"), {}, CALL)
-    assert joined.commits == {KEY: Commit(20, rewind=True)}
+    assert joined.rewinds == {KEY: 20}
     assert joined.shared == {"orders"}
-    assert state.progress(snapshot({0: 60}, batch=1), {}, CALL).commits[KEY].offset == 20
-    assert state.progress(snapshot({0: 90}, query="p", batch=1), {}, CALL).commits[KEY].offset == 60
+    assert state.progress(snapshot({0: 60}, batch=1), {}, CALL).commits[KEY] == 20
+    assert state.progress(snapshot({0: 90}, query="p", batch=1), {}, CALL).commits[KEY] == 60
 
 
 def test_each_topic_goes_to_its_own_group() -> None:
@@ -173,7 +173,7 @@ def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> No
     state.progress(snapshot({0: 50}), {}, CALL)
     state.end(Run("q", "r1"))
     last = snapshot({0: 60}, batch=1)
-    assert state.progress(last, {}, CALL).commits == {KEY: Commit(60)}
+    assert state.progress(last, {}, CALL).submits == {KEY: 60}
     assert state.end(Run("q", "r1")).unread == {KEY}
 
 
@@ -197,21 +197,19 @@ def behind(state: GroupState) -> GroupState:
 
 def test_a_stopped_query_keeps_its_group_back(behind: GroupState) -> None:
     """The others commit no further than it has read; its last report still counts."""
-    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 10
-    assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}, CALL).commits == {
-        KEY: Commit(15)
-    }
+    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY] == 10
+    assert behind.progress(snapshot({0: 15}, query="p", batch=1), {}, CALL).commits == {KEY: 15}
     assert behind.end(Run("p", "r1")).held_back == "p"
-    assert behind.progress(snapshot({0: 300}, batch=2), {}, CALL).commits[KEY].offset == 15
+    assert behind.progress(snapshot({0: 300}, batch=2), {}, CALL).commits[KEY] == 15
 
 
 @pytest.mark.parametrize("query", ["p", "under a new checkpoint"])
 def test_a_stopped_query_that_runs_again_goes_on(behind: GroupState, query: str) -> None:
     """It is known by its id or by its name, and counts by what its new run reads."""
     again = snapshot({0: 40}, query="p", run="r2", second=1)._replace(run=Run(query, "r2"))
-    assert behind.progress(again, {}, CALL).commits[KEY].offset == 40
-    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 40
-    assert behind.progress(again._replace(batch_id=1), {}, CALL).commits[KEY].offset == 40
+    assert behind.progress(again, {}, CALL).commits[KEY] == 40
+    assert behind.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY] == 40
+    assert behind.progress(again._replace(batch_id=1), {}, CALL).commits[KEY] == 40
 
 
 def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> None:
@@ -220,14 +218,14 @@ def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> N
     state.progress(snapshot({0: 10}, query="p")._replace(name=None), {}, CALL)
     assert state.end(Run("p", "r1")).held_back == "p"
     again = snapshot({0: 40}, query="new")._replace(name=None)
-    assert state.progress(again, {}, CALL).commits[KEY].offset == 10
+    assert state.progress(again, {}, CALL).commits[KEY] == 10
 
 
 def test_a_group_stays_back_when_all_have_stopped(behind: GroupState) -> None:
     """The managers are released; who runs first again does not pass the other one."""
     assert behind.end(Run("q", "r1")).unread == {KEY}
     again = snapshot({0: 110}, run="r2", second=1)
-    assert behind.progress(again, {KEY: 10}, CALL).commits[KEY].offset == 10
+    assert behind.progress(again, {KEY: 10}, CALL).commits[KEY] == 10
 
 
 @pytest.mark.parametrize("query", ["p", "its name"])
@@ -237,10 +235,10 @@ def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) ->
     stopped = snapshot({0: 10}, query="p")._replace(name="its name")
     state.progress(stopped, {}, CALL)
     state.end(Run("p", "r1"))
-    assert state.release(query) == Decision({KEY: Commit(100)})
+    assert state.release(query) == Decision({KEY: 100})
     late = snapshot({0: 150}, query="p", batch=1)._replace(name="its name")
     assert not state.progress(late, {}, CALL).commits
-    assert state.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY].offset == 200
+    assert state.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY] == 200
     assert state.end(Run("p", "r1")) == Decision()
     assert state.release("unknown") is None
 
@@ -277,7 +275,7 @@ def test_never_ahead_of_any_query(events: list[tuple[str, int, int, bool]]) -> N
         at[query] = max(at.get(query, 0), offset)
         run = f"{query}{runs[query]}"
         what = snapshot({0: at[query]}, query=query, run=run, batch=step, second=step)
-        assert state.progress(what, {}, CALL).commits[KEY].offset == min(at.values())
+        assert state.progress(what, {}, CALL).commits[KEY] == min(at.values())
         if ends:
             state.end(Run(query, run))
             running.remove(query)
