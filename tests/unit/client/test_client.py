@@ -120,8 +120,12 @@ def test_stop_when_one_manager_of_several_is_gone(
     assert not service.managers
 
 
-def flushed_beside_a_stop(service: ScriptedService, client: OffsetClient) -> FlushResult:
-    """The result of a flush whose managers a stop ends meanwhile."""
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_flush_ends_with_a_concurrent_stop(
+    service: ScriptedService, client: OffsetClient, *, commits: bool
+) -> None:
+    """With what the stop ended with, and without asking for its managers again."""
+    service.commits = commits
     client.submit("g", {("orders", 3): 5})
     service.wait_for(lambda: KEY in service.taken)
     answer = threading.Event()
@@ -136,25 +140,13 @@ def flushed_beside_a_stop(service: ScriptedService, client: OffsetClient) -> Flu
     answer.set()
     stopping.join()
     flushing.join(WAIT_S)
-    return flushed[0]
-
-
-def test_flush_during_a_stop(service: ScriptedService, client: OffsetClient) -> None:
-    """A flush that meets a stop ends with it and with what it ended with, and undoes nothing."""
-    assert flushed_beside_a_stop(service, client) == ({KEY: OffsetAndMetadata(5)}, {})
-    assert not service.managers  # what was stopped was not asked for again
-
-
-def test_flush_during_a_stop_that_commits_nothing(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A flush reports offsets that a concurrent stop gave up as uncommitted, without a wait."""
-    service.commits = False
-    committed, uncommitted = flushed_beside_a_stop(service, client)
-    assert committed == {}
-    offset, error = uncommitted[KEY]
-    assert offset == OffsetAndMetadata(5)
-    assert isinstance(error, ManagerStoppedError)
+    [(committed, uncommitted)] = flushed
+    assert not service.managers
+    if commits:
+        assert (committed, uncommitted) == ({KEY: OffsetAndMetadata(5)}, {})
+    else:
+        assert (committed, uncommitted[KEY].offset) == ({}, OffsetAndMetadata(5))
+        assert isinstance(uncommitted[KEY].error, ManagerStoppedError)
 
 
 def test_flush_tells_that_kafka_had_more(service: ScriptedService, client: OffsetClient) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import core
+from offsetmgr.client import OffsetClient, core
 from offsetmgr.errors import (
     ClientFencedError,
     ManagerExistsError,
@@ -22,7 +22,7 @@ from tests.unit.client.scripted import CUT, DROP, Fault, error_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from offsetmgr.client import OffsetClient
+    from offsetmgr.types import FlushResult
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
@@ -96,16 +96,18 @@ def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -
     assert not service.managers
 
 
-def test_stop_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:
-    """A stop of a manager that the service has lost commits its offset all the same."""
-    manager = client.spawn("g", "orders", 3)
-    manager.submit(5)
+@pytest.mark.parametrize("ask", [OffsetClient.flush, OffsetClient.stop_managers])
+def test_an_offset_of_a_lost_manager_is_sent_again(
+    service: ScriptedService, client: OffsetClient, ask: Callable[..., FlushResult]
+) -> None:
+    """A flush or a stop of a manager that the same service has lost commits its offset."""
+    client.submit("g", {("orders", 3): 5})
     service.wait_for(lambda: KEY in service.taken)
     client.committed("g")
     with service.lock:
         service.managers.clear()
         service.taken.clear()
-    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
+    assert ask(client, timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
@@ -117,17 +119,6 @@ def test_stop_beside_a_draining_service_is_patient(
     service.script("/v1/stop", *[Fault(act=False, status=503, body=error_body("draining"))] * 1_000)
     assert client.stop_managers(timeout=1).uncommitted == {}
     assert 1 < len(service.of("/v1/stop")) < 50
-
-
-def test_flush_when_the_manager_is_gone(service: ScriptedService, client: OffsetClient) -> None:
-    """A manager that the same service no longer has is given its offset again."""
-    client.submit("g", {("orders", 3): 5})
-    service.wait_for(lambda: KEY in service.taken)
-    client.committed("g")
-    with service.lock:
-        service.managers.clear()
-        service.taken.clear()
-    assert client.flush(timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
 
 
 def test_a_lapsed_lease(service: ScriptedService, client: OffsetClient) -> None:

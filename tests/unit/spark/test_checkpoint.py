@@ -71,28 +71,22 @@ def test_a_batch_reads_from_the_end_of_the_one_before(checkpoint: WrittenCheckpo
     }
 
 
-def test_a_source_that_begins_late_has_its_own_start(checkpoint: WrittenCheckpoint) -> None:
-    """One that had no position in the batch before."""
+@pytest.mark.parametrize(
+    ("before", "batch", "read"),
+    [
+        pytest.param(["-"], [orders(44)], (40, 44), id="a source that begins late"),
+        pytest.param([orders(10), orders(20)], [orders(12), orders(21)], (10, 21), id="two"),
+        pytest.param([orders(10)], [orders(3)], (3, 3), id="recreated, shorter"),
+    ],
+)
+def test_the_range_of_a_partition(
+    checkpoint: WrittenCheckpoint, before: list[object], batch: list[object], read: tuple[int, int]
+) -> None:
+    """From the lower start to the higher end of its sources; a shorter new log reads nothing."""
     checkpoint.began(0, orders(40))
-    checkpoint.batch(0, "-")
-    checkpoint.batch(1, orders(44))
-    assert checkpoint.files.ranges(1) == {where(0): (40, 44)}
-
-
-def test_a_partition_of_two_sources_is_one_range(checkpoint: WrittenCheckpoint) -> None:
-    """From the lower start to the higher end."""
-    checkpoint.batch(0, orders(10), orders(20))
-    checkpoint.batch(1, orders(12), orders(21))
-    assert checkpoint.files.ranges(1) == {where(0): (10, 21)}
-
-
-def test_a_batch_in_a_shorter_new_log_reads_nothing(checkpoint: WrittenCheckpoint) -> None:
-    """A topic that is recreated under a query: Spark reads no record, and the size is not -7."""
-    checkpoint.batch(0, orders(10))
-    checkpoint.batch(1, orders(3))
-    checkpoint.batch(2, orders(5))
-    assert checkpoint.files.ranges(1) == {where(0): (3, 3)}
-    assert checkpoint.files.ranges(2) == {where(0): (3, 5)}
+    checkpoint.batch(0, *before)
+    checkpoint.batch(1, *batch)
+    assert checkpoint.files.ranges(1) == {where(0): read}
 
 
 def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) -> None:

@@ -60,7 +60,7 @@ def watched(tmp_path: Path) -> Watched:
 
 @pytest.mark.parametrize("newest", range(20))
 def test_the_newest_batch_is_found_by_name(newest: int) -> None:
-    """It takes about twice the logarithm of the distance in questions."""
+    """It takes about twice the logarithm of the distance; with gaps, it is a finished one."""
     asked: list[int] = []
 
     def is_finished(batch: int) -> bool:
@@ -69,14 +69,8 @@ def test_the_newest_batch_is_found_by_name(newest: int) -> None:
 
     assert newest_by_name(is_finished, 0) == newest
     assert len(asked) <= 2 * (newest + 1).bit_length()
-
-
-def test_a_missing_number_never_puts_the_result_ahead() -> None:
-    """Only a batch that is finished is returned, whatever numbers are missing."""
-    rng = random.Random(7)  # noqa: S311
-    for _ in range(500):
-        finished = {0, *rng.sample(range(1, 40), 15)}
-        assert newest_by_name(finished.__contains__, 0) in finished
+    finished = {0, *random.Random(newest).sample(range(1, 40), 15)}  # noqa: S311
+    assert newest_by_name(finished.__contains__, 0) in finished
 
 
 def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:

@@ -44,13 +44,6 @@ def state() -> GroupState:
     return GroupState()
 
 
-def test_a_run_goes_forward_with_plain_submits(state: GroupState) -> None:
-    """After its first snapshot a run never rewinds."""
-    state.progress(snapshot({0: 23}), {}, CALL)
-    decision = state.progress(snapshot({0: 40}, batch=1), {}, CALL)
-    assert decision.submits == {KEY: 40}
-
-
 def test_a_lower_offset_in_a_repeated_report_is_refused_alone(state: GroupState) -> None:
     """A partition that goes back within one batch is refused; its peers go on."""
     state.progress(snapshot({0: 23, 1: 5}), {}, CALL)
