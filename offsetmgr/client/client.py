@@ -189,7 +189,6 @@ class OffsetClient(Offsets):
             raise
 
     def _end(self, wait: Wait) -> FlushResult:
-        """Return the result of a wait, and forget what it stops."""
         result = wait.result()
         if wait.stops:
             self.core.forget(wait.held, result, wait.unanswered, wait)
@@ -388,7 +387,6 @@ class Wait:
         self._unnamed = all_of_it
         self._reasons: dict[ManagerKey, OffsetManagerError] = {}
         self.reason = reason
-        """Why the last request failed."""
         self.final: set[ManagerKey] = set()
         """Those that will not be committed."""
         with core.lock:
@@ -568,7 +566,6 @@ class Wait:
 
 
 def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartition]]]:
-    """Return groups with partitions of theirs, as many as the service takes at once."""
     return [
         (group, partitions[at : at + CHUNK])
         for group, partitions in by_group(keys).items()

@@ -73,7 +73,6 @@ RETRY_S: Final = 5.0
 """Pause before managers that were refused are asked for again, and stops without an answer."""
 
 REPORT_INTERVAL_S: Final = 1.0
-"""Pause between two reports of streaming queries."""
 
 ID_DIGITS: Final = 19
 """The service's numbers of events are of 64 bits."""
@@ -118,7 +117,6 @@ class Core:
         self.ended = Latch()
         """No thread of this client has anything left to do."""
         self.idle = False
-        """The sender waits for something to send."""
         self.queries: dict[str, QueryReport] = {}
         """The newest report of each run of a streaming query, the last one last."""
         self.queries_unsent = False
@@ -137,9 +135,7 @@ class Core:
         reader = EventReader(self)
         self._reader = Worker(f"offsetmgr-events-{name}", partial(self._loop, reader.run))
         self._is_listened = False
-        """Somebody wants the events."""
         self._loops = 0
-        """Threads of this client that run."""
         self._is_submitting = False
         self.interrupting: deque[tuple[Values, bool]] = deque()
         """Submits of signal handlers that interrupted another one, which takes them along."""
@@ -239,7 +235,6 @@ class Core:
             self.notify()
 
     def deliver(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        """Report `error` to the user of `key`."""
         self.heed(key, error)
         held = self.partitions.get(key)
         if held is None:
@@ -270,7 +265,6 @@ class Core:
     # Threads
 
     def check_open(self) -> None:
-        """Raise ManagerStoppedError once the client is closed."""
         if self.closing:
             raise ManagerStoppedError(f"client {self.name} is closed; create a new one")
 
@@ -286,7 +280,6 @@ class Core:
             self._start()
 
     def _start(self) -> None:
-        """Start the threads that are needed and do not run."""
         if self.fenced is None and not self.ended.is_set():
             if not self._sender.ensure():
                 self.link_error = self._sender.error
@@ -366,7 +359,6 @@ class Core:
             raise
 
     def check_fence(self) -> None:
-        """Raise ClientFencedError once a newer incarnation has taken over."""
         if self.fenced is not None:
             raise ClientFencedError(str(self.fenced))
 
@@ -414,7 +406,6 @@ class Core:
     # The thread that sends: at most one request is in flight, and none while the service is away.
 
     def _run(self) -> None:
-        """Send until the client is closed or fenced."""
         try:
             while (turn := self._next_turn()) is not None:
                 turn()

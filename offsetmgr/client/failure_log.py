@@ -116,7 +116,6 @@ class FailureLog:
 
 
 def log_uncommitted(who: str, left: Mapping[ManagerKey, Uncommitted]) -> None:
-    """Log the offsets that are `left` after a close, and why."""
     if left:
         offsets = listed([f"{key} at {each.offset.offset}" for key, each in left.items()])
         reasons = [each.error for each in left.values()]

@@ -134,7 +134,6 @@ class Offsets(ABC):
         self._pid = os.getpid()
         self._close_lock = threading.RLock()  # a signal handler may close in the middle of a close
         self._result: FlushResult | None = None
-        """Of the close."""
         self._is_ended = False
         """Nothing of the close is left to do."""
         self.committer: object = None
@@ -413,8 +412,7 @@ class Offsets(ABC):
     @abstractmethod
     def _settle(
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
-    ) -> FlushResult:
-        """Flush, or stop."""
+    ) -> FlushResult: ...
 
     @abstractmethod
     def _listen(self) -> None:
@@ -427,8 +425,7 @@ class Offsets(ABC):
     @abstractmethod
     def _logs(
         self, topics: list[str], deadline: Deadline, *, at_ms: int | None, stable: bool
-    ) -> Logs:
-        """Return the ends of every partition."""
+    ) -> Logs: ...
 
     @abstractmethod
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
@@ -503,7 +500,6 @@ def by_group(keys: Iterable[ManagerKey]) -> dict[str, list[TopicPartition]]:
 
 
 def named(keys: Collection[ManagerKey]) -> str:
-    """Return partitions of one group as text."""
     group = next(iter(keys)).group
     return f"{listed([key.topic_partition for key in keys])} of group {group}"
 

@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 BATCH_LIMIT: Final = 1_000
-"""Entries of one request at most."""
 
 ERROR_LIMIT: Final = 64
 """Unread errors a manager keeps; older ones are dropped and counted."""
 
 
 class Item(NamedTuple):
-    """One partition of a batch."""
-
     key: ManagerKey
     version: int
     """Of the value, or of the manager where there is none."""
@@ -115,9 +112,7 @@ class ClientPartition:
     committed: OffsetAndMetadata | None = None
     committed_version: int = 0
     error: OffsetManagerError | None = None
-    """Why the newest was refused; None if it was not."""
     registered: bool = False
-    """The service has the manager."""
     deferred: bool = False
     """Another client has the manager, or the service has no room for it: asked again later."""
     stopper: object | None = None
@@ -247,11 +242,9 @@ class Partitions:
 
     @property
     def unsent(self) -> int:
-        """The number of partitions that wait for a request."""
         return len(self._waiting)
 
     def may_exist(self, held: ClientPartition) -> bool:
-        """True if the service may have its manager."""
         return self.instance is not None and not held.deferred
 
     def is_stopping(self, key: ManagerKey) -> bool:
@@ -349,7 +342,6 @@ class Partitions:
         return self._last_stop
 
     def _queue(self, key: ManagerKey, held: ClientPartition) -> None:
-        """Have `key` sent, if there is anything to send."""
         if held.is_unsent or held.needs_manager:
             self._waiting[key] = None
 

@@ -33,7 +33,6 @@ _T = TypeVar("_T")
 DEFAULT_PORT: Final = 8741
 CONNECT_TIMEOUT_S: Final = 5.0
 MAX_PATH_BYTES: Final = 107
-"""Longest path of a Unix socket."""
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 1024 * 1024

@@ -211,7 +211,6 @@ class OffsetCommits:
         self.detach()
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
-        """Take an error from the client's threads; it is logged by the client."""
         if key is None or key.group in self._groups.names():
             self._subscription.counts["refused"] += isinstance(error, OffsetCommitError)
             self._errors.put(error)
@@ -257,7 +256,7 @@ class OffsetCommits:
                 error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
             else:
                 late = f"the service did not answer within {deadline.timeout} s"
-                why = str(self._committer.start_error or late)
+                why = str(self._committer.worker.error or late)
                 error = OffsetTimeoutError(f"{why}; it is still sent")
             uncommitted[key] = Uncommitted(OffsetAndMetadata(wanted[key]), error)
         return FlushResult(committed, uncommitted)

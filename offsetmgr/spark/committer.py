@@ -131,7 +131,6 @@ class Subscription:
         """Returns True once its session was stopped, which reports no end of its queries."""
         self._committer = committer
         self.is_closed = False
-        """It submits no more."""
         committer.attach(self)
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
@@ -205,7 +204,7 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         """Notified when managers were stopped."""
         self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
-        self._worker = Worker("offsetmgr-spark", self._run)
+        self.worker = Worker("offsetmgr-spark", self._run)
 
     @classmethod
     def of(cls, client: Offsets) -> Committer:
@@ -215,15 +214,10 @@ class Committer:
                 client.committer = cls(client)
             return client.committer
 
-    @property
-    def start_error(self) -> OffsetManagerError | None:
-        """Why the process could not start the thread; None while it can."""
-        return self._worker.error
-
     def attach(self, subscription: Subscription) -> None:
         with self._lock:
             self._subscriptions.append(subscription)
-            self._worker.ensure()
+            self.worker.ensure()
 
     def detach(self, subscription: Subscription, timeout: float) -> None:
         """Wait until nothing of the groups that only it commits is left, and report the rest."""
@@ -237,7 +231,7 @@ class Committer:
     def drop(self, subscription: Subscription) -> None:
         """Forget a subscription; the thread ends with the last one."""
         with self._lock:
-            self._subscriptions.remove(subscription)
+            self._subscriptions = [each for each in self._subscriptions if each is not subscription]
         self.do(lambda: True)
 
     def _used(self, without: Subscription | None = None) -> set[str]:
@@ -251,7 +245,7 @@ class Committer:
         done: Future[bool] = Future()
         with self._lock:
             self._tasks.put((done, task))
-            self._worker.ensure()
+            self.worker.ensure()
         return done
 
     def look_up(self, groups: Iterable[str], timeout: float) -> dict[ManagerKey, int]:
@@ -281,7 +275,6 @@ class Committer:
         self._topic_ids.update({(run, key): topic_id for key, topic_id in found.items()})
 
     def warn_once(self, key: tuple[str, ...], message: str) -> None:
-        """Log the first warning of each key."""
         if key not in self._warned:
             if len(self._warned) >= _MAX_REMEMBERED:
                 self._warned.clear()
@@ -294,7 +287,7 @@ class Committer:
         while True:
             with self._lock:
                 if self._tasks.empty() and not self._subscriptions and not self._unread:
-                    self._worker.leave()
+                    self.worker.leave()
                     return
             now_s = time.monotonic()
             if now_s >= self._tick_at:
@@ -319,7 +312,6 @@ class Committer:
             done.set_result(False)
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
-        """Commit what a query has reported."""
         if snapshot.run not in self._reports:
             self._end_stopped()  # it may be a query of a stopped session that runs again
         for group, part in by.groups.parts(snapshot).items():
@@ -368,7 +360,6 @@ class Committer:
         return True
 
     def _end_stopped(self) -> None:
-        """End the runs of sessions that were stopped."""
         with self._lock:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
@@ -499,7 +490,6 @@ class Committer:
             )
 
     def _left(self, groups: set[str]) -> list[ManagerKey]:
-        """Return the managers of ``groups`` that are not stopped yet."""
         return [key for key in self._unread.copy() if key.group in groups]
 
     def _stop_unread(self) -> bool:
@@ -524,7 +514,6 @@ class Committer:
         return True
 
     def _may_commit(self, left: Uncommitted | None) -> bool:
-        """Return True if this client may still commit it."""
         if left is None or self._client.closed:
             return False
         # Somebody else has committed a higher offset, or a newer driver has taken our place.
@@ -550,4 +539,3 @@ class Committer:
 
 
 _making: Final = threading.RLock()
-"""While a client gets its committer."""

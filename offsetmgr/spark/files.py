@@ -27,7 +27,6 @@ class Files(Protocol):
     """The files below one folder; names are relative to it, such as ``offsets/7``."""
 
     location: str
-    """The folder, for messages."""
 
     def read(self, name: str) -> str | None:
         """Return the text of a file; None if it does not exist."""
@@ -38,13 +37,10 @@ class Files(Protocol):
     def write(self, name: str, text: str) -> None:
         """Replace a file; a reader finds the old text, the new one or, for a moment, none."""
 
-    def remove(self, name: str) -> None:
-        """Delete a file if it exists."""
+    def remove(self, name: str) -> None: ...
 
 
 class LocalFiles:
-    """Files on this machine."""
-
     def __init__(self, location: str) -> None:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
         self.location = location
@@ -192,7 +188,6 @@ def open_files(location: object, spark: SparkSession | None) -> Files:
 
 
 def check_location(location: object) -> str:
-    """Return a path as given.  Raises InvalidValueError."""
     if not isinstance(location, str) or not location or "\0" in location:
         hint = "give the query's checkpointLocation as text"
         raise InvalidValueError("checkpoint", location, "is not a path", hint)
@@ -200,7 +195,6 @@ def check_location(location: object) -> str:
 
 
 def is_stopped(spark: Any) -> bool:
-    """Return True for a session that was stopped."""
     context = getattr(spark, "_sc", None)
     if context is None:
         return bool(getattr(spark, "is_stopped", False))  # of Spark Connect

@@ -121,7 +121,6 @@ class Follower:
         self._worker = Worker("offsetmgr-follow", self._run)
 
     def start(self) -> None:
-        """Begin to follow."""
         self._runs = True
         for search in self._searches:
             self.schedule(search)
@@ -220,8 +219,6 @@ class Follower:
 
 
 class _Task(ABC):
-    """Something that is looked at again and again."""
-
     def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
         self.follower = follower
         self.follow_name = follow_name

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _log = SafeLogger("offsetmgr.spark")
 
 _attached: Final[WeakSet[CommitListener]] = WeakSet()
-"""The listeners of all sessions of this process."""
 
 SILENT_S: Final = 30.0
 """With Spark Connect, the time without an event after which a query may be a continuous one."""
@@ -233,8 +232,6 @@ def _is_continuous(query: StreamingQuery) -> bool:
 
 
 class JsonListener(JStreamingQueryListener):
-    """Called by the JVM, with its own events."""
-
     pylistener: CommitListener
 
     @_without_raising

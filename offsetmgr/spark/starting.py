@@ -166,7 +166,6 @@ class KafkaBatch(NamedTuple):
     """A batch with a fixed range; made by ``kafka_batch``."""
 
     ranges: Mapping[TopicPartition, OffsetRange]
-    """The offsets that are read of each partition."""
     read_committed: bool = False
 
     @property
@@ -452,7 +451,6 @@ def _is_unavailable(error: OffsetManagerError) -> bool:
 def _matching(
     client: Offsets, pattern: str, spark: SparkSession | None, deadline: Deadline
 ) -> list[str]:
-    """Return the topics that ``subscribePattern`` takes."""
     topics = client.topic_names(timeout=deadline.left_s)
     is_whole = spark is not None and str(spark.conf.get(_WHOLE_NAMES, "false")).lower() == "true"
     jvm = getattr(spark, "_jvm", None)
