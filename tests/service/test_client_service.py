@@ -27,7 +27,6 @@ WHERE = KEY.topic_partition
 
 @pytest.fixture
 def client(service: Running) -> Iterator[OffsetClient]:
-    """A client named `etl`."""
     with OffsetClient(service.address, "etl") as made:
         yield made
 

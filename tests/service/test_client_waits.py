@@ -38,7 +38,6 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def owner(service: Running, key: ManagerKey) -> str | None:
-    """Return the name of the client that has the manager."""
     handle = service.service.assembly.factory.get(key)
     return None if handle is None else handle.owner
 

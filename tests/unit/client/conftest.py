@@ -37,5 +37,4 @@ def make_client(service: ScriptedService) -> Iterator[Callable[[str], OffsetClie
 
 @pytest.fixture
 def client(make_client: Callable[[str], OffsetClient]) -> OffsetClient:
-    """A client named `etl`."""
     return make_client("etl")

@@ -27,8 +27,6 @@ Json = dict[str, Any]
 
 
 class Seen(NamedTuple):
-    """A request as it arrived."""
-
     method: str
     path: str
     query: dict[str, list[str]]
@@ -64,7 +62,6 @@ CUT = Fault(act=True, cut=True)
 
 
 def error_body(code: str, message: str = "no", **more: object) -> bytes:
-    """Return the body of a failure."""
     return json.dumps({"error": {"code": code, "message": message, **more}}).encode()
 
 
@@ -110,7 +107,6 @@ class ScriptedService:
 
     @property
     def url(self) -> str:
-        """The address of the service."""
         return f"http://127.0.0.1:{self._port}"
 
     # What a test orders
@@ -139,7 +135,6 @@ class ScriptedService:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def down(self) -> None:
-        """Close the port and all connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -152,7 +147,6 @@ class ScriptedService:
                 reader.put(None)
 
     def emit(self, event: str, data: Json, number: int | str | None = None) -> None:
-        """Send an event to all readers."""
         head = "" if number is None else f"id: {number}\n"
         text = f"{head}event: {event}\ndata: {json.dumps(data)}\n\n"
         with self.lock:
@@ -171,11 +165,9 @@ class ScriptedService:
         return [each.path for each in self.requests if each.path != "/v1/heartbeat"]
 
     def of(self, path: str, method: str = "POST") -> list[Seen]:
-        """Requests of a path."""
         return [each for each in self.requests if (each.path, each.method) == (path, method)]
 
     def wait_for_readers(self) -> None:
-        """Wait until an event stream is open."""
         self.wait_for(lambda: bool(self._readers))
 
     # What it does
@@ -195,7 +187,6 @@ class ScriptedService:
         return 200, body
 
     def _open(self, client: str, seen: Seen) -> Json:
-        """Spawn."""
         managers = []
         for each in seen.body["partitions"]:
             key = ManagerKey(seen.body["group"], each["topic"], each["partition"])
@@ -211,7 +202,6 @@ class ScriptedService:
         return None
 
     def _submit(self, client: str, seen: Seen) -> Json:
-        """Take offsets."""
         group = seen.body["group"]
         refused: list[Json] = []
         committed: list[Json] = []
@@ -259,7 +249,6 @@ class ScriptedService:
         return {**where, **self.kafka[key]._asdict()}
 
     def _stop(self, client: str, seen: Seen) -> Json:
-        """Commit and forget."""
         answer = self._settle(client, seen)
         for key in self._meant(client, seen):
             self.versions[key] = seen.body["version"]
@@ -288,7 +277,6 @@ class ScriptedService:
         return {"committed": committed, "uncommitted": uncommitted}
 
     def _initial_offsets(self, seen: Seen) -> Json:
-        """The offsets committed at the start."""
         query = {name: values[0] for name, values in seen.query.items()}
         key = ManagerKey(query["group"], query["topic"], int(query["partition"]))
         if key not in self.initial:
@@ -305,7 +293,6 @@ class ScriptedService:
         return {"initial_offsets": [known]}
 
     def _offsets(self, seen: Seen) -> Json:
-        """The committed offsets in Kafka."""
         group = seen.query["group"][0]
         found = [
             {**key.topic_partition._asdict(), **value._asdict()}
@@ -328,7 +315,6 @@ class ScriptedService:
         return reader
 
     def forget_reader(self, reader: queue.SimpleQueue[bytes | None]) -> None:
-        """The reader is gone."""
         with self.lock:
             self._readers.remove(reader)
             self.lock.notify_all()
@@ -378,11 +364,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent."""
 
     def do_GET(self) -> None:
-        """A read."""
         self._serve(b"")
 
     def do_POST(self) -> None:
-        """A change."""
         self._serve(self.rfile.read(int(self.headers["Content-Length"])))
 
     def _serve(self, body: bytes) -> None:

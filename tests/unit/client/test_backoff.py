@@ -38,7 +38,6 @@ def in_a_row(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def refusal(status: int, code: str) -> Fault:
-    """An answer without an effect."""
     return Fault(act=False, status=status, body=error_body(code))
 
 

@@ -21,12 +21,10 @@ KEY = ManagerKey("g", "orders", 3)
 
 
 def committed(offset: int) -> Json:
-    """The data of an event."""
     return {**KEY._asdict(), **OffsetAndMetadata(offset)._asdict()}
 
 
 def failed(offset: int | None) -> Json:
-    """The data of an event."""
     error = {"code": "NOT_COORDINATOR", "message": "m", "kafka_code": 16, "offset": offset}
     return {**KEY._asdict(), "error": error}
 

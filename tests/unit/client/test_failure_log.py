@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 def fail(
     told: FailureLog, partition: int, now_s: float, *, group: str = "g", code: int = 7
 ) -> None:
-    """One failed commit."""
     error = OffsetCommitError(group, "t", partition, 5, error_info(code))
     told.failed(ManagerKey(group, "t", partition), error, now_s)
 

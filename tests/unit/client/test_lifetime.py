@@ -228,8 +228,6 @@ def test_the_share_of_each_at_exit(service: ScriptedService) -> None:
     granted: list[float] = []
 
     class Watched(OffsetClient):
-        """Notes what it is granted."""
-
         def close(self, *, timeout: float = 10.0) -> FlushResult:
             granted.append(timeout)
             return super().close(timeout=timeout)

@@ -49,18 +49,15 @@ class Listener:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """A listening socket."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
 
 def address(listening: socket.socket) -> ServiceAddress:
-    """The address of the server."""
     return ServiceAddress(*listening.getsockname())
 
 
 def session_at(where: ServiceAddress) -> Session:
-    """A session with who listens there."""
     return Session("http://it", where, "etl", lambda _instance: None)
 
 

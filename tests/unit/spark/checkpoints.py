@@ -23,31 +23,25 @@ def finished(checkpoint: Checkpoint) -> tuple[int, Mapping[TopicPartition, int]]
 
 
 class WrittenCheckpoint:
-    """A checkpoint's files, as tests write them."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         self.files = Checkpoint(str(root))
         self.write("metadata", '{"id":"7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"}')
 
     def write(self, name: str, text: str) -> None:
-        """Write a file."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def batch(self, number: int, *sources: object, finished: bool = True) -> None:
-        """Write what Spark writes of a batch."""
         lines = [each if isinstance(each, str) else json.dumps(each) for each in sources]
         self.write(f"offsets/{number}", "\n".join([HEAD, *lines]))
         if finished:
             self.write(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
 
     def began(self, source: int, position: object) -> None:
-        """Write where a source began."""
         self.write(f"sources/{source}/0", "\0v1\n" + json.dumps(position))
 
 
 def orders(*offsets: int) -> dict[str, Mapping[str, int]]:
-    """A position of the topic."""
     return {"orders": {str(number): offset for number, offset in enumerate(offsets)}}

@@ -33,7 +33,6 @@ ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Running]:
-    """One service for all of them."""
     with running() as here:
         yield here
 
@@ -51,13 +50,11 @@ def service(serving: Running) -> Running:
 
 @pytest.fixture
 def client(service: Running) -> Iterator[OffsetClient]:
-    """A client of that service."""
     with OffsetClient(service.address, "daily") as made:
         yield made
 
 
 def committed(service: Running) -> dict[TopicPartition, int]:
-    """The committed offsets of the group."""
     found = service.coordinator.broker.committed(GROUP)
     return {where: entry.offset for where, entry in found.items()}
 
@@ -77,12 +74,10 @@ def recreate(service: Running, end: int) -> None:
 
 
 def commits(service: Running) -> list[SentRequest]:
-    """The commits that Kafka was asked for."""
     return [each for each in service.coordinator.requests if each.operation == "commit"]
 
 
 def managers(service: Running) -> int:
-    """The number of managers of the service."""
     with service.http() as http:
         return len(http.get("/v1/managers").json()["managers"])
 

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
-    """A checkpoint without a batch."""
     return WrittenCheckpoint(tmp_path)
 
 
 def where(number: int) -> TopicPartition:
-    """A partition of the topic."""
     return TopicPartition("orders", number)
 
 

@@ -103,7 +103,6 @@ def session() -> Session:
 
 
 def attach(session: Session, client: OffsetClient, **options: Any) -> OffsetCommits:
-    """Commit to group etl."""
     given: Any = session
     return commit_offsets(given, client, group="etl", **options)
 
@@ -115,7 +114,6 @@ def commits(session: Session, client: OffsetClient) -> Iterator[OffsetCommits]:
 
 
 def at(client: OffsetClient) -> int | None:
-    """Return where the group is."""
     committed = client.committed("etl").get(PLACE)
     return None if committed is None else committed.offset
 

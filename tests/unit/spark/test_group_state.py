@@ -15,8 +15,6 @@ OTHER = TopicPartition("orders", 1)
 
 
 class Call:
-    """A call of ``commit_offsets``."""
-
     def __init__(self, session: str) -> None:
         self.session: object = session
 
@@ -40,7 +38,6 @@ def snapshot(
 
 @pytest.fixture
 def state() -> GroupState:
-    """The state of one group."""
     return GroupState()
 
 

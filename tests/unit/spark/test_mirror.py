@@ -15,7 +15,6 @@ BATCHES = [
 
 
 def commit(offset: int | None, at_s: float, partition: int = 0) -> CommitRecord:
-    """A record of the group."""
     return CommitRecord(ManagerKey("etl", "orders", partition), offset, at_s=at_s)
 
 

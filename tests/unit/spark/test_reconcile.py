@@ -24,7 +24,6 @@ GROUP = "orders-etl"
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Running]:
-    """One service for all of them."""
     with running() as here:
         broker = here.coordinator.broker
         broker.create_topic("orders", 4)
@@ -54,13 +53,11 @@ def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
 
 
 def reconcile(service: Running, checkpoint: WrittenCheckpoint, *options: str) -> Result:
-    """Run the command."""
     place = ["--checkpoint", str(checkpoint.root), "--service", service.address]
     return CliRunner().invoke(app, ["spark", "reconcile", "--group", GROUP, *place, *options])
 
 
 def committed(service: Running) -> list[int]:
-    """The committed offsets of the group."""
     found = service.coordinator.broker.committed(GROUP)
     return [entry.offset for _, entry in sorted(found.items())]
 

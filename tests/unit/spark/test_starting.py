@@ -47,7 +47,6 @@ def service() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(service: Running) -> Iterator[OffsetClient]:
-    """A client of that service."""
     with OffsetClient(service.address, "etl") as made:
         yield made
 
@@ -122,7 +121,6 @@ def test_gaps_may_be_an_error(client: OffsetClient, cut: str) -> None:
 
 @pytest.fixture
 def away() -> Iterator[OffsetClient]:
-    """A client whose service does not run."""
     with OffsetClient("http://127.0.0.1:1", "etl") as made:
         yield made
 
