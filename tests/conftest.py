@@ -38,6 +38,12 @@ class TopicFactory(Protocol):
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Return the kind of event loop that runs tests which are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevKafka]:
     """One broker, shared by the whole run: whoever breaks a broker starts one of their own."""
     with SecuredKafka(tmp_path_factory.mktemp("secured")) as started:

@@ -172,35 +172,32 @@ REFUSED = {
     "retriable": False,
 }
 
+RUNNING = {
+    "client": "etl-driver",
+    "name": "etl",
+    "id": "5f1c7ad0-0b0f-4f53-93c3-6c1c9a0a3a10",
+    "run_id": "a1b2c3d4-0b0f-4f53-93c3-6c1c9a0a3a10",
+    "groups": ["orders-etl"],
+    "batch_id": 1204,
+    "input_rows_per_second": 1250.5,
+    "processed_rows_per_second": 2310.0,
+    "batch_ms": 412,
+    "input_rows": 515,
+    "time": "2026-01-31T13:05:00.123Z",
+    "reported_at": time.time() - 3,
+    "state": "running",
+    "error": None,
+}
 QUERIES = {
     "queries": [
+        RUNNING,
         {
-            "client": "etl-driver",
-            "name": "etl",
-            "id": "5f1c7ad0-0b0f-4f53-93c3-6c1c9a0a3a10",
-            "run_id": "a1b2c3d4-0b0f-4f53-93c3-6c1c9a0a3a10",
-            "groups": ["orders-etl"],
-            "batch_id": 1204,
-            "input_rows_per_second": 1250.5,
-            "processed_rows_per_second": 2310.0,
-            "batch_ms": 412,
-            "input_rows": 515,
-            "time": "2026-01-31T13:05:00.123Z",
-            "reported_at": time.time() - 3,
-            "state": "running",
-            "error": None,
-        },
-        {
+            **dict.fromkeys(RUNNING),
             "client": "billing-driver",
-            "name": None,
             "id": "77777777-0b0f-4f53-93c3-6c1c9a0a3a10",
             "run_id": "88888888-0b0f-4f53-93c3-6c1c9a0a3a10",
             "groups": ["billing"],
             "batch_id": 8,
-            "input_rows_per_second": None,
-            "processed_rows_per_second": None,
-            "batch_ms": None,
-            "input_rows": None,
             "time": "2026-01-31T12:05:00.123Z",
             "reported_at": time.time() - 3_600,
             "state": "failed",
@@ -228,31 +225,25 @@ def view_partition(number: int, state: str, recovery: float, **fields: object) -
 def streams() -> Json:
     prices = [view_partition(0, "running", 1.0, lag=0), view_partition(1, "recovering", 0.7)]
     processor = lag("revenue", partition(0), partition(1))["groups"][0]
+    view = {
+        "url": "http://127.0.0.1:8742",
+        "topic": "prices-table",
+        "state": "recovering",
+        "lag": 300,
+        "rows_per_s": 150_000.0,
+        "recovery": 0.85,
+        "stalled": False,
+        "error": None,
+        "partitions": prices,
+    }
+    away: Json = {
+        **dict.fromkeys(view),
+        "url": "http://127.0.0.1:8743",
+        "error": "http://127.0.0.1:8743 does not answer: connection refused",
+        "partitions": [],
+    }
     return {
-        "views": [
-            {
-                "url": "http://127.0.0.1:8742",
-                "topic": "prices-table",
-                "state": "recovering",
-                "lag": 300,
-                "rows_per_s": 150_000.0,
-                "recovery": 0.85,
-                "stalled": False,
-                "error": None,
-                "partitions": prices,
-            },
-            {
-                "url": "http://127.0.0.1:8743",
-                "topic": None,
-                "state": None,
-                "lag": None,
-                "rows_per_s": None,
-                "recovery": None,
-                "stalled": None,
-                "error": "http://127.0.0.1:8743 does not answer: connection refused",
-                "partitions": [],
-            },
-        ],
+        "views": [view, away],
         "processors": [
             {**processor, "table": {"topic": "revenue-table", "messages": {"0": 12, "1": 14}}}
         ],

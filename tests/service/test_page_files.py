@@ -43,9 +43,9 @@ def test_the_page_comes_with_all_its_parts(browser: httpx.Client) -> None:
     assert {"/page/page.css", "/page/views/groups.js", "/page/vendor/uPlot.esm.js"} <= seen
 
 
-def test_a_browser_may_do_no_more_with_the_page_than_it_needs(browser: httpx.Client) -> None:
+def test_a_browser_may_do_no_more_with_an_answer_than_the_page_needs(browser: httpx.Client) -> None:
     """No other site's code, frames or scripts made of text; nothing is guessed about a file."""
-    for path in ("/", "/page/main.js"):
+    for path in ("/", "/page/main.js", "/livez", "/metrics", "/v1/managers", "/none"):
         headers = browser.get(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'self'" in policy
@@ -55,6 +55,7 @@ def test_a_browser_may_do_no_more_with_the_page_than_it_needs(browser: httpx.Cli
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
         assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
 
 
 def test_a_link_of_another_site_opens_the_page_but_not_its_data(browser: httpx.Client) -> None:

@@ -181,7 +181,8 @@ def test_an_answer_that_is_too_large_is_refused_with_the_way_out(
 # Threads
 
 
-def test_reads_keep_their_thread_until_it_is_done() -> None:
+@pytest.mark.anyio
+async def test_reads_keep_their_thread_until_it_is_done() -> None:
     """Callers that hang up and ask again start no more threads than the limit."""
     gate, by = threading.Event(), Requester("etl")
     threads = ReadThreads(4)
@@ -191,30 +192,24 @@ def test_reads_keep_their_thread_until_it_is_done() -> None:
         started.append(threading.current_thread())
         gate.wait()
 
-    async def main() -> str:
-        for _ in range(50):
-            hung_up = asyncio.create_task(threads.run(by, read))
-            await asyncio.sleep(0)
-            hung_up.cancel()
-            await asyncio.gather(hung_up, return_exceptions=True)
-        assert len(started) == 2, "half of them are for others"
-        answer = await threads.run(Requester("admin"), lambda: "answered")
-        gate.set()
-        await asyncio.gather(*(threads.run(by, lambda: None) for _ in range(9)))
-        return answer
-
-    assert asyncio.run(main()) == "answered"
+    for _ in range(50):
+        hung_up = asyncio.create_task(threads.run(by, read))
+        await asyncio.sleep(0)
+        hung_up.cancel()
+        await asyncio.gather(hung_up, return_exceptions=True)
+    assert len(started) == 2, "half of them are for others"
+    assert await threads.run(Requester("admin"), lambda: "answered") == "answered"
+    gate.set()
+    await asyncio.gather(*(threads.run(by, lambda: None) for _ in range(9)))
 
 
-def test_an_error_of_a_read_is_raised_to_its_caller() -> None:
+@pytest.mark.anyio
+async def test_an_error_of_a_read_is_raised_to_its_caller() -> None:
     threads = ReadThreads(1)
 
     def read() -> None:
         raise ValueError("no")
 
-    async def main() -> None:
-        for _ in range(3):
-            with pytest.raises(ValueError, match="no"):
-                await threads.run(Requester(), read)
-
-    asyncio.run(main())
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"):
+            await threads.run(Requester(), read)

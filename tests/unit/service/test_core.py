@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 
+pytestmark = pytest.mark.anyio
+
 LEASE_S = 30.0
 LONG_S = 300.0
 ALL = StopRequest(timeout_s=LONG_S)
@@ -87,107 +89,84 @@ class Scene:
     ],
     ids=["submit", "flush", "stop"],
 )
-def test_a_lease_does_not_lapse_while_a_request_is_under_way(
+async def test_a_lease_does_not_lapse_while_a_request_is_under_way(
     ask: Callable[[OffsetService, Requester], Coroutine[Any, Any, Any]],
 ) -> None:
     """A client that waits for its answer is not silent; it has a lease's time from then on."""
-
-    async def play() -> None:
-        scene, me = Scene(), client("me")
-        await scene.service.submit(me, offsets(0))
-        waiting = await scene.begun(ask(scene.service, me))
-        await scene.service.heartbeat(me, HeartbeatRequest())
-        assert scene.pass_time(4 * LEASE_S) == 1
-        scene.core.coordinator.resume()
-        scene.core.advance(LEASE_S)
-        await waiting
-        assert scene.pass_time(LEASE_S) == 1
-        assert scene.pass_time(1) == 0
-
-    asyncio.run(play())
+    scene, me = Scene(), client("me")
+    await scene.service.submit(me, offsets(0))
+    waiting = await scene.begun(ask(scene.service, me))
+    await scene.service.heartbeat(me, HeartbeatRequest())
+    assert scene.pass_time(4 * LEASE_S) == 1
+    scene.core.coordinator.resume()
+    scene.core.advance(LEASE_S)
+    await waiting
+    assert scene.pass_time(LEASE_S) == 1
+    assert scene.pass_time(1) == 0
 
 
-def test_a_request_that_fails_is_over() -> None:
+async def test_a_request_that_fails_is_over() -> None:
     """Its lease ends."""
-
-    async def play() -> None:
-        scene = Scene()
-        with pytest.raises(InvalidValueError):
-            await scene.service.open(client("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
-        assert scene.pass_time(LEASE_S + 1) == 0
-
-    asyncio.run(play())
+    scene = Scene()
+    with pytest.raises(InvalidValueError):
+        await scene.service.open(client("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
+    assert scene.pass_time(LEASE_S + 1) == 0
 
 
-def test_managers_on_their_way_out_count() -> None:
+async def test_managers_on_their_way_out_count() -> None:
     """The limit is for all that are there; the place of one is free as soon as it has stopped."""
-
-    async def play() -> None:
-        scene, me = Scene(managers=2), client("me")
-        await scene.service.submit(me, offsets(0, 1))
-        stop = await scene.begun(scene.service.stop(me, ALL))
-        [refused] = (await scene.service.open(me, managers(2))).managers
-        assert refused.error is not None
-        assert "limits.managers); wait for the 2 that are being stopped" in refused.error.message
-        scene.core.coordinator.resume()
-        scene.core.advance(1)
-        await stop
-        answer = await scene.service.open(me, managers(2, 3))
-        assert [each.error for each in answer.managers] == [None, None]
-
-    asyncio.run(play())
+    scene, me = Scene(managers=2), client("me")
+    await scene.service.submit(me, offsets(0, 1))
+    stop = await scene.begun(scene.service.stop(me, ALL))
+    [refused] = (await scene.service.open(me, managers(2))).managers
+    assert refused.error is not None
+    assert "limits.managers); wait for the 2 that are being stopped" in refused.error.message
+    scene.core.coordinator.resume()
+    scene.core.advance(1)
+    await stop
+    answer = await scene.service.open(me, managers(2, 3))
+    assert [each.error for each in answer.managers] == [None, None]
 
 
-def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
+async def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
     """Nobody owns them, and they are there."""
-
-    async def play() -> None:
-        scene, heir = Scene(managers=1), client("heir")
-        await scene.service.submit(client("dead"), offsets(0))
-        assert scene.pass_time(LEASE_S + 1) == 0
-        [refused] = (await scene.service.open(heir, managers(1))).managers
-        assert refused.error is not None
-        assert refused.error.code == "overloaded"
-        scene.core.advance(LEASE_S)
-        [made] = (await scene.service.open(heir, managers(1))).managers
-        assert made.error is None
-
-    asyncio.run(play())
+    scene, heir = Scene(managers=1), client("heir")
+    await scene.service.submit(client("dead"), offsets(0))
+    assert scene.pass_time(LEASE_S + 1) == 0
+    [refused] = (await scene.service.open(heir, managers(1))).managers
+    assert refused.error is not None
+    assert refused.error.code == "overloaded"
+    scene.core.advance(LEASE_S)
+    [made] = (await scene.service.open(heir, managers(1))).managers
+    assert made.error is None
 
 
-def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
+async def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
     """It was closed; only what lapses with managers is news for an operator."""
-
-    async def play() -> list[tuple[str, str]]:
-        scene, closed = Scene(), client("closed")
-        await scene.service.submit(closed, offsets(0))
-        stop = await scene.begun(scene.service.stop(closed, ALL))
-        scene.core.coordinator.resume()
-        scene.core.advance(1)
-        await stop
-        await scene.service.submit(client("killed"), offsets(1))
-        with capture_logs() as told:
-            assert scene.pass_time(LEASE_S + 1) == 0
-        return [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
-
-    assert asyncio.run(play()) == [("killed", "warning")]
+    scene, closed = Scene(), client("closed")
+    await scene.service.submit(closed, offsets(0))
+    stop = await scene.begun(scene.service.stop(closed, ALL))
+    scene.core.coordinator.resume()
+    scene.core.advance(1)
+    await stop
+    await scene.service.submit(client("killed"), offsets(1))
+    with capture_logs() as told:
+        assert scene.pass_time(LEASE_S + 1) == 0
+    lapsed = [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
+    assert lapsed == [("killed", "warning")]
 
 
-def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
+async def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
     """Counted from when the owner was heard last; whole while it waits for an answer."""
-
-    async def play() -> None:
-        scene, owner, heir = Scene(), client("owner"), client("heir")
-        await scene.service.submit(owner, offsets(0))
-        scene.core.advance(10)
-        (left,) = (await scene.service.open(heir, managers(0))).managers
-        assert left.error is not None
-        assert (left.error.owner, left.error.lease_left_s) == ("owner", LEASE_S - 10)
-        flush = await scene.begun(scene.service.flush(owner, FLUSH))
-        scene.core.advance(20)
-        (left,) = (await scene.service.open(heir, managers(0))).managers
-        assert left.error is not None
-        assert left.error.lease_left_s == LEASE_S
-        flush.cancel()
-
-    asyncio.run(play())
+    scene, owner, heir = Scene(), client("owner"), client("heir")
+    await scene.service.submit(owner, offsets(0))
+    scene.core.advance(10)
+    (left,) = (await scene.service.open(heir, managers(0))).managers
+    assert left.error is not None
+    assert (left.error.owner, left.error.lease_left_s) == ("owner", LEASE_S - 10)
+    flush = await scene.begun(scene.service.flush(owner, FLUSH))
+    scene.core.advance(20)
+    (left,) = (await scene.service.open(heir, managers(0))).managers
+    assert left.error is not None
+    assert left.error.lease_left_s == LEASE_S
+    flush.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +17,7 @@ from offsetmgr.service.messages import EventsQuery
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.logs import capture_logs
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+pytestmark = pytest.mark.anyio
 
 AT_S = 0.001
 FIRST = 1_000
@@ -58,56 +56,40 @@ def names(events: list[bytes]) -> list[str]:
     ]
 
 
-def run(test: Coroutine[None, None, None]) -> None:
-    """On a loop of its own, as pytest has none."""
-    asyncio.run(test)
-
-
 @pytest.mark.fault(30)
-def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
+async def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
     """Ten thousand commits wait as one."""
-
-    async def test() -> None:
-        reader = hub.subscribe(ANYBODY, EventsQuery())
-        for offset in range(10_000):
-            hub.committed({A: OffsetAndMetadata(offset)})
-        await deliver()
-        (event,) = hub.take(reader)
-        assert b'"offset":9999' in event
-        assert hub.take(reader) == []
-
-    run(test())
+    reader = hub.subscribe(ANYBODY, EventsQuery())
+    for offset in range(10_000):
+        hub.committed({A: OffsetAndMetadata(offset)})
+    await deliver()
+    (event,) = hub.take(reader)
+    assert b'"offset":9999' in event
+    assert hub.take(reader) == []
 
 
 @pytest.mark.fault(30)
-def test_failures_are_bounded_and_dropped_ones_are_counted(hub: EventHub) -> None:
+async def test_failures_are_bounded_and_dropped_ones_are_counted(hub: EventHub) -> None:
     """A reader that hangs or was away loses the oldest, and learns how many."""
-
-    async def test() -> None:
-        reader = hub.subscribe(ANYBODY, EventsQuery())
-        for _ in range(FAILURES_KEPT + 7):
-            hub.failed(A, error(A))
-        for late in (reader, hub.subscribe(ANYBODY, EventsQuery(after=FIRST - 1))):
-            events = hub.take(late)
-            assert events[0] == b'event: dropped\ndata: {"count":7}\n\n'
-            assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + 7))
-            while batch := hub.take(late):
-                events += batch
-            assert len(events) == FAILURES_KEPT + 1
-
-    run(test())
-
-
-def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: EventHub) -> None:
-    async def test() -> None:
+    reader = hub.subscribe(ANYBODY, EventsQuery())
+    for _ in range(FAILURES_KEPT + 7):
         hub.failed(A, error(A))
-        assert names(hub.take(hub.subscribe(ANYBODY, EventsQuery(after=7)))) == ["failed"]
-        from_the_future = hub.subscribe(ANYBODY, EventsQuery(after=FIRST + 1_000))
-        assert hub.take(from_the_future) == []
-        hub.failed(A, error(A))
-        assert names(hub.take(from_the_future)) == ["failed"]
+    for late in (reader, hub.subscribe(ANYBODY, EventsQuery(after=FIRST - 1))):
+        events = hub.take(late)
+        assert events[0] == b'event: dropped\ndata: {"count":7}\n\n'
+        assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + 7))
+        while batch := hub.take(late):
+            events += batch
+        assert len(events) == FAILURES_KEPT + 1
 
-    run(test())
+
+async def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: EventHub) -> None:
+    hub.failed(A, error(A))
+    assert names(hub.take(hub.subscribe(ANYBODY, EventsQuery(after=7)))) == ["failed"]
+    from_the_future = hub.subscribe(ANYBODY, EventsQuery(after=FIRST + 1_000))
+    assert hub.take(from_the_future) == []
+    hub.failed(A, error(A))
+    assert names(hub.take(from_the_future)) == ["failed"]
 
 
 def test_a_failure_is_logged_at_once_and_repetitions_are_counted(
@@ -131,67 +113,53 @@ def test_a_failure_is_logged_at_once_and_repetitions_are_counted(
     assert "live members" in logs[0]["error"]
 
 
-def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -> None:
+async def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -> None:
     """From the newest id on no failure is missed, and one that was before is not told."""
-
-    async def test() -> None:
-        hub.failed(A, error(A))
-        newest = hub.newest
-        hub.failed(A, error(A))
-        (event,) = hub.take(hub.subscribe(ANYBODY, EventsQuery(after=newest)))
-        assert event.startswith(b"id: %d\n" % (newest + 1))
-
-    run(test())
+    hub.failed(A, error(A))
+    newest = hub.newest
+    hub.failed(A, error(A))
+    (event,) = hub.take(hub.subscribe(ANYBODY, EventsQuery(after=newest)))
+    assert event.startswith(b"id: %d\n" % (newest + 1))
 
 
-def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
+async def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
     """A page gets, next to ten thousand commits a second, the failures, each with its time."""
-
-    async def test() -> None:
-        reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
-        hub.committed({A: OffsetAndMetadata(5)})
-        hub.stopped(A)
-        hub.failed(B, error(B))
-        await deliver()
-        (event,) = hub.take(reader)
-        assert names([event]) == ["failed"]
-        assert b'"at":0.001' in event
-
-    run(test())
+    reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
+    hub.committed({A: OffsetAndMetadata(5)})
+    hub.stopped(A)
+    hub.failed(B, error(B))
+    await deliver()
+    (event,) = hub.take(reader)
+    assert names([event]) == ["failed"]
+    assert b'"at":0.001' in event
 
 
-def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
+async def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
     """The last offset is told before the end; a new life hides the old end."""
-
-    async def test() -> None:
-        reader = hub.subscribe(ANYBODY, EventsQuery())
-        hub.committed({A: OffsetAndMetadata(5)})
-        await deliver()
-        hub.stopped(A)
-        await deliver()
-        assert names(hub.take(reader)) == ["committed", "stopped"]
-        hub.stopped(A)
-        hub.committed({A: OffsetAndMetadata(6)})
-        await deliver()
-        assert names(hub.take(reader)) == ["committed"]
-
-    run(test())
+    reader = hub.subscribe(ANYBODY, EventsQuery())
+    hub.committed({A: OffsetAndMetadata(5)})
+    await deliver()
+    hub.stopped(A)
+    await deliver()
+    assert names(hub.take(reader)) == ["committed", "stopped"]
+    hub.stopped(A)
+    hub.committed({A: OffsetAndMetadata(6)})
+    await deliver()
+    assert names(hub.take(reader)) == ["committed"]
 
 
 @pytest.mark.fault(30)
-def test_a_reader_that_stands_still_while_managers_come_and_go_is_sent_away(hub: EventHub) -> None:
+async def test_a_reader_that_stalls_while_managers_come_and_go_is_disconnected(
+    hub: EventHub,
+) -> None:
     """A stream's queue has a limit; beyond it the stream ends, and the next one begins afresh."""
-
-    async def test() -> None:
-        reader = hub.subscribe(ANYBODY, EventsQuery())
-        stream = hub.stream(reader)
-        assert await anext(stream) == b": connected\n\n"
-        for number in range(NEWS_KEPT + 1):
-            hub.stopped(ManagerKey("g", "t", number))
-        await deliver()
-        hub.stopped(B)
-        await deliver()
-        assert not reader.news
-        assert [each async for each in stream] == []
-
-    run(test())
+    reader = hub.subscribe(ANYBODY, EventsQuery())
+    stream = hub.stream(reader)
+    assert await anext(stream) == b": connected\n\n"
+    for number in range(NEWS_KEPT + 1):
+        hub.stopped(ManagerKey("g", "t", number))
+    await deliver()
+    hub.stopped(B)
+    await deliver()
+    assert not reader.news
+    assert [each async for each in stream] == []

@@ -15,7 +15,8 @@ from offsetmgr.service.health import Health, watchdog
 from tests.logs import capture_logs
 
 
-def test_an_outage_is_logged_once_for_each_cause() -> None:
+@pytest.mark.anyio
+async def test_an_outage_is_logged_once_for_each_cause() -> None:
     """However its text changes, and whichever of the causes comes again."""
     coordinator = MemoryCoordinator()
     refused = "{0}:9092/{0}: Connect failed (after {0}ms, {0} identical error(s) suppressed)"
@@ -23,13 +24,9 @@ def test_an_outage_is_logged_once_for_each_cause() -> None:
         coordinator.inject("check", Refuse(7, detail=refused.format(number)))
         coordinator.inject("check", Refuse(7, detail="no route to host"))
     health = Health(coordinator, ManualClock(), lambda: False, lambda: "")
-
-    async def main() -> None:
+    with capture_logs() as logs:
         for _ in range(20):
             await health.check()
-
-    with capture_logs() as logs:
-        asyncio.run(main())
     assert [entry["event"] for entry in logs] == [
         "kafka_unreachable",
         "kafka_unreachable",
@@ -37,10 +34,17 @@ def test_an_outage_is_logged_once_for_each_cause() -> None:
     ]
 
 
-def test_the_watchdog_waits_for_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_the_watchdog_waits_for_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
     """While timers and actors stand still, systemd hears nothing."""
-
-    async def test(systemd: socket.socket) -> None:
+    with (
+        TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
+    ):
+        systemd.bind(str(Path(folder) / "n.sock"))
+        systemd.setblocking(False)  # noqa: FBT003 -- the library's parameter
+        monkeypatch.setenv("NOTIFY_SOCKET", str(Path(folder) / "n.sock"))
+        monkeypatch.setenv("WATCHDOG_USEC", "30000000")
         system = SimSystem(1)
         task = asyncio.create_task(watchdog(system))
         for _ in range(10):
@@ -51,13 +55,3 @@ def test_the_watchdog_waits_for_the_actors(monkeypatch: pytest.MonkeyPatch) -> N
         told = await asyncio.get_running_loop().sock_recv(systemd, 100)
         assert told == b"WATCHDOG=1"
         task.cancel()
-
-    with (
-        TemporaryDirectory() as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
-    ):
-        systemd.bind(str(Path(folder) / "n.sock"))
-        systemd.setblocking(False)  # noqa: FBT003 -- the library's parameter
-        monkeypatch.setenv("NOTIFY_SOCKET", str(Path(folder) / "n.sock"))
-        monkeypatch.setenv("WATCHDOG_USEC", "30000000")
-        asyncio.run(test(systemd))
