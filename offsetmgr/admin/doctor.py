@@ -237,7 +237,6 @@ def gather(
             service=None if answer is None else answer.result(),
             unreachable=unreachable.result(),
             leaderless=leaderless,
-            causes=causes.result(),
             unlisted=unlisted,
             connection=connection,
             servers=servers,
@@ -246,7 +245,8 @@ def gather(
         for group, each in facts.groups.items():
             for where, offset in _behind(facts, group, each).items():
                 waiting[where].append(offset)
-        return replace(facts, next_records=reader.next_records(waiting))
+        next_records = reader.next_records(waiting)
+        return replace(facts, next_records=next_records, causes=causes.result())
 
 
 def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
