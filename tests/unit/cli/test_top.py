@@ -10,58 +10,41 @@ import pytest
 from rich.console import Console
 
 from offsetmgr.cli.top import HELP, TopView, drawn, pressed, rows_of
+from offsetmgr.lag.burrow import Status, group_status
+from offsetmgr.lag.measure import GroupLag, PartitionLag
+from offsetmgr.lag.report import lag_report
+from offsetmgr.types import TopicPartition
 
 
-def partition(number: int, **values: Any) -> dict[str, Any]:
-    known = {
-        "lag": 0,
-        "lag_seconds": 0.0,
-        "rate_in": 10.0,
-        "rate_out": 10.0,
-        "catch_up_seconds": None if "lag" in values else 0.0,
-        "status": "OK",
-        "error": None,
-    }
-    return {"topic": "orders", "partition": number, **known, **values}
+def partition(
+    number: int,
+    lag: int | None = 0,
+    seconds: float | None = 0.0,
+    rate_out: float | None = 10.0,
+    status: Status = Status.OK,
+) -> PartitionLag:
+    made = PartitionLag(TopicPartition("orders", number), None, lag=lag, seconds=seconds)
+    rate_in = None if rate_out is None else 10.0
+    return made._replace(status=status, rate_in=rate_in, rate_out=rate_out)
 
 
-def group(name: str, *partitions: dict[str, Any], status: str = "OK") -> dict[str, Any]:
-    lags = [each["lag"] for each in partitions if each["lag"] is not None]
-    ages = [each["lag_seconds"] for each in partitions if each["lag_seconds"] is not None]
-    times = [each["catch_up_seconds"] for each in partitions if each["lag"] is not None]
-    rates = {
-        name: sum(each[name] for each in partitions) if lags else None
-        for name in ("rate_in", "rate_out")
-    }
-    return {
-        "name": name,
-        "status": status,
-        "lag": sum(lags) if lags else None,
-        "lag_seconds": max(ages, default=None),
-        "error": None,
-        **rates,
-        "catch_up_seconds": None if None in times else max(times, default=None),
-        "partitions": list(partitions),
-    }
+def group(name: str, *partitions: PartitionLag) -> GroupLag:
+    status = group_status(each.status or Status.OK for each in partitions)
+    return GroupLag(name, None, partitions, status=status)
 
 
-ANSWER = {
-    "groups": [
+ANSWER = lag_report(
+    [
         group("idle", partition(0)),
         group(
             "orders-etl",
-            partition(0, lag=1000, lag_seconds=100.0, rate_out=20.0, catch_up_seconds=100.0),
-            partition(1, lag=10, lag_seconds=1.0, rate_out=5.0, status="WARN"),
-            status="WARN",
+            partition(0, 1000, 100.0, 20.0),
+            partition(1, 10, 1.0, 5.0, Status.WARN),
         ),
-        group(
-            "stuck",
-            partition(0, lag=5000, lag_seconds=7200.0, rate_out=0.0, status="STOP"),
-            status="ERR",
-        ),
-        group("new", partition(0, lag=None, lag_seconds=None, rate_in=None, rate_out=None)),
+        group("stuck", partition(0, 5000, 7200.0, 0.0, Status.STOP)),
+        group("new", partition(0, None, None, None)),
     ]
-}
+)
 
 
 def text(view: TopView, width: int, height: int = 24, answer: Any = ANSWER) -> str:
@@ -110,7 +93,7 @@ def test_partitions() -> None:
     """Partitions are shown by p, in the place of groups; the number of each is seen."""
     names = [row.name for row in rows_of(ANSWER, keys("p"))]
     assert names[:2] == [("stuck", "orders", "0"), ("orders-etl", "orders", "0")]
-    shown = text(keys("p"), 80, answer={"groups": [group("etl-of-" * 9, partition(7))]})
+    shown = text(keys("p"), 80, answer=lag_report([group("etl-of-" * 9, partition(7))]))
     assert all(part in shown for part in ("…", " orders ", " 7 "))
 
 
@@ -147,7 +130,7 @@ def test_names_outlast_numbers_on_a_narrow_terminal(typed: str, width: int) -> N
 
 def test_pages() -> None:
     """Ten thousand partitions are shown a page at a time, and no page is empty."""
-    wide = {"groups": [group("etl", *(partition(n, lag=n) for n in range(10_000)))]}
+    wide = lag_report([group("etl", *(partition(n, n) for n in range(10_000)))])
     assert "10,000 partitions" in text(keys("p"), 80, answer=wide)
     first, second = (text(keys(typed), 80, answer=wide).splitlines() for typed in ("p", "pj"))
     assert len(first) == len(second) == 23
