@@ -37,6 +37,11 @@ def walked(records: list[CommitRecord]) -> list[CommitStep]:
     return list(steps(records))
 
 
+def after(*offsets: int, ago_s: float = 60.0, **changes: Any) -> Facts:
+    """The cluster of HEALTHY after these commits."""
+    return replace(HEALTHY, history={"etl": walked(commits(*offsets, ago_s=ago_s))}, **changes)
+
+
 def deleted(cause: Cause, *records: CommitRecord) -> Facts:
     """The last record is a deletion with this cause."""
     history = walked([*commits(50), *records])
@@ -76,7 +81,7 @@ STABLE = EMPTY._replace(state="Stable", members=(MEMBER,))
 GONE = CommitRecord(ManagerKey("etl", *P1), None, "", NOW_S - 10)
 BOTH = {P0: PartitionRange(10, 60), P1: PartitionRange(0, 60)}
 IDLE_S = 3_600.0
-QUIET = replace(HEALTHY, history={"etl": walked(commits(50, ago_s=IDLE_S))})
+QUIET = after(50, ago_s=IDLE_S)
 NO_LEADER = KafkaRequestError("log of orders-0", error_info(5))
 
 
@@ -115,10 +120,8 @@ WELL: dict[str, Facts] = {
         history={"etl": walked(commits(0))},
     ),
     "all records expired after they were read": replace(HEALTHY, logs={P0: PartitionRange(50, 50)}),
-    "a fall that was made good": replace(HEALTHY, history={"etl": walked(commits(45, 20, 50))}),
-    "a reset that the job has read past": replace(
-        HEALTHY, history={"etl": walked(commits(45, 20, 30, 40, 50))}
-    ),
+    "a fall that was made good": after(45, 20, 50),
+    "a reset that the job has read past": after(45, 20, 30, 40, 50),
     "an old deletion": replace(
         HEALTHY,
         history={"etl": walked([GONE._replace(at_s=NOW_S - 2 * DAY_S), *commits(50)])},
@@ -143,10 +146,8 @@ WELL: dict[str, Facts] = {
             )
         },
     ),
-    "the same offset again and again": replace(
-        HEALTHY, history={"etl": walked(commits(50, 50, 50, 50))}
-    ),
-    "one second ahead of us": replace(HEALTHY, history={"etl": walked(commits(40, 50, ago_s=-1))}),
+    "the same offset again and again": after(50, 50, 50, 50),
+    "one second ahead of us": after(40, 50, ago_s=-1),
     "a fence of ours": with_group(
         description=STABLE._replace(members=(MEMBER._replace(group_instance_id="offsetmgr"),))
     ),
@@ -187,7 +188,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "stop one of the two services",
     ),
     "clock": (
-        replace(HEALTHY, history={"etl": walked(commits(40, 50, ago_s=-90))}),
+        after(40, 50, ago_s=-90),
         "90 s in the future",
         "NTP",
     ),
@@ -231,12 +232,12 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "start one of the brokers that hold them: 1",
     ),
     "two services by turns": (
-        replace(HEALTHY, history={"etl": walked(commits(20, 5, 30, 12, 41, 50))}),
+        after(20, 5, 30, 12, 41, 50),
         "two programs commit group etl by turns: orders 0 went back and forth",
         "fence = true",
     ),
     "two services by turns, one of them more often": (
-        replace(HEALTHY, history={"etl": walked(commits(20, 5, 6, 30, 7, 8, 40, 9, 10, 50))}),
+        after(20, 5, 6, 30, 7, 8, 40, 9, 10, 50),
         "two programs commit group etl by turns",
         "stop one of the two",
     ),
@@ -255,7 +256,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "kafka-transactions finds and aborts it",
     ),
     "two resets by hand": (
-        replace(HEALTHY, history={"etl": walked(commits(90, 10, 40, 95, 30, 50))}),
+        after(90, 10, 40, 95, 30, 50),
         "went backwards",
         "--to-history",
     ),
@@ -276,19 +277,17 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "the service tries again",
     ),
     "stuck": (
-        replace(HEALTHY, history={"etl": walked(commits(50, ago_s=3_600))}),
+        after(50, ago_s=3_600),
         "for 60.0 min, and 10 records wait in orders 0",
         "offsetmgr spark status",
     ),
     "about to expire": (
-        replace(
-            HEALTHY, history={"etl": walked(commits(50, ago_s=6 * DAY_S))}, stuck_after_s=7 * DAY_S
-        ),
+        after(50, ago_s=6 * DAY_S, stuck_after_s=7 * DAY_S),
         "orders 0 were last committed 6.0 d ago; Kafka may forget them in 24.0 h",
         "offsetmgr reset etl --all-topics --to-current --execute",
     ),
     "went backwards": (
-        replace(HEALTHY, history={"etl": walked(commits(80, 20, 50))}),
+        after(80, 20, 50),
         "(orders-0 from 80 to 20)",
         "offsetmgr reset etl --topic orders:0 --to-history 2023-11-14T22:12:18.999Z --execute",
     ),
