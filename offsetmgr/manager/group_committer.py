@@ -121,9 +121,7 @@ class GroupCommitter(PooledActor):
 
     def on_stop(self) -> None:
         """Stop the managers that are left."""
-        flight = self._plan.in_flight
-        left = [*self._plan.managers.values(), *self._group.managers.values()]
-        for manager in dict.fromkeys([*left, *(flight.managers if flight else ())]):
+        for manager in {**self._plan.managers, **self._group.managers}.values():
             manager.stop()
 
     def on_receive(self, message: CommitterMessage) -> None:
@@ -158,7 +156,6 @@ class GroupCommitter(PooledActor):
             plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
         self._apply(effects)
-        self._end_managers()
         if look := plan.next_look(now, self._timeout_s):
             self._look(look, shared=False)
         if request is not None:
@@ -366,7 +363,8 @@ class GroupCommitter(PooledActor):
             waiter.answer(results)
 
     def _finish(self, manager: OffsetManager) -> None:
-        """Close the mailboxes, free the name, answer everybody who waits."""
+        """End the actor, close the mailboxes, free the name, answer everybody who waits."""
+        manager.stop()
         waited_s = max((waiter.timeout_s for waiter in manager.stops), default=0.0)
         result = manager.result = manager.result_after(waited_s)
         text = f"{manager.key} was stopped before its initial offset arrived"
@@ -379,11 +377,6 @@ class GroupCommitter(PooledActor):
         # The name is free before the stops are answered, so that a new manager can start at once.
         self._release(manager)
         self._answer(manager, inf, result)
-
-    def _end_managers(self) -> None:
-        ended, self._plan.ended = self._plan.ended, []
-        for manager in ended:
-            manager.stop()
 
 
 def _failure_of(error: BaseException) -> Failure:

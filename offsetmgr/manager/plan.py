@@ -112,8 +112,6 @@ class CommitPlan:
         self._timing = timing
         self.managers: dict[TopicPartition, OffsetManager] = {}
         """The live managers, and stopped ones while a commit of theirs may still land."""
-        self.ended: list[OffsetManager] = []
-        """Stopped managers for which nothing is left to do; the caller empties it."""
         self.in_flight: GroupRequest | None = None
         """Set by the caller."""
         self._dirty: dict[OffsetManager, None] = {}
@@ -206,7 +204,6 @@ class CommitPlan:
             return
         if self.managers.get(manager.topic_partition) is manager:
             del self.managers[manager.topic_partition]
-        self.ended.append(manager)
 
     def expedite(self, managers: Iterable[OffsetManager]) -> None:
         """Forgive past errors of the group once, as a caller waits for ``managers``.
