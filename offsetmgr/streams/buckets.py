@@ -106,10 +106,7 @@ class Plan(NamedTuple):
 def process_bucket(
     plan: Plan, bucket: int, frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """Yield the records that a bucket's part of a batch writes, and keep its state.
-
-    Raises ProcessingError, BucketError; then Spark keeps nothing of the batch.
-    """
+    """Yield what a bucket's part of a batch writes, and keep its state, unless it raises."""
     graph = plan.engine.graph
     recovered = state.exists
     if recovered:

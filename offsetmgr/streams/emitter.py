@@ -82,10 +82,7 @@ class Emitter:
         return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
 
     def finish(self) -> None:
-        """Wait until all messages are written or refused, and end; twice is harmless.
-
-        Raises the first error of a message that was not written.
-        """
+        """Wait until all is written or refused, and end.  Raises the first error of a message."""
         if self._finished:
             return
         self._writer.close()

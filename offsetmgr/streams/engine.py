@@ -165,10 +165,7 @@ class Context:
         raise failure
 
     def defer_commit(self) -> Callable[..., None]:
-        """Keep the message uncommitted until the returned ``done(error=None)`` is called.
-
-        Any thread may call it; only its first call counts.  An error stops the processor.
-        """
+        """Keep the message uncommitted until the returned ``done(error=None)`` is called once."""
         self._check_open("the message does not wait for a late defer_commit()")
         outcome: Future[None] = Future()
         self.deferred.append(outcome)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import closing
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.logs import SafeLogger
-from offsetmgr.streams.codecs import whole
+from offsetmgr.streams.codecs import Bytes, whole
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.messages import MAX_BYTES, PARTITIONER, VISIT_HEADER, Record
@@ -107,11 +106,7 @@ class KafkaWriter:
 
 
 def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: Any) -> None:
-    """Write the message that asks for a visit of all rows.
-
-    Raises InvalidValueError where JSON cannot hold ``meta``, ProcessorError where Kafka does not
-    take the message.
-    """
+    """Write the message that asks for a visit.  Raises InvalidValueError, ProcessorError."""
     try:
         value = msgspec.json.encode(whole(meta))
     except Exception as error:  # noqa: BLE001 -- msgspec, or a hook of the value's type
@@ -120,11 +115,10 @@ def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: 
     if len(value) > _MOST_BYTES:
         fix = "give a reference to what is large"
         raise InvalidValueError("meta", meta, f"has more than {_MOST_BYTES:,} bytes", fix)
-    request = Record(graph.loop_topic, b"", value, [(VISIT_HEADER, name.encode())])
-    ours = {"partitioner": PARTITIONER, "message.timeout.ms": _REQUEST_MS}
-    with closing(KafkaWriter({**kafka, **ours})) as writer:
-        try:
-            writer.write(request).result()
-        except KafkaRequestError as error:
-            text = f"the visit of {graph.group} by {name} was not sent: {error}"
-            raise ProcessorError(text) from error
+    settings = {**kafka, "partitioner": PARTITIONER, "message.timeout.ms": _REQUEST_MS}
+    try:
+        with kafka_emitter(settings, graph.loop_topic, Bytes()) as emitter:
+            emitter.emit_sync("", value, {VISIT_HEADER: name.encode()})
+    except KafkaRequestError as error:
+        text = f"the visit of {graph.group} by {name} was not sent: {error}"
+        raise ProcessorError(text) from error

@@ -261,10 +261,7 @@ class _Moves:
                 _log.warning("group %s: topic %s is no longer read", layout.group, topic)
 
     def needed(self, reached: Mapping[str, Offsets]) -> bool:
-        """Return True if Spark's files have to change; ``reached`` is where the next batch begins.
-
-        Raises ProcessorError if messages from there on are gone.
-        """
+        """Return True if Spark's files have to change.  Raises ProcessorError for lost messages."""
         start = self._start
         for name, kept in self._kept.items():
             here = reached.get(name, {})

@@ -69,10 +69,7 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
 
 
 class TopicRows:
-    """The committed rows of a topic, in memory; up to date to within a fraction of a second.
-
-    All methods raise TopicsError and OffsetTimeoutError, as ``rows_of``.
-    """
+    """The committed rows of a topic, in memory.  All methods raise as ``rows_of``."""
 
     def __init__(self, kafka: Mapping[str, Any], topic: str) -> None:
         from offsetmgr.streams.table_reader import TableReader  # noqa: PLC0415 -- confluent-kafka

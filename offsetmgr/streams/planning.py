@@ -263,10 +263,7 @@ class Query:
         )
 
     def _await_transactions(self, log: TopicLog) -> None:
-        """Wait until no transaction hides rows of the table that is recovered up to its ends.
-
-        Raises ProcessorError.
-        """
+        """Wait until no transaction hides rows of the table.  Raises ProcessorError."""
         graph = self._graph
         for _ in Deadline(TRANSACTION_S).polls():
             now = self._manager.logs([graph.table])[graph.table].partitions

@@ -222,18 +222,12 @@ class Processor:
         return self
 
     def run(self, *, available_now: bool = False) -> None:
-        """Start, and wait until another thread stops it.
-
-        Raises ProcessorError where the query fails.  Nothing of the failed batch is committed.
-        """
+        """Start, and wait until another thread stops it.  Raises ProcessorError if it fails."""
         self.start(available_now=available_now)
         self.await_end()
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Wait for the query's end; return False if it still runs after ``timeout`` seconds.
-
-        Raises ProcessorError where it failed.
-        """
+        """Wait; return False if it still runs after ``timeout`` seconds.  Raises ProcessorError."""
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         query, deadline = self._query, Deadline(timeout, forever=True)
@@ -259,10 +253,7 @@ class Processor:
             raise self._failure(error) from error
 
     def stop(self, timeout: float = _STOP_S) -> None:
-        """Stop the query, and commit the group's offsets; harmless when repeated.
-
-        A batch under way is ended, and processed again by the next start.
-        """
+        """Stop the query, whose batch is repeated by the next start, and commit the offsets."""
         check_timeout(timeout)
         query = None if is_stopped(self._spark) else self._query
         commits = self._commits
@@ -275,10 +266,7 @@ class Processor:
             self._commits = None  # not before: a stop that Ctrl-C has ended is done again
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
-        """Wait until the table is recovered and new messages are processed as they come.
-
-        Raises ProcessorError where the query fails, OffsetTimeoutError.
-        """
+        """Wait until new messages are processed.  Raises ProcessorError, OffsetTimeoutError."""
         for _ in Deadline(timeout).polls():
             state = self.state
             if state == "running":
@@ -303,11 +291,7 @@ class Processor:
         request_visit(self._kafka, self.graph, name, meta)
 
     def view(self, path: str | Path | None = None) -> View:
-        """Return a view of the group's table in this process, not started: rows, ranges, stats.
-
-        ``path`` is the folder of its store, by default memory.  Raises ProcessorError for a
-        stateless group.
-        """
+        """Return a view of the table, not started; without a folder ``path`` it is in memory."""
         from offsetmgr.streams.view import View  # noqa: PLC0415 -- only where asked for
 
         table = self.graph.group_table
@@ -344,10 +328,7 @@ class Processor:
         return "recovering" if recovers and not finished else "running"
 
     def stats(self) -> ProcessorStats:
-        """Return rates, lag and sizes after the last batch.
-
-        Spark measures a batch as a whole; for each partition of the table, see `view`.
-        """
+        """Return rates, lag and sizes after the last batch, which Spark measures as a whole."""
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
             return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)

@@ -66,10 +66,7 @@ class TableRows:
         return True
 
     def get(self, key: str) -> Any:
-        """Return the row of ``key``; None where there is none.
-
-        Raises ViewError where nothing can be read now, and what the codec raises.
-        """
+        """Return the row of ``key``; None without one.  Raises ViewError, and as the codec."""
         if not self._readable:
             self._refuse()
         data = self._get(encode_key(key))
@@ -129,10 +126,7 @@ class TableRows:
 
 
 class ViewReader(TableRows):
-    """Reads the lmdb store of a view in another process, or of one that has ended.
-
-    Raises ViewError where there is no store at ``path``, or this process has it open already.
-    """
+    """Reads a view's lmdb store, in any process, also after the view.  Raises ViewError."""
 
     def __init__(self, path: str | Path, codec: Codec) -> None:
         from offsetmgr.streams.storage import LmdbReader  # noqa: PLC0415 -- lmdb

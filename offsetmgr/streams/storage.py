@@ -76,10 +76,7 @@ class Storage(Protocol):
         """Return the offset of the last message whose row is stored; None before the first."""
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
-        """Write rows, where None deletes, and offsets by partition: all of it or nothing.
-
-        Raises ViewError.
-        """
+        """Write rows, where None deletes, and offsets: all of it or nothing.  Raises ViewError."""
 
     def clear(self, topic_id: str) -> None:
         """Delete all rows and offsets; from now on the rows are of the topic with this id."""
@@ -322,10 +319,7 @@ class LmdbStorage(LmdbReader):
         return self.path / "unsynced"
 
     def _locked(self) -> IO[bytes]:
-        """Return a file whose lock lasts until it is closed.
-
-        Raises ViewError where another view has the store open.
-        """
+        """Return a file whose lock lasts until it is closed.  Raises ViewError."""
         lock = (self.path / "view.lock").open("wb")
         for _ in Deadline(_LOCK_S).polls():
             with contextlib.suppress(BlockingIOError):

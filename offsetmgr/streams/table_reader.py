@@ -158,10 +158,7 @@ class TableReader:
         self._warned: set[str] = set()
 
     def start(self) -> None:
-        """Open the store and begin to read.
-
-        Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
-        """
+        """Open the store and begin to read.  Raises TopicsError, KafkaRequestError, ViewError."""
         self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
         try:
             answer = self._ask({}, connecting=True)

@@ -163,10 +163,7 @@ class Tester:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Process waiting messages, such as after a late ``done`` of ``defer_commit``.
-
-        Raises as ``consume``.
-        """
+        """Process waiting messages, as after a late ``done``; raises as ``consume``."""
         if self._draining:
             return
         self._draining = True
@@ -196,10 +193,7 @@ class Tester:
             rows.clear()
 
     def replace_emit_handler(self, handler: EmitHandler | None) -> None:
-        """Call ``handler`` with each record that is emitted, and do not write it; None ends that.
-
-        An error that it raises counts as a failed write.
-        """
+        """Call ``handler`` with each record in place of a write; an error is that of the write."""
         self._topics.emit_handler = handler
 
     def _drain(self) -> None:
@@ -246,10 +240,7 @@ class TesterProcessor:
         return TesterView(self._topics, self.graph.table_topic).get(key)
 
     def visit_all(self, name: str, meta: Any = None) -> int:
-        """Call the visitor ``name`` with ``meta`` for each row, and return their number.
-
-        Raises InvalidValueError, ProcessingError.
-        """
+        """Call the visitor ``name`` for each row and return their number; raises as ``consume``."""
         self._engine.visitor(name)
         self.check()
         keys = sorted(self._topics.rows[self.graph.table_topic])

@@ -95,10 +95,7 @@ def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
 
 
 class TopicManager:
-    """Creates and checks topics of a cluster.  Thread-safe; every method waits for Kafka.
-
-    All raise KafkaRequestError where Kafka refuses or does not answer.
-    """
+    """Creates and checks topics; thread-safe.  All methods wait, and raise KafkaRequestError."""
 
     def __init__(
         self,
@@ -119,10 +116,7 @@ class TopicManager:
         }
 
     def ensure_table(self, topic: str, partitions: int) -> int:
-        """Create a compacted topic unless it exists; return the number of its partitions.
-
-        Raises TopicsError where ``settings`` demand what it is not.
-        """
+        """Create a compacted topic unless it exists; count its partitions.  Raises TopicsError."""
         fix = "alter its settings, or copy its rows into a new topic (offsetmgr streams copy-table)"
         return self._ensure(topic, partitions, self.settings.table, fix)
 
@@ -240,11 +234,7 @@ class TableCopy(NamedTuple):
 def plan_copy(
     kafka: Mapping[str, object], source: str, target: str, partitions: int | None
 ) -> TableCopy:
-    """Return what a copy would do; ``partitions`` are those of a target that does not exist.
-
-    Raises TopicsError where there is no source, an open transaction hides a part of it, or the
-    target has messages; InvalidValueError without a number of partitions; KafkaRequestError.
-    """
+    """Return what a copy would do.  Raises TopicsError, InvalidValueError, KafkaRequestError."""
     with TopicManager(kafka) as topics:
         found = topics.partitions([source, target])
         if source not in found or source == target:
@@ -320,10 +310,7 @@ def setting_text(value: object) -> str:
 
 
 def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str, TopicLog]:
-    """Return the ids, the ends and the last stable offsets of topics' logs, or their failures.
-
-    Raises KafkaRequestError without an answer within ``wait_s`` seconds.
-    """
+    """Return ids, ends and last stable offsets, or failures.  Raises KafkaRequestError if late."""
     try:
         return topic_logs(reader.admin, topics, _ENDS, wait_s, reader.timeout_s)
     except NotAnsweredError:

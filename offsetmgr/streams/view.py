@@ -115,10 +115,7 @@ class View(TableRows):
         self._state = ViewState.IDLE
 
     def start(self) -> Self:
-        """Open the store and begin to read the topic.
-
-        Raises TopicsError where the topic does not exist, KafkaRequestError, ViewError.
-        """
+        """Open the store and begin to read.  Raises TopicsError, KafkaRequestError, ViewError."""
         if self._reader is None or self._reader.stopped:
             self._reader = TableReader(
                 self._kafka, self.topic, self._store, group=GROUP, update=self._update,
@@ -139,10 +136,7 @@ class View(TableRows):
             self._reader.stop(timeout)
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
-        """Wait until all has been read that the topic holds.
-
-        Raises ViewError where the view has failed, OffsetTimeoutError.
-        """
+        """Wait until all was read that the topic holds.  Raises ViewError, OffsetTimeoutError."""
         wait_s = check_timeout(timeout)
         with self._lock:
             self._changed.wait_for(
@@ -173,10 +167,7 @@ class View(TableRows):
         return reader is not None and not reader.stopped and reader.caught_up.is_set()
 
     def observe(self, observer: Callable[[ViewState], object]) -> Callable[[], None]:
-        """Call ``observer`` with each new state, in a thread of the view's; it must not block.
-
-        The log has what it raises.  Returns a function that ends this.
-        """
+        """Call ``observer`` with each new state, in a view's thread; return what ends that."""
         check_callable(observer, "observer")
         self._observers.append(observer)
 
