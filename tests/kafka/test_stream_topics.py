@@ -20,8 +20,12 @@ from offsetmgr.streams import (
     codecs,
     define_group,
     input,
+    join,
+    lookup,
     loop,
+    output,
     persist,
+    visitor,
 )
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
 from tests.kafka.test_view_changes import Transactional
@@ -63,6 +67,26 @@ def test_loop_and_table_are_created_once(
         assert manager.ensure_topic(f"{group}-table", 5, {"retention.ms": "1"}) == 3
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "has 3 partitions, not 5; retention.ms=604800000, not 1" in warning.getMessage()
+
+
+def test_topics_that_are_missing_are_listed_and_none_is_created(
+    kafka: DevKafka, new_topic: TopicFactory, group: str
+) -> None:
+    """A lookup may have another number of partitions, and an output may be missing."""
+    narrow, wide, gone, late = new_topic(1), new_topic(3), f"{group}-gone", f"{group}-late"
+    edges = [input(narrow, C, print), lookup(wide, C), output(f"{group}-out", C), persist(C)]
+    table = f"{group}-table"
+    with TopicManager(kafka.bootstrap_servers, timeout_s=60) as manager:
+        wrong = define_group(group, edges, join(gone, C), lookup(late, C))
+        with pytest.raises(TopicsError) as failed:
+            prepare_topics(manager, wrong)
+        assert str(failed.value) == (
+            f"group {group} cannot start: topic {gone} (join) does not exist: create it; "
+            f"topic {late} (lookup) does not exist: create it"
+        )
+        assert manager.partitions([table]) == {}
+        counts = prepare_topics(manager, define_group(group, edges, visitor("v", print)))
+        assert counts == {narrow: 1, wide: 3, table: 1, f"{group}-loop": 1}
 
 
 def test_replication_is_compared(

@@ -14,7 +14,6 @@ import pytest
 
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.rows import ViewReader
 from offsetmgr.streams.storage import (
     LmdbReader,
@@ -173,6 +172,8 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
     store.apply({b"a": b"1", b"b": b"2"}, {0: 1})
     with pytest.raises(ViewError, match=r"another view has the store at .* open"):
         LmdbStorage(tmp_path).open("prices", "")
+    with pytest.raises(ViewError, match="already open in this process"):
+        LmdbReader(tmp_path)
     store.close()
     assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
@@ -230,20 +231,3 @@ def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
         again.open("prices", "")
         assert (again.offset(0), again.get(b"a")) == (None, None)
         again.close()
-
-
-def test_a_prefix_ends_at_the_next_key() -> None:
-    """Bytes of 255 have no successor of the same length."""
-    assert prefix_end(b"ab") == b"ac"
-    assert prefix_end(b"a\xff\xff") == b"b"
-    assert prefix_end(b"\xff") is None
-    assert prefix_end(b"") is None
-
-
-def test_a_process_opens_a_store_once(tmp_path: Path) -> None:
-    """The error says so."""
-    store = LmdbStorage(tmp_path)
-    store.open("prices", "")
-    with pytest.raises(ViewError, match="already open in this process"):
-        LmdbReader(tmp_path)
-    store.close()
