@@ -118,20 +118,14 @@ def shown_key(key: str) -> str:
     return key if key.isascii() else encode_key(key).decode("utf-8", "replace")
 
 
-def fnv1a(data: bytes) -> int:
-    """Return the hash of ``data``, 0 to 2^32-1."""
-    value = _OFFSET_BASIS
-    for byte in data:
-        value = (value ^ byte) * _PRIME & _MASK
-    return value
-
-
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition of ``key`` in a topic of that many partitions, as goka does.
 
     librdkafka's ``partitioner=fnv1a`` does too; Java's clients and librdkafka's default use other
     hashes.
     """
-    value = fnv1a(key)
+    value = _OFFSET_BASIS
+    for byte in key:
+        value = (value ^ byte) * _PRIME & _MASK
     # The absolute value of the hash as a signed number comes before the modulo, as in goka.
     return (value if value < _SIGN else (_MASK + 1) - value) % partitions

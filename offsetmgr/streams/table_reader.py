@@ -36,7 +36,6 @@ from offsetmgr.streams.partition_table import (
 )
 from offsetmgr.streams.topics import logs_of
 from offsetmgr.text import error_text
-from offsetmgr.types import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,7 +118,7 @@ class TableReader:
         its last stable offset, else at its high watermark, which waits for open transactions.
         ``timeout_s`` is for each request.  Raises InvalidValueError.
         """
-        self._topic = check_topic(topic)
+        self._topic = topic
         self._storage = storage
         self._update = update
         self._changed = changed

@@ -26,7 +26,7 @@ from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.graph import group_table
 from offsetmgr.streams.messages import PARTITIONER
 from offsetmgr.text import listed
-from offsetmgr.types import PartitionRange, TopicPartition, check_count, check_topic
+from offsetmgr.types import PartitionRange, TopicPartition, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -319,7 +319,7 @@ def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str
 
 def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the table of each of ``groups`` that has one: its topic, and messages by partition."""
-    topics = {group: group_table(group) for group in groups if _may_have_table(group)}
+    topics = {group: group_table(group) for group in groups}
     found = reader.partitions_of(topics.values())
     tables = {topic: numbers for topic, numbers in found.items() if isinstance(numbers, list)}
     messages: dict[str, dict[int, int]] = {topic: {} for topic in tables}
@@ -332,11 +332,3 @@ def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[st
         for group, topic in topics.items()
         if topic in tables
     }
-
-
-def _may_have_table(group: str) -> bool:
-    try:
-        check_topic(group_table(group))
-    except InvalidValueError:
-        return False
-    return True
