@@ -68,7 +68,7 @@ def failure(callback: Any, **options: Any) -> str:
 
 
 def test_a_context_has_its_message() -> None:
-    """Of a header given twice the last.  No headers are empty, no time is the year 1."""
+    """The last of a header given twice; without headers an empty mapping, without time year 1."""
     seen: list[object] = []
 
     def callback(ctx: Context, value: str) -> None:

@@ -1,4 +1,4 @@
-"""What the topics of a group may be, before Kafka is asked."""
+"""Settings of topics that are refused before Kafka is asked."""
 
 from __future__ import annotations
 
