@@ -6,8 +6,12 @@ with naming_extra(__name__):
     from offsetmgr.consumer.ack_messages import AckMessage, PartitionProgress
     from offsetmgr.consumer.ack_work import AckSettings
     from offsetmgr.consumer.acks import AckConsumer
-    from offsetmgr.consumer.group import GroupConsumer, PartitionedConsumer, PartitionStream
-    from offsetmgr.consumer.marks import OffsetStash
+    from offsetmgr.consumer.group import (
+        GroupConsumer,
+        OffsetStash,
+        PartitionedConsumer,
+        PartitionStream,
+    )
     from offsetmgr.consumer.retry import RetryPolicy
     from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, Notification
 

@@ -33,8 +33,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import UNKNOWN_TOPIC, error_info
-from offsetmgr.consumer.log_watch import LOOK_S, LogWatch, restart_at
-from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
+from offsetmgr.consumer.offsets import (
+    Claims,
+    Commits,
+    MemberStore,
+    TopicIdOffer,
+    claim,
+    is_rebalancing,
+)
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
@@ -43,7 +49,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
     log,
 )
-from offsetmgr.consumer.topics import Discovery, missing_partition
+from offsetmgr.consumer.topics import LOOK_S, Discovery, LogWatch, missing_partition, restart_at
 from offsetmgr.consumer.work import Start
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
@@ -158,8 +164,7 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
-        self._topic_ids = self._reader.existing_ids
-        self._offer_topic_ids()
+        self._offer = TopicIdOffer(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -287,7 +292,7 @@ class Member:
             if self._closed:
                 return
             rest.callback(self._reader.close)
-            rest.callback(self._withdraw_topic_ids)
+            rest.callback(self._offer.end)
             rest.callback(self._claims.close, self.settings.dwell_s)
             self._closed = True
             least_s = max(_MOVING_S, self.settings.dwell_s)
@@ -404,18 +409,7 @@ class Member:
             self._consumer.resume([KafkaPartition(*each) for each in self._paused - wanted])
             self._paused = wanted
 
-    def _offer_topic_ids(self) -> None:
-        """Let a store ask our Kafka for topic ids, unless another consumer of it lets it do so."""
-        if self._store.topic_ids is None:
-            with suppress(AttributeError):  # a user's store may be frozen
-                self._store.topic_ids = self._topic_ids
-
-    def _withdraw_topic_ids(self) -> None:
-        if self._store.topic_ids is self._topic_ids:
-            self._store.topic_ids = None
-
     def _do_what_is_due(self) -> None:
-        self._offer_topic_ids()
         if (error := self._commits.end()) is not None and not is_rebalancing(error):
             self.report(error, _NO_COMMIT)
         claimed = self._claims.take()
@@ -657,7 +651,7 @@ class Member:
                         self._discovery.firsts[each] = known(found).high_watermark
             except BaseException:  # of a signal, too
                 self._claims.release(committed, _REQUEST_S)
-                self._withdraw_topic_ids()
+                self._offer.end()
                 self._consumer.close()
                 self._reader.close()
                 raise

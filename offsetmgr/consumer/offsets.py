@@ -5,10 +5,12 @@ A store is asked in threads of its own, so that no poll waits for it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -366,3 +368,37 @@ class Claims:
     def _report_late(self, what: str, late_s: float = _LATE_S) -> None:
         late = late_error(f"{what} for group {self._group}", late_s)
         self._report(late, "the store does not answer")
+
+
+class TopicIdOffer:
+    """Lets a store ask for topic ids, by any of the consumers that share it."""
+
+    _lock = threading.RLock()
+
+    def __init__(self, store: OffsetStore, reader: ClusterReader) -> None:
+        self._store = store
+        self._reader = reader
+        with self._lock:
+            if store.topic_ids is None:
+                with suppress(AttributeError):  # a user's store may be frozen
+                    store.topic_ids = _Readers()
+            if isinstance(store.topic_ids, _Readers):
+                store.topic_ids.readers.append(reader)
+
+    def end(self) -> None:
+        with self._lock:
+            ask = self._store.topic_ids
+            if isinstance(ask, _Readers) and self._reader in ask.readers:
+                ask.readers.remove(self._reader)
+                if not ask.readers:
+                    self._store.topic_ids = None
+
+
+class _Readers:
+    """Asks the Kafka of the consumer that came last."""
+
+    def __init__(self) -> None:
+        self.readers: list[ClusterReader] = []
+
+    def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
+        return self.readers[-1].existing_ids(topics)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer
@@ -11,8 +13,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from offsetmgr.clusters import MultiClusterAckConsumer
+    from offsetmgr.consumer import AckConsumer, AckMessage
+    from offsetmgr.consumer.acks import OrderedBy
     from offsetmgr.devkafka import DevKafka
     from tests.kafka.mock_cluster import MockCluster
 
@@ -65,3 +70,22 @@ def wait_until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> No
     while not condition():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.03)
+
+
+@contextmanager
+def running(
+    consumer: AckConsumer | MultiClusterAckConsumer,
+    handler: Callable[[AckMessage], object],
+    *,
+    workers: int = 4,
+    ordered_by: OrderedBy | None = None,
+) -> Iterator[None]:
+    """Run a pool in a thread; close the consumer, and wait for the pool, at the end."""
+    options = {"workers": workers, "ordered_by": ordered_by}
+    thread = threading.Thread(target=consumer.run, args=[handler], kwargs=options)
+    thread.start()
+    try:
+        yield
+    finally:
+        consumer.close()
+        thread.join()

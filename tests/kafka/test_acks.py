@@ -27,12 +27,13 @@ from offsetmgr.consumer import (
     RetryPolicy,
 )
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, wait_until
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, running, wait_until
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.consumer import AckMessage
+    from offsetmgr.consumer.acks import OrderedBy
     from offsetmgr.devkafka import DevKafka
 
 MEMBER = Path(__file__).parent / "group_member.py"
@@ -206,24 +207,17 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
     policy = RetryPolicy(delays_s=(0.5, 1.0), partitions=1)
     settings = AckSettings(retry=policy)
     tries: dict[int, list[tuple[float, str, int]]] = {}
-    done = threading.Event()
 
     def handle(message: AckMessage) -> None:
         number = number_of(message)
         tries.setdefault(number, []).append((time.time(), message.topic(), message.tries))
         assert message.origin == (group, number, 0)
-        if number == 2 and message.tries == 3:
-            done.set()
         if number == 2 or (number == 1 and message.tries < 2):
             raise ValueError(f"{number} is bad")
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    thread = threading.Thread(target=consumer.run, args=[handle])
-    thread.start()
-    assert done.wait(WAIT_S)
-    (letter,) = all_of(kafka, f"{group}.dlq", 1)
-    consumer.close()
-    thread.join()
+    with running(consumer, handle):
+        (letter,) = all_of(kafka, f"{group}.dlq", 1)
     topics = [group, f"{group}.retry.1", f"{group}.retry.2"]
     assert {number: [each[1] for each in found] for number, found in tries.items()} == {
         0: topics[:1],
@@ -259,7 +253,7 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
 
 
 @pytest.mark.parametrize("ordered_by", ["key", "partition"])
-def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: str) -> None:
+def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: OrderedBy) -> None:
     """No two of 64 workers have the same key (or partition) at once."""
     count, keys = 1_000, 100
     filled(kafka, group, count, keys=keys)
@@ -267,7 +261,6 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
     in_work: Counter[object] = Counter()
     most = [0]
     lock = threading.Lock()
-    done = threading.Event()
 
     def handle(message: AckMessage) -> None:
         place = message.key() if ordered_by == "key" else message.partition()
@@ -279,16 +272,10 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: s
         time.sleep(0.001)
         with lock:
             in_work[place] -= 1
-            if sum(map(len, seen.values())) == count:
-                done.set()
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
-    options = {"workers": 64, "ordered_by": ordered_by}
-    thread = threading.Thread(target=consumer.run, args=[handle], kwargs=options)
-    thread.start()
-    assert done.wait(WAIT_S)
-    consumer.close()
-    thread.join()
+    with running(consumer, handle, workers=64, ordered_by=ordered_by):
+        wait_until(lambda: sum(map(len, list(seen.values()))) == count)
     assert all(offsets == sorted(offsets) for offsets in seen.values())
     assert most[0] > 1
     assert sum(offsets(kafka, group)) == count
@@ -306,11 +293,8 @@ def test_closing_a_pool_finishes_only_running_handlers(kafka: DevKafka, group: s
 
     for wanted in (100, count):
         consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
-        thread = threading.Thread(target=consumer.run, args=[handle])
-        thread.start()
-        wait_until(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
-        consumer.close()
-        thread.join()
+        with running(consumer, handle):
+            wait_until(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
     assert sorted(handled) == list(range(count))
 
 

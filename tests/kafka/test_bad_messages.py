@@ -14,49 +14,37 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Message, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
 from offsetmgr.consumer.letters import Letter, read_letters
+from offsetmgr.consumer.retry import read_retried
 from offsetmgr.kafka.topics import create_topics
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, filled, wait_until
+from tests.kafka.messages import WAIT_S, committed, filled, running, wait_until
 from tests.kafka.raw_headers import produce_raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from offsetmgr.consumer import AckMessage
-    from offsetmgr.consumer.acks import OrderedBy
     from offsetmgr.devkafka import DevKafka
 
 DEFAULT_BYTES = 1_048_588
-
-
-@contextmanager
-def running(
-    consumer: AckConsumer,
-    handler: Callable[[AckMessage], object],
-    *,
-    workers: int = 4,
-    ordered_by: OrderedBy | None = None,
-) -> Iterator[None]:
-    """Run a pool in a thread; close the consumer, and wait for the pool, at the end."""
-    options = {"workers": workers, "ordered_by": ordered_by}
-    thread = threading.Thread(target=consumer.run, args=[handler], kwargs=options)
-    thread.start()
-    try:
-        yield
-    finally:
-        consumer.close()
-        thread.join()
 
 
 def letters_of(kafka: DevKafka, group: str) -> list[Letter]:
@@ -204,7 +192,7 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
     create_topic(kafka, group, 1)
     settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    run_config(kafka, f"{group}.dlq", "max.message.bytes", str(limit))
+    set_limit(kafka, f"{group}.dlq", limit)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     data = random.Random(1).randbytes(20_000)  # noqa: S311
     producer.produce(group, data, data[:50], headers={"own": data[:2_000]})
@@ -231,19 +219,11 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
     assert f"letter {place} is not replayed: its value of 20000 bytes" in replayed.err
 
 
-def run_config(kafka: DevKafka, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin import (  # noqa: PLC0415
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ConfigSource,
-        ResourceType,
-    )
-
+def set_limit(kafka: DevKafka, topic: str, limit: int) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     entry = ConfigEntry(
-        name,
-        value,
+        "max.message.bytes",
+        str(limit),
         source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
         incremental_operation=AlterConfigOpType.SET,
     )
@@ -372,10 +352,6 @@ def test_headers_of_others_in_a_retry_topic_are_ignored(kafka: DevKafka, group: 
 
 def test_a_due_time_of_others_is_bounded() -> None:
     """A due time in the year 318857 delays the partition by an hour, not forever."""
-    from confluent_kafka import Message  # noqa: PLC0415
-
-    from offsetmgr.consumer.retry import read_retried  # noqa: PLC0415
-
     due = {"offsetmgr-due-ms": b"9999999999999999"}
     message = Message(topic="a.retry.1", partition=0, offset=0, headers=[*due.items()])
     policy = RetryPolicy()

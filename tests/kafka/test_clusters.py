@@ -38,7 +38,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, wait_until
+from tests.kafka.messages import WAIT_S, running, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -480,11 +480,6 @@ def test_acks_come_from_all_clusters_and_go_back_to_their_own(
     handled: list[tuple[str, bytes | None]] = []
     consumer = MultiClusterAckConsumer(clusters, group, [unique_name], settings=settings)
     assert consumer.poll(timeout=0) is None
-    pool = threading.Thread(
-        target=consumer.run, args=[lambda each: handled.append((each.cluster, each.value()))]
-    )
-    pool.start()
-    wait_until(lambda: len(handled) == 2)
-    consumer.close()
-    pool.join()
+    with running(consumer, lambda each: handled.append((each.cluster, each.value()))):
+        wait_until(lambda: len(handled) == 2)
     assert sorted(handled) == [("east", b"33"), ("west", b"3")]

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from offsetmgr.consumer.letters import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
+from tests.kafka.messages import WAIT_S, running, wait_until
 from tests.kafka.test_acks import all_of
 from tests.kafka.test_consumer_logs import recreate
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
     from offsetmgr.devkafka import DevKafka
 
-WAIT_S = 60.0
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_processor.py"
 
 
@@ -52,20 +51,14 @@ def dead(kafka: DevKafka, group: str, topic: str, count: int) -> None:
     """Have ``count`` messages fail for good."""
     settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     failed: list[object] = []
-    done = threading.Event()
 
     def fail(message: AckMessage) -> None:
         failed.append(message)
-        if len(failed) == count:
-            done.set()
         raise ValueError(f"bad {(message.value() or b'').decode()}")
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [topic], settings=settings)
-    thread = threading.Thread(target=consumer.run, args=[fail], kwargs={"workers": 1})
-    thread.start()
-    assert done.wait(WAIT_S)
-    consumer.close()
-    thread.join()
+    with running(consumer, fail, workers=1):
+        wait_until(lambda: len(failed) == count)
 
 
 def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:

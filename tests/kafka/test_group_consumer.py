@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -386,7 +387,12 @@ def test_metadata_that_kafka_would_refuse_is_refused_at_the_door(
     [
         ({"topics": []}, "topics"),
         ({"topics": ["a b"]}, "topic"),
-        ({"include": ""}, "include"),
+        *(
+            ({"include": each}, "include")
+            for each in ("", "(", 5, b"orders", re.compile("orders"), "a{99999999999}")
+        ),
+        ({"include": "a", "exclude": "*"}, "exclude"),
+        ({"topics": ["orders"], "exclude": "a"}, "exclude"),
         (
             {"topics": ["orders"], "kafka": {"bootstrap.servers": "b:1", "group.id": "other"}},
             "ConsumerSettings",

@@ -1,14 +1,22 @@
-"""Marks of processed messages: which offsets are committed."""
+"""Marks of processed messages, and messages and errors that wait for the application."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections import deque
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Message
 
-from offsetmgr.consumer.marks import Markable, Marks, OffsetStash
+from offsetmgr.consumer.group import (
+    BUFFERED_BYTES,
+    Markable,
+    Marks,
+    OffsetStash,
+    PartitionStream,
+)
+from offsetmgr.consumer.settings import drain
 from offsetmgr.consumer.work import Start
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -169,3 +177,26 @@ def test_a_reset_that_is_higher_changes_nothing() -> None:
     for offset in (120, 99, 50, 70):
         marked.reset_partition_offset("orders", 0, offset)
     assert marked.commit() == {0: (51, "")}
+
+
+def test_large_messages_of_an_unread_stream_do_not_fill_the_memory() -> None:
+    """Its partition is paused from 16 MiB on, until half of that is taken."""
+    stream = PartitionStream(TopicPartition("orders", 0), cast("Any", None))
+    large = Message(topic="orders", partition=0, value=b"x" * (BUFFERED_BYTES // 4))
+    paused = []
+    for _ in range(5):
+        stream.put([large])
+        paused.append(stream.paused)
+    paused.extend(stream.paused for _ in zip(range(4), stream, strict=False))
+    assert paused == [False] * 4 + [True] * 3 + [False] * 2
+
+
+class SharedDeque(deque[int]):
+    """Another thread takes an item after this one has looked how many there are."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 1
+
+
+def test_errors_may_be_taken_by_several_threads_at_once() -> None:
+    assert drain(SharedDeque([1, 2, 3])) == [1, 2, 3]
