@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.errors import ServiceUnavailableError
@@ -90,10 +90,12 @@ class Worker:
 class Question(Generic[_T]):
     """A call in a thread of its own, so that the caller need not wait for it."""
 
-    def __init__(self, ask: Callable[[], _T]) -> None:
+    def __init__(self, ask: Callable[[], _T], *, after: Question[Any] | None = None) -> None:
+        """``ask`` is called once ``after`` is answered."""
         self.asked_at_s: Final = time.monotonic()
         self.answer: Final[Future[_T]] = Future()
         self._ask = ask
+        self._after = after
         try:
             threading.Thread(target=self._run, name="question", daemon=True).start()
         except RuntimeError as error:
@@ -112,7 +114,10 @@ class Question(Generic[_T]):
         return self.answer.result(0.0)
 
     def _run(self) -> None:
+        after, self._after = self._after, None
         try:
+            if after is not None:
+                after.answer.exception()
             self.answer.set_result(self._ask())
         except BaseException as error:  # noqa: BLE001 -- whoever asked decides
             self.answer.set_exception(error)

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotAnsweredError
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -269,7 +269,7 @@ class Claims:
         self._asked: set[TopicPartition] = set()  # by the question, and wanted ever since
         self._stale: set[TopicPartition] = set()  # by the question, and dropped since
         self._question: Question[_Found] | None = None
-        self._release: Question[None] | None = None  # under way
+        self._release: Question[None] | None = None  # the last one
         self._due_s = 0.0
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
@@ -280,12 +280,15 @@ class Claims:
     def take(self, timeout_s: float = 0.0) -> _Found:
         """Return what was claimed since the last call; wait up to ``timeout_s`` for it."""
         if self._question is None and self._wanted and time.monotonic() >= self._due_s:
-            if not self._is_answered(self._release, "release", timeout_s):
-                return {}
             self._asked = set(islice(self._wanted, self._most))
-            self._question = Question(partial(claim, self._store, self._group, [*self._asked]))
+            ask = partial(claim, self._store, self._group, [*self._asked])
+            self._question = Question(ask, after=self._release)
         question = self._question
-        if question is None or not self._is_answered(question, "claim", timeout_s):
+        if question is None:
+            return {}
+        if not question.wait(timeout_s):
+            if is_late(question.asked_at_s):
+                self._report_late("claim")
             return {}
         claimed, stale = self._asked, self._stale
         self._question, self._asked, self._stale = None, set(), set()
@@ -334,16 +337,8 @@ class Claims:
     def release(self, partitions: Collection[TopicPartition], timeout_s: float = 0.0) -> None:
         """Give claimed partitions back; wait up to ``timeout_s`` for it.  A failure is reported."""
         if partitions:
-            former = self._release
-            if former is not None and former.wait():
-                former = None
-
-            def work() -> None:
-                if former is not None:
-                    former.answer.exception()
-                self._store.release(self._group, partitions)
-
-            self._release = Question(work)
+            work = partial(self._store.release, self._group, partitions)
+            self._release = Question(work, after=self._release)
             self._release.answer.add_done_callback(self._check_release)
             if timeout_s and not self._release.wait(timeout_s):
                 self._report_late("release", timeout_s)
@@ -356,14 +351,6 @@ class Claims:
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         for each in partitions:
             self._wanted.pop(each, None)
-
-    def _is_answered(self, question: Question[Any] | None, what: str, timeout_s: float) -> bool:
-        """Wait for the store up to ``timeout_s``; report it if it takes long."""
-        if question is None or question.wait(timeout_s):
-            return True
-        if is_late(question.asked_at_s):
-            self._report_late(what)
-        return False
 
     def _report_late(self, what: str, late_s: float = _LATE_S) -> None:
         late = late_error(f"{what} for group {self._group}", late_s)

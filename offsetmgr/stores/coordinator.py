@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from actors import Future, MonotonicClock, ThreadTimers
+from actors import Future, MonotonicClock, PoolDispatcher, Strand, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.client.offsets import by_group
 from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, Fault
 from offsetmgr.coordinator.base import or_fail
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
@@ -24,7 +21,6 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import as_store_error, refusals
-from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -64,7 +60,7 @@ class StoreCoordinator:
         if self._store.topic_ids is None:
             with suppress(AttributeError):  # a user's store may be frozen
                 self._store.topic_ids = self._existing_ids
-        self._claimed: set[ManagerKey] = set()
+        self._claimed: dict[str, set[TopicPartition]] = {}  # by group
         self._kafka = kafka
         self.topic_logs = kafka.topic_logs
         self.topic_names = kafka.topic_names
@@ -72,21 +68,12 @@ class StoreCoordinator:
         self._clock = MonotonicClock()
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
         self._closed = False
-        self._requests: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._lock = threading.RLock()
-        self._waiting: dict[str, deque[Callable[[], object]]] = {}
-        """The requests of each group; the first is queued or under way."""
-        # Daemons, so that a database that hangs does not keep the process from its end.
-        self._workers = [
-            threading.Thread(target=self._work, name=f"offset-store-{number}", daemon=True)
-            for number in range(_THREADS)
-        ]
-        for worker in self._workers:
-            worker.start()
+        self._threads = PoolDispatcher(_THREADS, 1, name="offset-store")
+        self._strands: dict[str, Strand] = {}  # of each group
 
     @property
     def fence(self) -> FenceCounts:
-        groups, fenced = len({key.group for key in self._claimed.copy()}), len(self._fenced)
+        groups, fenced = sum(map(bool, [*self._claimed.values()])), len(self._fenced)
         return FenceCounts(groups - fenced, fenced)
 
     def fetch(
@@ -125,7 +112,8 @@ class StoreCoordinator:
         What fails is tried again in halves, so that one partition holds up no other.
         """
         failures: dict[TopicPartition, Failure] = {}
-        parts = [[each for each in partitions if (group, *each) not in self._claimed]]
+        claimed = self._claimed.setdefault(group, set())
+        parts = [[each for each in partitions if each not in claimed]]
         until_s = self._clock.now() + _SPLIT_S
         while parts:
             part = parts.pop()
@@ -139,7 +127,7 @@ class StoreCoordinator:
                     half = len(part) // 2
                     parts += [part[:half], part[half:]]
             else:
-                self._claimed.update(ManagerKey(group, *each) for each in part)
+                claimed.update(part)
         return failures
 
     def topic_ids(
@@ -168,19 +156,26 @@ class StoreCoordinator:
         return self._ask("", self._store.check, lambda failure: failure, timeout_s)
 
     def close(self, timeout: float) -> None:
+        deadline = Deadline(timeout)
+        releases = []
+        for group in [*self._strands]:
+            failed = partial(log.warning, "group %s: partitions not released: %s", group)
+            releases.append(self._ask(group, partial(self._release, group), failed, timeout))
         self._closed = True
-        deadline_s = self._clock.now() + timeout
-        self._requests.put(self._release_all)
-        for _ in self._workers:
-            self._requests.put(None)
-        for worker in self._workers:
-            worker.join(max(deadline_s - self._clock.now(), 0.0))
-        self._kafka.close(max(deadline_s - self._clock.now(), 0.0))
+        for each in releases:
+            each.get()
+        self._threads.stop(deadline.left_s)
+        self._kafka.close(deadline.left_s)
         if self._owned:
             self._store.close()
         elif self._store.topic_ids == self._existing_ids:
             self._store.topic_ids = None
         self._timers.close()
+
+    def _release(self, group: str) -> None:
+        partitions = self._claimed.get(group)
+        if partitions and group not in self._fenced:
+            self._store.release(group, [*partitions])
 
     def _ask(
         self,
@@ -211,38 +206,19 @@ class StoreCoordinator:
             future.set(answer)
             timer.cancel()
 
-        with self._lock:
-            waiting = self._waiting.setdefault(group, deque())
-            waiting.append(run)
-            if len(waiting) == 1:
-                self._requests.put(partial(self._do_next, group))
+        strand = self._strands.setdefault(group, Strand(self._threads))
+        strand.schedule(_Request(group, run))
         return future
 
-    def _do_next(self, group: str) -> None:
-        waiting, more = self._waiting[group], True
-        while more:
-            waiting[0]()
-            with self._lock:
-                waiting.popleft()
-                more = bool(waiting)
-                if not more:
-                    del self._waiting[group]
-            if more and not self._closed:
-                self._requests.put(partial(self._do_next, group))  # other groups come first
-                return
 
-    def _release_all(self) -> None:
-        for group, partitions in by_group(self._claimed).items():
-            if group not in self._fenced:
-                try:
-                    self._store.release(group, partitions)
-                except BaseException as failed:  # noqa: BLE001 -- whatever a store raises
-                    error = as_store_error("release", failed)
-                    log.warning("group %s: partitions not released: %s", group, error)
+class _Request(NamedTuple):
+    """A request of a group, as a dispatcher runs it."""
 
-    def _work(self) -> None:
-        while (request := self._requests.get()) is not None:
-            request()
+    path: str
+    work: Callable[[], object]
+
+    def run(self, _: int) -> None:
+        self.work()
 
 
 def _failure_of(error: BaseException) -> Failure:
