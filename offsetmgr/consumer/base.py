@@ -25,8 +25,8 @@ from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.config import FORCED, checked_config
 from offsetmgr.stores import OffsetStore, open_store
+from offsetmgr.stores.base import ManagerStore
 from offsetmgr.stores.broker import BrokerOffsetStore
-from offsetmgr.stores.managers import ManagerStore
 from offsetmgr.types import (
     TopicPartition,
     check_count,

@@ -8,8 +8,7 @@ from offsetmgr.client.offsets import Offsets
 from offsetmgr.config import MASK
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.extras import install_hint, package_of
-from offsetmgr.stores.base import MemoryOffsetStore, OffsetStore
-from offsetmgr.stores.managers import ManagerStore
+from offsetmgr.stores.base import ManagerStore, MemoryOffsetStore, OffsetStore
 
 __all__ = ["MemoryOffsetStore", "OffsetStore", "open_store"]
 
