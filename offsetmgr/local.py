@@ -34,7 +34,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from actors import Future
     from offsetmgr.client.offsets import Logs, Named, Refusals, SubmitResult, Values
@@ -223,13 +223,8 @@ class LocalOffsets(Offsets):
                 self.refuse(key, error)
 
     def _take(self, offsets: Values, *, rewind: bool) -> Refusals:
-        refused = self._put(offsets, rewind=rewind)
-        missing = [key for key, error in refused.items() if isinstance(error, ManagerStoppedError)]
-        if missing:
-            self._make(missing)
-            again = self._put({key: offsets[key] for key in missing}, rewind=rewind)
-            refused = {key: refused[key] for key in refused if key not in missing} | again
-        return refused
+        self._make([key for key in offsets if self._factory.get(key) is None])
+        return self._put(offsets, rewind=rewind)
 
     def _put(self, offsets: Values, *, rewind: bool) -> Refusals:
         """Hand offsets of one group to their managers; return the refusals."""
@@ -275,9 +270,6 @@ class LocalOffsets(Offsets):
             status = handle.status()
             return StopResult(status.committed, status.submitted if status.dirty else None, error)
 
-    def _listen(self) -> None:
-        pass  # it always does
-
     # Questions to Kafka
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -309,8 +301,12 @@ class LocalOffsets(Offsets):
                 )
         return logs
 
-    def _topic_id_of(self, key: ManagerKey) -> str:
-        return self._factory.topic_ids({key.group: [key.topic_partition]}).get(key.topic, "")
+    def topic_ids_of(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
+        found: dict[ManagerKey, str] = {}
+        for key in keys:
+            for topic_id in self._factory.topic_ids({key.group: [key.topic_partition]}).values():
+                found[key] = topic_id
+        return found
 
     # The end
 

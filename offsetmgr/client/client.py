@@ -221,9 +221,9 @@ class OffsetClient(Offsets):
     def _topic_names(self, deadline: Deadline) -> list[str]:
         return self._get(wire.TOPIC_NAMES, [], deadline, wire.names_of)
 
-    def _topic_id_of(self, key: ManagerKey) -> str:
-        held = self._state.partitions.get(key)
-        return "" if held is None else held.topic_id
+    def topic_ids_of(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
+        held = ((key, self._state.partitions.get(key)) for key in keys)
+        return {key: each.topic_id for key, each in held if each is not None and each.topic_id}
 
     def _get(
         self,

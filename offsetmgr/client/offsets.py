@@ -327,9 +327,9 @@ class Offsets(ABC):
         """Return the topics of the cluster except Kafka's own, sorted."""
         return self._persist(self._topic_names, timeout)
 
+    @abstractmethod
     def topic_ids_of(self, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
         """Return the topic's id that each manager's newest offset was read under, where known."""
-        return {key: topic_id for key in keys if (topic_id := self._topic_id_of(key))}
 
     def _persist(self, ask: Callable[[Deadline], _T], timeout: float) -> _T:
         """Ask until there is an answer: the service may be starting, or Kafka electing a leader."""
@@ -414,8 +414,7 @@ class Offsets(ABC):
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
     ) -> FlushResult: ...
 
-    @abstractmethod
-    def _listen(self) -> None:
+    def _listen(self) -> None:  # noqa: B027 -- the default
         """Have errors reported from now on."""
 
     @abstractmethod
@@ -429,10 +428,6 @@ class Offsets(ABC):
 
     @abstractmethod
     def _topic_names(self, deadline: Deadline) -> list[str]: ...
-
-    @abstractmethod
-    def _topic_id_of(self, key: ManagerKey) -> str:
-        """Return the topic's id, without asking; empty if it is not known."""
 
     @abstractmethod
     def _close(self, deadline: Deadline) -> None:
