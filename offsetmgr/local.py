@@ -60,12 +60,9 @@ class LocalOffsets(Offsets):
     `name` is the owner that ManagerExistsError names; `settings` has the commit interval.  `store`
     keeps the groups instead of Kafka: the URL of a database, or an OffsetStore.
 
-    Use it in one process per group: there is no lease, and no other process takes over managers.
-    Commits of the group by another process are not refused; they are reported by the verification
-    of the committed offsets, every few minutes.  A killed process
-    loses its uncommitted offsets; the checkpoint of a Spark job still has them.
-
-    It cannot be pickled: make one in each process, or use OffsetClient and the service.
+    Use it in one process per group: commits of the group by another process are not refused; they
+    are reported by the verification of the committed offsets, every few minutes.  A killed process
+    loses its uncommitted offsets.  It cannot be pickled: make one in each process.
 
     Raises ImportError if a package of `offsetmgr[kafka]` is missing, and InvalidValueError for a
     bad name or a setting that librdkafka does not take.

@@ -193,15 +193,14 @@ class Offsets(ABC):
     ) -> None:
         """Make ``offsets`` (the next ones to read, by topic and partition) the newest to commit.
 
-        Spawns the managers that do not exist yet.  Does not wait, unless ``sync``: then it waits up
-        to ``timeout`` seconds until Kafka has them.  With ``rewind`` an offset may be lower than
-        the last one.
+        Spawns the managers that do not exist yet.  With ``sync`` it waits up to ``timeout`` seconds
+        until Kafka has the offsets.  With ``rewind`` an offset may be lower than the last one.
 
         Raises OffsetRegressionError if one is lower than the last one submitted.  With ``sync``
         also if it is lower than the committed offset; OffsetTimeoutError after ``timeout`` (the
         offsets are kept, and tried again); OffsetCommitError if Kafka refuses one for good;
         ManagerExistsError if another client has a manager, OverloadedError if a limit of the
-        service is reached.  OffsetsUncommittedError has the errors of several offsets.  An offset
+        service is reached.  OffsetsUncommittedError has the errors of several offsets; an offset
         with an error does not delay the others.
         """
         deadline = Deadline(timeout)

@@ -183,11 +183,9 @@ class OffsetCommits:
     def detach(self, timeout: float = DETACH_S) -> None:
         """Stop listening, commit what is left and stop the managers; a second call does nothing.
 
-        Queries that another call of ``commit_offsets`` commits to the group go on.  A query that
-        shared its partitions still counts, as one that has stopped.
-
-        Waits up to ``timeout`` seconds.  What is not committed by then is logged, with the command
-        that commits it later, and still sent while the client is open.
+        Queries that another call of ``commit_offsets`` commits go on.  A query that shared its
+        partitions still counts, as one that has stopped.  Waits up to ``timeout`` seconds: what is
+        not committed by then is logged, and still sent while the client is open.
         """
         check_timeout(timeout)
         if self._is_over:

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 
 _log = SafeLogger("offsetmgr.follow")
 
-LOOKS: Final = 64
-"""Looks at checkpoints of one Follow at once, with those that are stuck."""
+LOOKS: Final = 8
+"""Looks at checkpoints of one Follow at once, without those that are stuck."""
 
-RETRY_S: Final = 5.0
-"""Pause after which looks begin for which no thread could be started."""
+MOST_LOOKS: Final = 64
+
+STUCK_S: Final = 5.0
+"""A look that takes longer is stuck, as in a mount that does not answer."""
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
@@ -115,8 +117,8 @@ class Follower:
         self._numbers = itertools.count()
         self._waiting: dict[str, deque[_Task]] = {name: deque() for name in follows}
         """The tasks to be looked at, by name of the Follow."""
-        self._looks: Counter[str] = Counter()
-        """Looks under way, by name of the Follow."""
+        self._looks: dict[str, dict[_Task, float]] = {name: {} for name in follows}
+        """The tasks that are looked at, with the time when each look began."""
         self._runs = self._closed = False
         self._worker = Worker("offsetmgr-follow", self._run)
 
@@ -148,9 +150,9 @@ class Follower:
             for task in tasks():
                 self._begin(task)
             for _ in deadline.polls():
-                with self._changed:
-                    if not (any(self._waiting.values()) or self._looks.total()):
-                        break
+                self._look()
+                if not (any(self._waiting.values()) or any(self._looks.values())):
+                    break
             else:
                 return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
@@ -168,13 +170,12 @@ class Follower:
     def _run(self) -> None:
         while not self._closed:
             with self._changed:
-                pause_s = self._due[0][0] - self.now() if self._due else RETRY_S
+                pause_s = self._due[0][0] - self.now() if self._due else STUCK_S
                 if pause_s > 0:
-                    self._changed.wait(min(pause_s, RETRY_S))
+                    self._changed.wait(min(pause_s, STUCK_S))
                 else:
                     self._begin(heapq.heappop(self._due)[2])
-                for name in self._waiting:
-                    self._look(name)
+            self._look()
 
     def schedule(self, task: _Task) -> None:
         """Have a task done at its ``due_s``, and then again and again."""
@@ -187,16 +188,19 @@ class Follower:
         with self._changed:
             task.begun_s = self.now()
             self._waiting[task.follow_name].append(task)
-            self._look(task.follow_name)
 
-    def _look(self, name: str) -> None:
-        """Start a thread for each task of a Follow that waits; the lock is held."""
-        waiting = self._waiting[name]
-        while waiting and self._looks[name] < LOOKS:
-            if not Worker(f"offsetmgr-follow {name}", partial(self._do, waiting[0])).ensure():
-                return
-            waiting.popleft()
-            self._looks[name] += 1
+    def _look(self) -> None:
+        """Start a thread for each task that waits, if its Follow has room."""
+        with self._changed:
+            now_s = self.now()
+            for name, waiting in self._waiting.items():
+                looks = self._looks[name]
+                stuck = sum(now_s - begun_s > STUCK_S for begun_s in looks.values())
+                while waiting and len(looks) < min(LOOKS + stuck, MOST_LOOKS):
+                    task = waiting[0]
+                    if not Worker(f"offsetmgr-follow {name}", partial(self._do, task)).ensure():
+                        return
+                    looks[waiting.popleft()] = now_s
 
     # The threads of the looks.
 
@@ -211,9 +215,9 @@ class Follower:
         finally:
             task.begun_s = None
             with self._changed:
-                self._looks[task.follow_name] -= 1
+                del self._looks[task.follow_name][task]
                 self._changed.notify_all()
-                self._look(task.follow_name)
+            self._look()
             if not task.is_gone:
                 self.schedule(task)
 

@@ -264,9 +264,7 @@ def kafka_batch(
         if max_records is not None:
             ranges = bounded(ranges, max_records)
         yield KafkaBatch(ranges, read_committed)
-        deadline = Deadline(timeout)
-        _check_recreated(client, group, logs, deadline)
-        _commit(client, group, ranges, committed, deadline)
+        _commit(client, group, ranges, logs, committed, Deadline(timeout))
     finally:
         client.stop_managers(timeout=timeout, group=group, partitions=latest)
 
@@ -297,9 +295,17 @@ def _commit(
     client: Offsets,
     group: str,
     ranges: Mapping[TopicPartition, OffsetRange],
+    logs: Logs,
     before: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: Deadline,
 ) -> None:
+    """Commit the ends of ``ranges``, if neither ``logs`` nor the group have changed meanwhile."""
+    topics = {partition.topic for partition in logs}
+    read_from = {partition: log.topic_id for partition, log in logs.items()}
+    found = recreated(read_from, client.logs(topics, timeout=deadline.left_s))
+    for partition, reason in found.items():
+        text = f"nothing is committed to group {group}: {partition} was read, but {reason}"
+        raise OffsetConflictError(f"{text}; the next batch reads the new log from its start")
     now = client.committed(group, timeout=deadline.left_s)
     changed = [each for each in ranges if now.get(each) != before.get(each)]
     if changed:
@@ -311,16 +317,6 @@ def _commit(
     ends = {(topic, number): each.end for (topic, number), each in ranges.items()}
     # The partition may end before what is committed: its topic was recreated.
     client.submit(group, ends, rewind=True, sync=True, timeout=deadline.left_s)
-
-
-def _check_recreated(client: Offsets, group: str, logs: Logs, deadline: Deadline) -> None:
-    """Raise OffsetConflictError if a topic was recreated since its ``logs`` were read."""
-    now = client.logs({partition.topic for partition in logs}, timeout=deadline.left_s)
-    found = recreated({partition: log.topic_id for partition, log in logs.items()}, now)
-    if found:
-        (partition, reason), *_ = found.items()
-        text = f"nothing is committed to group {group}: {partition} was read, but {reason}"
-        raise OffsetConflictError(f"{text}; the next batch reads the new log from its start")
 
 
 def bounded(

@@ -83,17 +83,18 @@ class Topic(NamedTuple):
             producer.produce(self.name, str(number), partition=partition, timestamp=timestamp)
         assert producer.flush(WAIT_S) == 0
 
+    def stream(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The topic as a stream from its beginning, or as ``options`` say."""
+        reader = spark.readStream.format("kafka").option("startingOffsets", "earliest")
+        if "subscribePattern" not in options:
+            reader = reader.option("subscribe", self.name)
+        given = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, **options}
+        return reader.options(**{name: str(value) for name, value in given.items()}).load()
+
     def read(self, spark: SparkSession, start: str, batch: int = 1_000) -> DataFrame:
         """The topic as a stream of its numbers, from ``start``, ``batch`` records at a time."""
-        return (
-            spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.kafka.bootstrap_servers)
-            .option("subscribe", self.name)
-            .option("startingOffsets", start)
-            .option("maxOffsetsPerTrigger", batch)
-            .load()
-            .selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
-        )
+        stream = self.stream(spark, startingOffsets=start, maxOffsetsPerTrigger=batch)
+        return numbers(stream)
 
     def described(self, group: str) -> dict[int, int]:
         """Return the committed offsets by partition, read without our own code."""
@@ -102,6 +103,10 @@ class Topic(NamedTuple):
         answers = _admin(self.kafka.bootstrap_servers).list_consumer_group_offsets([asked])
         found = answers[group].result(WAIT_S).topic_partitions
         return {each.partition: each.offset for each in found if each.offset >= 0}
+
+
+def numbers(stream: DataFrame) -> DataFrame:
+    return stream.selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
 
 
 @cache

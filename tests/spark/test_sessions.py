@@ -14,13 +14,14 @@ from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark.checkpoint import Checkpoint
 from tests.conftest import create_topic
-from tests.spark.support import WAIT_S, Collected, Topic, start
+from tests.spark.support import WAIT_S, Collected, Topic, numbers, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from offsetmgr.client import OffsetClient
     from tests.conftest import TopicFactory
@@ -32,6 +33,17 @@ def single(topic: Topic, new_topic: TopicFactory) -> Topic:
     made = Topic(topic.kafka, new_topic(), 1)
     made.produce(10)
     return made
+
+
+def copying(stream: DataFrame, topic: Topic, name: str, checkpoint: str) -> DataStreamWriter:
+    """Return a writer of the records of ``stream`` to another topic of the same Kafka."""
+    return (
+        stream.select("value")
+        .writeStream.format("kafka")
+        .option("kafka.bootstrap.servers", topic.kafka.bootstrap_servers)
+        .option("topic", name)
+        .option("checkpointLocation", checkpoint)
+    )
 
 
 def recreate(topic: Topic) -> None:
@@ -73,23 +85,9 @@ def test_a_continuous_query_is_committed_from_its_checkpoint(
     checkpoint: str,
 ) -> None:
     """It reports nothing to Spark's listeners; its finished epochs are in the checkpoint."""
-    frame = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-        .option("subscribe", single.name)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
+    writer = copying(single.stream(spark), single, new_topic(), checkpoint)
     with commit_offsets(spark, client, group=group) as commits:
-        query = (
-            frame.select("value")
-            .writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-            .option("topic", new_topic())
-            .option("checkpointLocation", checkpoint)
-            .trigger(continuous="100 milliseconds")
-            .start()
-        )
+        query = writer.trigger(continuous="100 milliseconds").start()
         eventually(lambda: single.described(group), {0: 10})
         assert query.lastProgress is None
         single.produce(5, first=10)
@@ -121,13 +119,7 @@ def test_a_pattern_starts_a_query_on_all_topics_that_spark_takes(
     try:
         begin = starting_offsets(client, group, pattern=single.name)
         assert len(json.loads(begin)) == (1 if whole else 2)
-        frame = (
-            spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-            .option("subscribePattern", single.name)
-            .option("startingOffsets", begin)
-            .load()
-        )
+        frame = single.stream(spark, subscribePattern=single.name, startingOffsets=begin)
         query = frame.writeStream.format("noop").trigger(availableNow=True).start()
         assert query.awaitTermination(int(WAIT_S))
         assert query.lastProgress is not None
@@ -146,15 +138,7 @@ def test_a_query_in_a_recreated_topic_takes_its_group_along(
 ) -> None:
     """With failOnDataLoss=false it goes on at the end of the new log, and reports lower offsets."""
     sink = Collected()
-    frame = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-        .option("subscribe", single.name)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "false")
-        .load()
-        .selectExpr("CAST(CAST(value AS STRING) AS INT) AS number")
-    )
+    frame = numbers(single.stream(spark, failOnDataLoss="false"))
     with commit_offsets(spark, client, group=group) as commits:
         query = start(frame, checkpoint, sink)
         eventually(lambda: single.described(group), {0: 10})
@@ -195,22 +179,11 @@ def test_a_checkpoint_of_asynchronous_progress_tracking_is_read(
     spark: SparkSession, single: Topic, new_topic: TopicFactory, checkpoint: str
 ) -> None:
     """Not every batch has its files; the newest finished one that has them counts."""
-    frame = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-        .option("subscribe", single.name)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 1)
-        .load()
-    )
+    stream = single.stream(spark, maxOffsetsPerTrigger=1)
     query = (
-        frame.select("value")
-        .writeStream.format("kafka")
-        .option("kafka.bootstrap.servers", single.kafka.bootstrap_servers)
-        .option("topic", new_topic())
+        copying(stream, single, new_topic(), checkpoint)
         .option("asyncProgressTrackingEnabled", "true")
         .option("asyncProgressTrackingCheckpointIntervalMs", "1000")
-        .option("checkpointLocation", checkpoint)
         .start()
     )
     query.processAllAvailable()
