@@ -1,4 +1,4 @@
-"""Programs of users that interrupt the client by signals on each release, or break its logging."""
+"""Programs of users that interrupt clients by signals on each release, or break their logging."""
 
 from __future__ import annotations
 
@@ -7,18 +7,56 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.interpreters import INTERPRETERS, THIS, run
+from tests.interpreters import INTERPRETERS, THIS, releases_with, run
 from tests.unit.client.scripted import CUT, DROP
 
 if TYPE_CHECKING:
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
+LOCAL_RELEASES = releases_with("pykka", "structlog")
 EACH = pytest.mark.parametrize("release", sorted(INTERPRETERS))
+EACH_LOCAL = pytest.mark.parametrize("release", LOCAL_RELEASES)
+EACH_WAY = pytest.mark.parametrize(
+    ("way", "release"),
+    [("service", release) for release in sorted(INTERPRETERS)]
+    + [("process", release) for release in LOCAL_RELEASES],
+)
+
+SERVICE = """
+    import atexit, random, signal, sys, threading, time
+    from offsetmgr import OffsetClient
+    from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError
+
+    def make():
+        return OffsetClient(sys.argv[1], "etl"), None
+"""
+
+PROCESS = """
+    import atexit, random, signal, sys, time
+    from actors import ActorSystem
+    from offsetmgr.client import offsets
+    from offsetmgr.config import CommitSettings
+    from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+    from offsetmgr.errors import ManagerStoppedError, OffsetRegressionError, OffsetTimeoutError
+    from offsetmgr.local import LocalOffsets
+
+    system = ActorSystem(name="timers")
+
+    def make():
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
+        made = LocalOffsets.__new__(LocalOffsets)
+        made._start(coordinator, "memory", "etl", CommitSettings(commit_interval_s=0.01))
+        return made, coordinator
+
+    def at(coordinator):
+        return [value.offset for value in coordinator.broker.committed("g").values()]
+"""
+
+MAKES = {"service": SERVICE, "process": PROCESS}
 
 RAISES = """
-    import logging, sys
-    from offsetmgr import OffsetClient
+    import logging
 
     class Raises(logging.Handler):
         def handle(self, record):
@@ -32,36 +70,38 @@ RAISES = """
     def watch(key, error):
         lines.append(error)
         raise SystemExit("of a watcher")
-"""
 
-
-def test_raising_log_handlers_and_watchers_stop_nothing(service: ScriptedService) -> None:
-    """Offsets are sent, retried and flushed though every log call of the run raises."""
-    service.script("/v1/offsets", DROP, CUT)
-    service.script("/v1/heartbeat", DROP)
-    program = f"""{RAISES}
-    client = OffsetClient(sys.argv[1], "etl")
+    client, coordinator = make()
     client.watch_errors(watch)
+    if coordinator is not None:
+        coordinator.inject("commit", Refuse(14))
     handle = client.spawn("g", "orders", 3)
     for offset in range(1, 6):
         handle.submit(offset)
         assert client.flush(timeout=30).ok
     try:
-        client.submit("g", {{("orders", 3): 2}}, sync=True)
-    except Exception as error:
-        assert "lower than 5" in str(error), error
-    assert client.close(timeout=30).ok
-    """
-    done = run(THIS, program, service.url)
+        client.submit("g", {("orders", 3): 2}, sync=True)
+    except OffsetRegressionError:
+        pass
+    result = client.close(timeout=30)
+    assert result.ok
+    (committed,) = result.committed.values()
+    assert committed.offset == 5
+"""
+
+
+@pytest.mark.parametrize("way", MAKES)
+def test_raising_log_handlers_and_watchers_stop_nothing(service: ScriptedService, way: str) -> None:
+    """Offsets are sent, retried and flushed though every log call of the run raises."""
+    service.script("/v1/offsets", DROP, CUT)
+    service.script("/v1/heartbeat", DROP)
+    done = run(THIS, MAKES[way] + RAISES, service.url, packages=way == "process")
     assert (done.returncode, done.stderr) == (0, "")
-    assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
 INTERRUPTS = """
-    import random, signal, sys
-    from offsetmgr import OffsetClient
-
-    client = OffsetClient(sys.argv[1], "etl")
+    client, coordinator = make()
+    manager = client.spawn("g", "orders", 3)
     newest, taken = 0, 0
 
     def handle(*_):
@@ -71,35 +111,39 @@ INTERRUPTS = """
             client.flush(timeout=20)
         else:
             newest += 1
-            client.submit("g", {("orders", 3): newest})
+            submit[taken % 4 == 0](newest)
         if taken < 200:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-3))
 
+    submit = manager.submit, lambda offset: client.submit("g", {("orders", 3): offset})
     signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
     while taken < 200:
         newest += 1
         offset = newest
         try:
-            client.submit("g", {("orders", 3): offset})
-        except Exception as error:  # a signal came before the call, and submitted a higher one
-            assert "lower than" in str(error), error
+            submit[offset % 2](offset)
+        except OffsetRegressionError:
+            pass  # a signal came before the call, and submitted a higher one
     result = client.close(timeout=20)
     assert result.ok, result
     (committed,) = result.committed.values()
     assert committed.offset == newest, (committed, newest)
+    assert coordinator is None or at(coordinator) == [newest], (at(coordinator), newest)
     print(committed.offset)
 """
 
 
-@EACH
+@EACH_WAY
 def test_signal_handlers_submit_and_flush_in_a_hot_loop(
-    service: ScriptedService, release: str
+    service: ScriptedService, way: str, release: str
 ) -> None:
     """200 signals at random moments: nothing hangs, and the highest submitted is committed."""
-    done = run(release, INTERRUPTS, service.url)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert service.kafka == {KEY: OffsetAndMetadata(int(done.stdout))}
+    program = MAKES[way] + INTERRUPTS
+    done = run(release, program, service.url, packages=way == "process")
+    assert done.returncode == 0, done.stderr
+    if way == "service":
+        assert service.kafka == {KEY: OffsetAndMetadata(int(done.stdout))}
 
 
 CLOSES = """
@@ -136,6 +180,50 @@ def test_a_signal_handler_closes_the_client(service: ScriptedService, release: s
     """In the middle of a submit or of another close: both calls return the one true result."""
     done = run(release, CLOSES, service.url)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+LOCAL_CLOSES = f"""{PROCESS}
+    def submitted(offset, *, sync):
+        global last
+        client.submit("g", {{("orders", 3): offset}}, sync=sync, timeout=60)
+        last = offset
+
+    for _ in range(40):
+        client, coordinator = make()
+        results, offset, last = [], 0, 0
+        manager = client.spawn("g", "orders", 3)
+        calls = [
+            lambda: submitted(offset, sync=False),
+            lambda: submitted(offset, sync=True),
+            lambda: manager.submit(offset),
+            lambda: client.flush(timeout=60),
+            lambda: client.committed("g", timeout=60),
+            lambda: client.spawn("g", "other", offset).stop(timeout=60),
+        ]
+        signal.signal(signal.SIGALRM, lambda *_: results.append(client.close(timeout=60)))
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 0.01))
+        try:
+            while True:
+                offset += 1
+                random.choice(calls)()
+        except (ManagerStoppedError, OffsetTimeoutError):
+            while not results:
+                time.sleep(0.001)
+        final = client.close(timeout=60)
+        assert final.ok, final
+        (interrupting,) = results
+        # In the middle of a call the close waits until that returns.
+        assert interrupting is final or not interrupting.ok, interrupting
+        committed = coordinator.broker.committed("g").get(("orders", 3))
+        assert committed.offset >= last if last else True, (committed, last, offset)
+"""
+
+
+@EACH_LOCAL
+def test_a_signal_handler_closes_local_offsets(release: str) -> None:
+    """At any moment of any call: nothing hangs, and the offset submitted last is committed."""
+    done = run(release, LOCAL_CLOSES, packages=True)
+    assert done.returncode == 0, done.stderr
 
 
 @EACH
@@ -181,3 +269,17 @@ def test_threads_are_started_once_there_is_room(service: ScriptedService) -> Non
     done = run(THIS, WITHOUT_THREADS, service.url)
     assert done.returncode == 0, done.stderr
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
+
+
+@EACH_LOCAL
+def test_the_first_submit_before_the_interpreter_exits_is_committed(release: str) -> None:
+    """The threads that commit are there before: later releases can start none by then."""
+    program = f"""{PROCESS}
+    client, coordinator = make()
+    atexit.unregister(offsets.close_all)
+    atexit.register(lambda: print(at(coordinator)))
+    atexit.register(offsets.close_all)
+    client.submit("g", {{("orders", 3): 5}})
+    """
+    done = run(release, program, packages=True)
+    assert (done.stdout, done.stderr) == ("[5]\n", "")
