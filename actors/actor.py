@@ -60,7 +60,7 @@ class Control(enum.Enum):
     """An entry of the inbox for the loop, not for the actor."""
 
     START = "Start"
-    RESTART = "Restart"
+    """Also after a failure."""
     STOP = "Stop"
 
 
@@ -331,7 +331,7 @@ class ActorLoop:
         self._inbox.put_over_limit(Control.STOP)
         if self.phase is LoopPhase.FAILED:
             # A stop does not wait for the back-off.
-            self._inbox.put_control(Control.RESTART)
+            self._inbox.put_control(Control.START)
 
     def when_dead(self) -> Future[bool]:
         """Return a future: True once the actor is dead, False if it is dead already."""
@@ -376,12 +376,10 @@ class ActorLoop:
     def _handle(self, entry: Any) -> str:
         match entry:
             case Control.START:
-                self._start()
+                if self.phase is not LoopPhase.RUNNING:
+                    self._start()
             case Control.STOP:
                 self._end()
-            case Control.RESTART:
-                if self.phase is LoopPhase.FAILED:
-                    self._start()
             case _:
                 self._receive(entry)
                 return type(entry.message).__name__
@@ -428,12 +426,12 @@ class ActorLoop:
         self._call_hook("on_failure", hook, type(error), error, error.__traceback__)
         pause_s = self._pause_s()
         if not self._stop_requested:
-            restart = partial(self._inbox.put_control, Control.RESTART)
+            restart = partial(self._inbox.put_control, Control.START)
             self.system.timers.call_after(pause_s, restart)
         elif starting:  # another start may fail as well, and no message is lost by it
             self._end()
         else:
-            self._inbox.put_control(Control.RESTART)
+            self._inbox.put_control(Control.START)
 
     def _pause_s(self) -> float:
         """Count a failure; return the seconds until the restart."""

@@ -12,7 +12,7 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
@@ -86,18 +86,10 @@ _R = TypeVar("_R", FetchResult, CommitResult)
 log = SafeLogger("offsetmgr.coordinator.fence")
 
 
-@runtime_checkable
-class Fencing(Protocol):
-    """A coordinator that keeps other services from committing its groups."""
-
-    @property
-    def fence(self) -> FenceCounts:
-        """Return the numbers of groups that are kept and lost; for any thread."""
-
-
 def fence_counts(coordinator: Coordinator) -> FenceCounts:
-    """Return the counts of ``coordinator``'s fence; zeros without one."""
-    return coordinator.fence if isinstance(coordinator, Fencing) else FenceCounts(0, 0)
+    """Return the counts of the fence that ``coordinator`` has; zeros without one."""
+    counts: FenceCounts = getattr(coordinator, "fence", FenceCounts(0, 0))
+    return counts
 
 
 class FencedCoordinator:

@@ -20,7 +20,6 @@ from tests.unit.core.core import (
 
 if TYPE_CHECKING:
     from offsetmgr.coordinator.memory import Incident
-    from offsetmgr.manager import ManagerHandle
 
 
 DAY_S = 86_400.0
@@ -36,18 +35,6 @@ def test_only_the_newest_of_an_interval_is_committed(core: Core) -> None:
     assert 9 <= len(core.commits()) <= 10
     core.advance(2.0)
     assert core.holds() == at(9_999)
-
-
-def test_an_idle_manager_asks_nothing() -> None:
-    """Silence costs nothing until keep-alive is due, where what stands is not verified."""
-    core = Core(verify_interval_s=0)
-    handle = core.spawn()
-    handle.submit(5)
-    core.advance(120.0)
-    before = len(core.coordinator.requests)
-    core.advance(DAY_S / 2)
-    assert len(core.coordinator.requests) == before
-    assert handle.status().dirty is False
 
 
 def test_equal_offset_with_new_metadata_is_committed(core: Core) -> None:
@@ -182,10 +169,14 @@ class TestKeepAlive:
 
     @pytest.mark.fault(34)
     def test_an_unchanged_offset_is_committed_again_once_a_day(self, core: Core) -> None:
-        """Read first, then written."""
+        """Read first, then written; the first time after a minute."""
         core.spawn(0).submit(5)
-        core.advance(120.0)
+        core.advance(59.0)
+        reads = len(core.requests("fetch"))
+        assert core.commits() == [{0: 5}]
+        core.advance(61.0)
         assert core.commits() == [{0: 5}] * 2
+        assert len(core.requests("fetch")) == reads + 1
         core.advance(7.5 * DAY_S)
         assert core.commits() == [{0: 5}] * 9
         assert core.holds(0) == at(5)
@@ -213,27 +204,6 @@ class TestKeepAlive:
         handle.stop()
         core.advance(5 * DAY_S)
         assert core.commits() == [{0: 5}]
-
-
-def first_commit(core: Core) -> ManagerHandle:
-    handle = core.spawn()
-    handle.submit(7)
-    core.advance(2.0)
-    assert core.commits() == [{0: 7}]
-    return handle
-
-
-def test_an_unchanged_offset_is_committed_again_a_minute_later(core: Core) -> None:
-    """Once, and read before: nothing is written over what it does not know."""
-    first_commit(core)
-    reads = len(core.requests("fetch"))
-    core.advance(57.0)
-    assert core.commits() == [{0: 7}]
-    core.advance(5.0)
-    assert core.commits() == [{0: 7}, {0: 7}]
-    assert len(core.requests("fetch")) == reads + 1
-    core.advance(36_000.0)
-    assert core.commits() == [{0: 7}, {0: 7}]
 
 
 def test_the_first_commit_over_a_found_offset_is_repeated_too(core: Core) -> None:

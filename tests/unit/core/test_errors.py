@@ -34,7 +34,6 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
     Verdict,
     error_info,
-    shown,
 )
 
 INFO = error_info(25)
@@ -140,22 +139,6 @@ def test_an_unknown_code_is_retried_after_a_read() -> None:
     assert error_info(9999, "NEW_ONE").name == "NEW_ONE"
 
 
-UNKNOWN = {-199, -197, -196, -195, -194, -193, -192, -187, -185, -181, -180, -169, -166, -155, -150}
-UNKNOWN |= {-1, 7, 8, 13, 15, 16, 56, 129, 32_005}
-PERMANENT = {12, 23, 24, 26, 28, 29, 30, 31, 33, 34, 35, 42, 58, 69, 81, 82}
-PERMANENT |= {-197, -165, -150, 32_001, 32_002, 32_003, 32_004, 32_006, 32_007}
-
-
-def test_outcomes_that_nobody_knows_are_not_taken_as_refusals() -> None:
-    """A commit answered so can have landed, or can land yet; all others had no effect."""
-    assert {code for code, info in ERRORS.items() if info.verdict is Verdict.UNKNOWN} == UNKNOWN
-
-
-def test_refusals_that_repeat_themselves_are_permanent() -> None:
-    """Nothing but a new submit, or an operator, changes them; all others are tried again."""
-    assert {code for code, info in ERRORS.items() if not info.retriable} == PERMANENT
-
-
 def test_a_commit_error_names_place_and_reason() -> None:
     """The message holds place, offset, reason and Kafka's name; the detail replaces the hint."""
     plain = OffsetCommitError("g", "t", 3, 1042, error_info(12))
@@ -181,23 +164,6 @@ def test_a_notice_does_not_speak_of_a_failure() -> None:
 def test_a_regression_says_how_to_go_back_on_purpose() -> None:
     """The fix stands in the message."""
     assert "call rewind(5)" in str(OffsetRegressionError("g/t/0", 5, 7))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("a\nb", "'a\\nb'"),
-        ("x" * 100, "'" + "x" * 80 + "'… (100 characters)"),
-        (b"y" * 100, "b'" + "y" * 80 + "'… (100 characters)"),
-        (list(range(100)), str(list(range(100)))[:80] + "…"),
-        (10**5000, "<int>"),
-        (None, "None"),
-    ],
-    ids=["lines", "long text", "long bytes", "long list", "long number", "nothing"],
-)
-def test_hostile_values_are_shown_in_one_short_line(value: object, text: str) -> None:
-    """Nothing that a caller sends can flood a log or break its lines."""
-    assert shown(value) == text
 
 
 def test_builtin_families_are_kept() -> None:

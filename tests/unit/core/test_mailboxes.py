@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 
@@ -86,10 +85,3 @@ def test_the_errors_of_a_mailbox_name_its_owner(mailbox: Mailbox[int]) -> None:
     mailbox.close()
     with pytest.raises(ManagerStoppedError, match="orders-3 is stopped"):
         mailbox.get()
-
-
-def test_an_unused_mailbox_is_light(mailbox: Mailbox[int]) -> None:
-    """A hundred thousand may exist: no dict, no Condition and no deque before use."""
-    assert not hasattr(mailbox, "__dict__")
-    assert mailbox._ready is None
-    assert sys.getsizeof(mailbox) + sys.getsizeof(mailbox._lock) < 200
