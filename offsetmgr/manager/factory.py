@@ -42,9 +42,7 @@ from offsetmgr.types import (
     check_list,
     check_mapping,
     check_offset_and_metadata,
-    check_partition,
     check_timeout,
-    check_topic,
     check_topic_partition,
     check_topic_partitions,
 )
@@ -122,8 +120,7 @@ class Factory:
         that are spawned meanwhile.  Raises ManagerExistsError, InvalidValueError, and
         ManagerStoppedError once the factory is stopped.
         """
-        where = TopicPartition(check_topic(topic), check_partition(partition))
-        made = self.spawn_many(group, [where], owner=owner)[where]
+        (made,) = self.spawn_many(group, [(topic, partition)], owner=owner).values()
         if isinstance(made, ManagerExistsError):
             raise made
         return made

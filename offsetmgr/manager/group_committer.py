@@ -241,7 +241,7 @@ class GroupCommitter(PooledActor):
         self._take_steps(events, now)
         self._lost = None
         size, took_s = len(request.managers), now - self._sent_at
-        self._call(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
+        self._observe(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
 
     def _look(self, managers: Iterable[OffsetManager], *, shared: bool) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
@@ -312,7 +312,7 @@ class GroupCommitter(PooledActor):
                     self._answer(manager, effect.number, effect.result)
                 elif isinstance(effect, PublishError):
                     manager.errors.put(effect.error)
-                    self._call(self._observer.failed, manager.key, effect.error)
+                    self._observe(self._observer.failed, manager.key, effect.error)
                 elif isinstance(effect, PublishInitial):
                     manager.initial.set(manager.acknowledged)
                 else:
@@ -331,18 +331,14 @@ class GroupCommitter(PooledActor):
                     manager.published = offsets[manager.key] = committed
                     if manager.committed_offsets is not None:
                         manager.committed_offsets.put(committed)
-        self._call(self._observer.committed, offsets)
+        self._observe(self._observer.committed, offsets)
         for manager in managers:
             if manager.flushes:
                 result = new_tuple(StopResult, (manager.acknowledged, None, None))
                 self._answer(manager, manager.settled, result)
 
-    def _call(self, observe: Callable[..., object], *args: object) -> None:
-        """Tell the observer; what it raises is its own."""
-        try:
-            observe(*args)
-        except Exception:
-            log.exception("the observer failed")
+    def _observe(self, observe: Callable[..., object], *args: object) -> None:
+        log.guard("the observer failed", observe, *args)
 
     def _answer(self, manager: OffsetManager, number: float, result: StopResult) -> None:
         """Answer flushes that wait for versions up to ``number``; after the end, stops too."""
@@ -373,7 +369,7 @@ class GroupCommitter(PooledActor):
             manager.committed_offsets.close()
         manager.errors.close()
         # Reported while the name is its own: later this could be of the next manager's time.
-        self._call(self._observer.stopped, manager.key, result)
+        self._observe(self._observer.stopped, manager.key, result)
         # The name is free before the stops are answered, so that a new manager can start at once.
         self._release(manager)
         self._answer(manager, inf, result)

@@ -380,19 +380,16 @@ class OffsetManager(PooledActor):
             self.regressions += 1
             name = str(self.key)
             error = OffsetRegressionError(name, newest.value.offset, committed.offset)
-            self._drop(newest, error)
+            self.drop_newest(error)
             self._set_floor(committed)
             self.value = shortest(*committed)
 
     def drop_newest(self, error: OffsetManagerError) -> None:
-        """Enter that the newest version is of a former log: it will never be committed."""
+        """Enter that the newest version will never be committed."""
         newest = self.version()
         if newest is not None:
-            self._drop(newest, error)
-
-    def _drop(self, newest: Version, error: OffsetManagerError) -> None:
-        self.settle(newest.number)
-        self.dropped = newest.value, error
+            self.settle(newest.number)
+            self.dropped = newest.value, error
 
     def begin_log(self) -> None:
         """Take any offset next, also the one that was submitted last."""
