@@ -1,7 +1,7 @@
 """Actors that share a pool of threads, unlike ``pykka.ThreadingActor``, which has one of its own.
 
-``PooledActor`` fills in pykka's hooks for new kinds of actors.  Its ``ActorLoop`` takes messages
-from its ``Inbox`` in turns on the pool.  After a failure it pauses, then goes on with the same
+``PooledActor`` fills in pykka's hooks for new kinds of actors.  Its inbox, the ``ActorLoop``, has
+it handle messages in turns on the pool.  After a failure it pauses, then goes on with the same
 actor, whose ``on_restart`` repairs its state.  The ``ActorSystem`` keeps them all.
 
     STARTING ──► RUNNING ──────────► DEAD
@@ -83,207 +83,6 @@ class TimedMessage:
             self.timer.cancel()
 
 
-class Inbox:
-    """The messages of one actor, at most ``limit``, in order of arrival.
-
-    The first message schedules the actor's turn; there is one at a time.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        # Most actors of a large system have no message for most of their life: no deque for them.
-        self._entries: deque[Any] | tuple[()] = ()
-        # Its start is there from the beginning: an actor that nobody has scheduled can be stopped.
-        self._controls: tuple[Control, ...] = (Control.START,)
-        self._closed = False
-        self._paused = True
-        self._scheduled = self._in_turn = False
-
-    def bind(self, queue: TurnQueue, loop: ActorLoop, limit: int) -> None:
-        self._queue, self._loop, self._limit = queue, loop, limit
-
-    def put(self, envelope: Any, /) -> None:
-        """Add a message.  Raises pykka.ActorDeadError, InboxFullError."""
-        with self._lock:
-            if self._closed:
-                raise pykka.ActorDeadError(f"{self._loop.path} is stopped and takes no messages")
-            if len(self._entries) >= self._limit:
-                raise InboxFullError(self._loop.path, self._limit)
-            self._append(envelope)
-
-    def put_over_limit(self, entry: TimedMessage | Control) -> None:
-        """Add an entry even if the inbox is full; ignored once it is closed."""
-        with self._lock:
-            if not self._closed:
-                self._append(entry)
-
-    def schedule_start(self) -> None:
-        with self._lock:
-            self._schedule()
-
-    def put_control(self, control: Control) -> None:
-        """Add an entry that is handled before any message, also while messages are paused."""
-        with self._lock:
-            self._controls = (*self._controls, control)
-            self._schedule()
-
-    def get(self) -> Any:
-        """Return the next entry to handle, or None."""
-        with self._lock:
-            if self._controls:
-                control, *left = self._controls
-                self._controls = tuple(left)
-                return control
-            return self._entries.popleft() if self._entries and not self._paused else None
-
-    def empty(self) -> bool:
-        return not self._entries and not self._controls
-
-    def begin_turn(self) -> bool:
-        """Return False while another turn lasts; that one handles what is here."""
-        with self._lock:
-            begins = not self._in_turn
-            self._in_turn = self._scheduled = True
-            return begins
-
-    def end_turn(self) -> None:
-        """Schedule the next turn if there is something to handle."""
-        with self._lock:
-            self._in_turn = self._scheduled = False
-            self._schedule()
-
-    def pause(self, *, paused: bool) -> None:
-        """Pause or resume messages; called in the actor's turn."""
-        self._paused = paused
-
-    def close(self) -> list[Any]:
-        """Refuse further messages; return those that waited."""
-        with self._lock:
-            self._closed = True
-            left = [entry for entry in self._entries if not isinstance(entry, Control)]
-            self._entries = ()
-        return left
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def _append(self, entry: Any) -> None:
-        if isinstance(self._entries, tuple):
-            self._entries = deque()
-        self._entries.append(entry)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        due = self._controls or (self._entries and not self._paused)
-        if due and not self._scheduled:
-            self._queue.schedule(self._loop)
-            self._scheduled = True
-
-
-class _StopFlag:
-    """Replaces pykka's ``threading.Event``, which takes more memory than the rest of an actor."""
-
-    __slots__ = ("_set",)
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def set(self) -> None:
-        self._set = True
-
-    def is_set(self) -> bool:
-        return self._set
-
-
-class ActorRef(pykka.ActorRef[A]):
-    """A pykka ``ActorRef`` with sends that do not raise, and stops that can be awaited.
-
-    ``actor_urn`` is its name, which is not a key: one that stopped may be followed by another.
-    """
-
-    actor_inbox: Inbox
-    loop: ActorLoop
-
-    def try_tell(self, message: Any) -> bool:
-        """Send a message; False when the actor is stopped or its inbox full."""
-        try:
-            self.tell(message)
-        except (pykka.ActorDeadError, InboxFullError):
-            return False
-        return True
-
-    def tell_due(self, message: object) -> None:
-        """Put a message that is due into the inbox, full or not; drop it if the actor is dead."""
-        self.actor_inbox.put_over_limit(TimedMessage(message))
-
-    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
-        """Stop the actor after the messages that wait now.
-
-        Return True, or a future of it, once the actor is dead; False if it was dead before.
-        Raises pykka.Timeout; the stop goes on.
-        """
-        dead = self.loop.when_dead()
-        self.loop.stop()
-        return self.loop.system.wait(dead, timeout) if block else dead
-
-
-class PooledActor(pykka.Actor):
-    """A pykka actor without a thread of its own.
-
-    It is started by ``ActorSystem.spawn``, and handles one message at a time in ``on_receive``.
-    Its constructor runs in the thread that spawns it, all other methods in the pool.  None may
-    block: a blocked actor takes a thread from the others.
-
-    An exception from ``on_receive`` or ``on_start`` is a failure: its timer is cancelled and
-    ``on_failure`` is called.  After a back-off ``on_restart`` is called on the same actor, to
-    repair its state; the waiting messages stay, the failed message is dropped.
-    """
-
-    actor_inbox: Inbox
-    system: ActorSystem
-    """Its clock and timers; known from ``on_start`` on."""
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        super().__init__()
-        self.actor_stopped = _StopFlag()  # type: ignore[assignment]
-        self._actor_ref: ActorRef[Any] = ActorRef(self)
-
-    @property
-    def actor_ref(self) -> ActorRef[Self]:
-        """The reference to this actor."""
-        return self._actor_ref
-
-    def tell_after(self, delay_s: float, message: Any) -> None:
-        """Send itself ``message`` in ``delay_s`` seconds, unless it fails or stops before.
-
-        It replaces the message of an earlier call that is not handled yet.
-        """
-        self.actor_ref.loop.set_timer(delay_s, message)
-
-    def on_restart(self, reason: BaseException) -> None:
-        """Go on after the failure ``reason``; by default this calls ``on_start``.
-
-        An exception in it is another failure.
-        """
-        del reason
-        self.on_start()
-
-    def stop(self) -> None:
-        """Stop after the messages that wait now."""
-        self.actor_ref.loop.stop()
-
-    @staticmethod
-    def _create_actor_inbox() -> Inbox:
-        return Inbox()
-
-    @staticmethod
-    def _create_future() -> Future[Any]:
-        return Future()
-
-    def _start_actor_loop(self) -> None:
-        self.actor_inbox.schedule_start()
-
-
 class LoopPhase(enum.Enum):
     STARTING = enum.auto()
     RUNNING = enum.auto()
@@ -292,35 +91,66 @@ class LoopPhase(enum.Enum):
 
 
 class ActorLoop:
-    """Runs one actor in turns: its start, messages, restarts and end."""
+    """Runs one actor in turns, and is its inbox: its start, messages, restarts and end.
 
-    def __init__(
-        self,
-        system: ActorSystem,
-        actor: PooledActor,
-        *,
-        name: str,
-        queue: TurnQueue,
-        inbox_limit: int,
-    ) -> None:
-        self.system = system
-        self.path = f"/{name}"
+    Messages are handled in order of arrival while the actor is RUNNING.  The first one schedules
+    the actor's turn; there is one at a time.
+    """
+
+    system: ActorSystem
+    actor: PooledActor
+    path: str
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        # Most actors of a large system have no message for most of their life: no deque for them.
+        self._entries: deque[Any] | tuple[()] = ()
+        # Due from the beginning: an actor that nobody has scheduled can be stopped.
+        self._start_due = True
+        self._closed = False
+        self._scheduled = self._in_turn = False
         self.phase = LoopPhase.STARTING
-        self.actor = actor
-        self.ref = actor.actor_ref
-        self.ref.loop = self
-        self.ref.actor_urn = actor.actor_urn = self.path
-        actor.system = system
         self._failures = 0
         self._failed_s = -math.inf
         self._reason: BaseException | None = None
         self._stop_requested = False
         self._timed: TimedMessage | None = None
         self._dead: Future[bool] | None = None
-        self._inbox = actor.actor_inbox
-        self._inbox.bind(queue, self, inbox_limit)
+
+    def bind(
+        self, system: ActorSystem, actor: PooledActor, name: str, queue: TurnQueue, limit: int
+    ) -> None:
+        """Take the actor, whose turns are in ``queue``; at most ``limit`` messages wait."""
+        self.system = system
+        self.actor = actor
+        self.path = f"/{name}"
+        self._queue = queue
+        self._limit = limit
+        actor.system = system
+        actor.actor_urn = actor.actor_ref.actor_urn = self.path
 
     # From any thread.
+
+    def put(self, envelope: Any, /) -> None:
+        """Add a message.  Raises pykka.ActorDeadError, InboxFullError."""
+        with self._lock:
+            if self._closed:
+                raise pykka.ActorDeadError(f"{self.path} is stopped and takes no messages")
+            if len(self._entries) >= self._limit:
+                raise InboxFullError(self.path, self._limit)
+            self._append(envelope)
+
+    def put_over_limit(self, entry: TimedMessage | Control) -> None:
+        """Add an entry even if the inbox is full; ignored once it is closed."""
+        with self._lock:
+            if not self._closed:
+                self._append(entry)
+
+    def start(self) -> None:
+        """Let the actor start, or go on after a failure, before it handles a message."""
+        with self._lock:
+            self._start_due = True
+            self._schedule()
 
     def stop(self) -> None:
         """Ask the actor to stop after what is in its inbox now; twice is harmless."""
@@ -328,10 +158,9 @@ class ActorLoop:
             if self._stop_requested or self.phase is LoopPhase.DEAD:
                 return
             self._stop_requested = True
-        self._inbox.put_over_limit(Control.STOP)
+        self.put_over_limit(Control.STOP)
         if self.phase is LoopPhase.FAILED:
-            # A stop does not wait for the back-off.
-            self._inbox.put_control(Control.START)
+            self.start()  # a stop does not wait for the back-off
 
     def when_dead(self) -> Future[bool]:
         """Return a future: True once the actor is dead, False if it is dead already."""
@@ -350,28 +179,60 @@ class ActorLoop:
         self.phase = LoopPhase.DEAD
         self._refuse_messages()
 
+    def empty(self) -> bool:
+        return not self._entries and not self._start_due
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _append(self, entry: Any) -> None:
+        if isinstance(self._entries, tuple):
+            self._entries = deque()
+        self._entries.append(entry)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        due = self._start_due or (self._entries and self.phase is LoopPhase.RUNNING)
+        if due and not self._scheduled:
+            self._queue.schedule(self)
+            self._scheduled = True
+
     # In the actor's own turn.
 
     def set_timer(self, delay_s: float, message: object) -> None:
         self._cancel_timer()
         self._timed = timed = TimedMessage(message)
-        put = partial(self._inbox.put_over_limit, timed)
+        put = partial(self.put_over_limit, timed)
         timed.timer = self.system.timers.call_after(delay_s, put)
 
     def run(self, budget: int) -> str | None:
         """Handle at most ``budget`` entries of the inbox; return the name of the last."""
+        with self._lock:
+            if self._in_turn:  # that turn handles what is here
+                return None
+            self._in_turn = self._scheduled = True
         handled: str | None = None
-        if not self._inbox.begin_turn():
-            return None
         try:
             for _ in range(budget):
-                entry = self._inbox.get()
+                entry = self.get()
                 if entry is None or self.phase is LoopPhase.DEAD:
                     break
                 handled = self._handle(entry)
         finally:
-            self._inbox.end_turn()
+            with self._lock:
+                self._in_turn = self._scheduled = False
+                self._schedule()
         return handled
+
+    def get(self) -> Any:
+        """Return the next entry to handle, or None."""
+        with self._lock:
+            if self._start_due:
+                self._start_due = False
+                return Control.START
+            if self._entries and self.phase is LoopPhase.RUNNING:
+                return self._entries.popleft()
+        return None
 
     def _handle(self, entry: Any) -> str:
         match entry:
@@ -403,7 +264,6 @@ class ActorLoop:
     def _start(self) -> None:
         reason = self._reason
         self.phase = LoopPhase.RUNNING
-        self._inbox.pause(paused=False)
         try:
             if reason is None:
                 self.actor.on_start()
@@ -419,19 +279,17 @@ class ActorLoop:
         if self.phase is LoopPhase.DEAD:  # abandoned, while it was stuck
             return
         self.phase = LoopPhase.FAILED
-        self._inbox.pause(paused=True)
         self._reason = error
         self._cancel_timer()
         hook = self.actor.on_failure
         self._call_hook("on_failure", hook, type(error), error, error.__traceback__)
         pause_s = self._pause_s()
         if not self._stop_requested:
-            restart = partial(self._inbox.put_control, Control.START)
-            self.system.timers.call_after(pause_s, restart)
+            self.system.timers.call_after(pause_s, self.start)
         elif starting:  # another start may fail as well, and no message is lost by it
             self._end()
         else:
-            self._inbox.put_control(Control.START)
+            self.start()
 
     def _pause_s(self) -> float:
         """Count a failure; return the seconds until the restart."""
@@ -459,18 +317,125 @@ class ActorLoop:
             timed.cancel()
 
     def _refuse_messages(self) -> None:
-        self.ref.actor_stopped.set()
-        for envelope in self._inbox.close():
-            if envelope.reply_to is not None:
-                envelope.reply_to.set_exception(
-                    pykka.ActorDeadError(f"{self.ref} stopped before it handled the message")
-                )
+        ref = self.actor.actor_ref
+        ref.actor_stopped.set()
+        with self._lock:
+            self._closed = True
+            left, self._entries = list(self._entries), ()
+        for entry in left:
+            if not isinstance(entry, Control) and entry.reply_to is not None:
+                text = f"{ref} stopped before it handled the message"
+                entry.reply_to.set_exception(pykka.ActorDeadError(text))
 
     def _call_hook(self, name: str, hook: Callable[..., object], *args: object) -> None:
         try:
             hook(*args)
         except BaseException as error:  # noqa: BLE001 - the end of an actor goes on regardless
             report("%s of actor %s failed", name, self.path, error=error)
+
+
+class _StopFlag:
+    """Replaces pykka's ``threading.Event``, which takes more memory than the rest of an actor."""
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+
+class ActorRef(pykka.ActorRef[A]):
+    """A pykka ``ActorRef`` with sends that do not raise, and stops that can be awaited.
+
+    ``actor_urn`` is its name, which is not a key: one that stopped may be followed by another.
+    """
+
+    actor_inbox: ActorLoop
+
+    def try_tell(self, message: Any) -> bool:
+        """Send a message; False when the actor is stopped or its inbox full."""
+        try:
+            self.tell(message)
+        except (pykka.ActorDeadError, InboxFullError):
+            return False
+        return True
+
+    def tell_due(self, message: object) -> None:
+        """Put a message that is due into the inbox, full or not; drop it if the actor is dead."""
+        self.actor_inbox.put_over_limit(TimedMessage(message))
+
+    def stop(self, *, block: bool = True, timeout: float | None = None) -> Any:
+        """Stop the actor after the messages that wait now.
+
+        Return True, or a future of it, once the actor is dead; False if it was dead before.
+        Raises pykka.Timeout; the stop goes on.
+        """
+        loop = self.actor_inbox
+        dead = loop.when_dead()
+        loop.stop()
+        return loop.system.wait(dead, timeout) if block else dead
+
+
+class PooledActor(pykka.Actor):
+    """A pykka actor without a thread of its own.
+
+    It is started by ``ActorSystem.spawn``, and handles one message at a time in ``on_receive``.
+    Its constructor runs in the thread that spawns it, all other methods in the pool.  None may
+    block: a blocked actor takes a thread from the others.
+
+    An exception from ``on_receive`` or ``on_start`` is a failure: its timer is cancelled and
+    ``on_failure`` is called.  After a back-off ``on_restart`` is called on the same actor, to
+    repair its state; the waiting messages stay, the failed message is dropped.
+    """
+
+    actor_inbox: ActorLoop
+    system: ActorSystem
+    """Its clock and timers; known from ``on_start`` on."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        super().__init__()
+        self.actor_stopped = _StopFlag()  # type: ignore[assignment]
+        self._actor_ref: ActorRef[Any] = ActorRef(self)
+
+    @property
+    def actor_ref(self) -> ActorRef[Self]:
+        """The reference to this actor."""
+        return self._actor_ref
+
+    def tell_after(self, delay_s: float, message: Any) -> None:
+        """Send itself ``message`` in ``delay_s`` seconds, unless it fails or stops before.
+
+        It replaces the message of an earlier call that is not handled yet.
+        """
+        self.actor_inbox.set_timer(delay_s, message)
+
+    def on_restart(self, reason: BaseException) -> None:
+        """Go on after the failure ``reason``; by default this calls ``on_start``.
+
+        An exception in it is another failure.
+        """
+        del reason
+        self.on_start()
+
+    def stop(self) -> None:
+        """Stop after the messages that wait now."""
+        self.actor_inbox.stop()
+
+    @staticmethod
+    def _create_actor_inbox() -> ActorLoop:
+        return ActorLoop()
+
+    @staticmethod
+    def _create_future() -> Future[Any]:
+        return Future()
+
+    def _start_actor_loop(self) -> None:
+        self.actor_inbox.start()
 
 
 class ActorSystem:
@@ -537,8 +502,8 @@ class ActorSystem:
         inbox_limit: int = 10_000,
     ) -> None:
         """Let the dispatcher start a constructed actor; see ``spawn``."""
-        queue = self.dispatcher if strand is None else strand
-        loop = ActorLoop(self, actor, name=name, queue=queue, inbox_limit=inbox_limit)
+        loop = actor.actor_inbox
+        loop.bind(self, actor, name, self.dispatcher if strand is None else strand, inbox_limit)
         with self.lock:
             if self._stopping:
                 text = f"actor system {self.name!r} is stopping: it does not start {loop.path}"

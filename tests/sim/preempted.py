@@ -13,7 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from actors.actor import Inbox
+from actors.actor import ActorLoop
 from offsetmgr.manager import factory, offset_manager
 from tests.sim.world import World, _level
 
@@ -54,14 +54,14 @@ class PreemptedWorld(World):
         ]
 
     def _live(self) -> None:
-        put = Inbox.put
+        put = ActorLoop.put
 
-        def told(inbox: Inbox, envelope: Any) -> None:
+        def told(inbox: ActorLoop, envelope: Any) -> None:
             self.preempt()
             put(inbox, envelope)
             self.preempt()
 
-        with self._locks(), mock.patch.object(Inbox, "put", told):
+        with self._locks(), mock.patch.object(ActorLoop, "put", told):
             super()._live()
 
     def rewind_anew(self) -> None:

@@ -60,7 +60,7 @@ def look_at_committers(
 ) -> None:
     """No index of a group has more entries than the group has partitions."""
     for group, ref in committers.items():
-        committer: Any = ref.loop.actor
+        committer: Any = ref.actor_inbox.actor
         if len(ref.actor_inbox) > MOST_QUEUED:
             judge.blame(f"{group}: {len(ref.actor_inbox)} messages wait for its committer")
         if committer is None:
