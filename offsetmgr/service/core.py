@@ -155,7 +155,7 @@ class OffsetService:
 
         This is an operator's reset: the owners go on from where they are.
         """
-        offsets = asked.submissions(rewind=True)
+        offsets = asked.submissions()
         keys = {where: ManagerKey(asked.group, *where) for where in offsets}
         refused: Refusals = {
             where: ManagerStoppedError(f"no client of this service holds {key}")
@@ -165,7 +165,7 @@ class OffsetService:
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=by.client, group=asked.group, partitions=len(held))
         moves = self._moves(asked.group, asked.offsets)
-        refused |= self.factory.submit(asked.group, held)
+        refused |= self.factory.submit(asked.group, held, rewind=True)
         answer = await self._answer(asked, offsets, refused)
         self.audit.record(
             by,

@@ -233,14 +233,11 @@ class SubmitRequest(ApiRequest, frozen=True):
             if each.metadata:
                 check_metadata(each.metadata, f"offsets[{index}].metadata")
 
-    def submissions(self, *, rewind: bool = False) -> dict[TopicPartition, int | Submission]:
-        """Return plain offsets where an entry says no more than that: the core takes them faster.
-
-        With ``rewind`` all are rewinds.
-        """
+    def submissions(self) -> dict[TopicPartition, int | Submission]:
+        """Return plain offsets where an entry says no more: the core takes them faster."""
         return {
-            e.where: Submission(e.offset, e.metadata, e.leader_epoch, rewind or e.rewind)
-            if rewind or e.rewind or e.metadata or e.leader_epoch is not None
+            e.where: Submission(e.offset, e.metadata, e.leader_epoch, e.rewind)
+            if e.rewind or e.metadata or e.leader_epoch is not None
             else e.offset
             for e in self.offsets
         }

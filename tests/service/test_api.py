@@ -11,7 +11,7 @@ import pytest
 from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.service.support import Running, running
+from tests.service.support import WAIT_S, Running, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -323,6 +323,7 @@ def test_a_silent_client_loses_its_managers_after_committing() -> None:
             submit(dead, entry(0, 10))
         with service.http("heir") as heir:
             until(lambda: not submit(heir, entry(0, 10))["refused"])  # the lease ends
+            service.service.assembly.registry.lease_s = WAIT_S  # that of the heir does not
             page = heir.get("/v1/managers").json()
             assert [each["client"] for each in page["managers"]] == ["heir"]
             assert committed(service, 0) == OffsetAndMetadata(10)
