@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from enum import Enum
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -24,8 +24,6 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.follow import FollowedQuery
 
@@ -43,8 +41,6 @@ class Missing(str, Enum):
 
 
 _FLUSH_S = 10.0
-_LOOK_S = 0.5
-"""Longest pause before a signal is noticed."""
 
 
 def open_offsets(service: str, token_file: str | None, name: str | None = None) -> Offsets:
@@ -164,10 +160,10 @@ def follow(
         if once:
             deadline = Deadline(timeout)
             is_read = follower.once(timeout)
-            found = list(iter(lambda: None if batches.empty() else batches.get(), None))
-            are_committed = [
-                _print_committed(client, batch, min(_FLUSH_S, deadline.left_s)) for batch in found
-            ]
+            are_committed = []
+            while not batches.empty():
+                left_s = min(_FLUSH_S, deadline.left_s)
+                are_committed.append(_print_committed(client, batches.get(), left_s))
             are_well = [each.problem is None for each in follower.queries()]
             if not is_read:
                 say(f"not all checkpoints were read within {timeout} s", error=True)
@@ -176,13 +172,12 @@ def follow(
             status = 0 if all([*are_committed, *are_well]) else Exit.TROUBLE
             return status if is_read else Exit.INCOMPLETE
         follower.start()
-        try:
-            with _until_signalled() as caught:
-                while not caught:
-                    with suppress(Empty):
-                        _print_committed(client, batches.get(timeout=_LOOK_S), _FLUSH_S)
-        finally:
-            follower.close()
+        # SIGINT too: a shell lets what it starts in the background ignore it.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        with suppress(KeyboardInterrupt), closing(follower):
+            while True:
+                _print_committed(client, batches.get(), _FLUSH_S)
     return 0
 
 
@@ -242,18 +237,3 @@ def _by_topic(pairs: list[str] | None) -> dict[str, str]:
             raise InvalidValueError("--topic-group", pair, "has no '='", "write TOPIC=GROUP")
         found[topic] = group
     return found
-
-
-@contextmanager
-def _until_signalled() -> Iterator[list[int]]:
-    """Yield a list that has the number of the signal once SIGTERM or SIGINT has come."""
-    caught: list[int] = []
-    before = {
-        each: signal.signal(each, lambda number, _: caught.append(number))
-        for each in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
