@@ -28,8 +28,12 @@ class Ran(NamedTuple):
 
 def run(kafka: DevKafka, *words: str) -> Ran:
     """Run a command that asks this Kafka."""
-    server = ["--bootstrap-servers", kafka.bootstrap_servers, "--timeout", "60"]
-    done = CliRunner().invoke(app, [*words, *server])
+    return run_alone(*words, "--bootstrap-servers", kafka.bootstrap_servers, "--timeout", "60")
+
+
+def run_alone(*words: str) -> Ran:
+    """Run a command with these options alone."""
+    done = CliRunner().invoke(app, words)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return Ran(done.exit_code, done.stdout, done.stderr, done.output)

@@ -17,9 +17,7 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.devkafka import (
     KAFKA_VERSION,
     DevKafka,
@@ -31,13 +29,12 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known
 from offsetmgr.types import TopicPartition
+from tests.commands import Ran, run_alone
 from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from typer.testing import Result
 
     from tests.conftest import TopicFactory
 
@@ -51,17 +48,17 @@ def test_consumer_groups_command(kafka: DevKafka, new_topic: TopicFactory, group
     produce(kafka, topic, 0, 1)
     commit(kafka, group, {TopicPartition(topic, 0): 1})
 
-    def run(name: str) -> Result:
+    def run(name: str) -> Ran:
         options = ("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", name)
-        return CliRunner().invoke(app, ["kafka-consumer-groups", *options])
+        return run_alone("kafka-consumer-groups", *options)
 
     described = run(group)
-    assert described.exit_code == 0
-    rows = [line.split() for line in described.stdout.splitlines() if line.startswith(group)]
+    assert described.status == 0
+    rows = [line.split() for line in described.out.splitlines() if line.startswith(group)]
     assert [row[:6] for row in rows] == [[group, topic, "0", "1", "1", "0"]]
     missing = run(f"no-{group}")
-    assert missing.exit_code == 1
-    _, error = missing.stderr.splitlines()  # without the tool's traceback
+    assert missing.status == 1
+    _, error = missing.err.splitlines()  # without the tool's traceback
     assert error.endswith(f"Group no-{group} not found.")
 
 
@@ -211,6 +208,6 @@ def test_command_ends_with_its_broker() -> None:
 )
 def test_command_refuses_topics_that_cannot_be(options: list[str], refusal: str) -> None:
     """Before it starts a Kafka, with the value and the fix."""
-    done = CliRunner().invoke(app, ["dev-kafka", *options])
-    assert done.exit_code == 1
-    assert refusal in done.stderr
+    done = run_alone("dev-kafka", *options)
+    assert done.status == 1
+    assert refusal in done.err

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import TopicPartition
-from tests.commands import run
+from tests.commands import run, run_alone
 from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
@@ -190,8 +188,7 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
 
 def test_no_broker() -> None:
     """If Kafka does not answer, the exit status says so, with one line of text."""
-    where = "--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"
-    done = CliRunner().invoke(app, ["lag", *where])
-    assert done.exit_code == 3
-    assert done.stderr.startswith("offsetmgr: list of consumer groups: no answer from Kafka")
-    assert len(done.stderr.splitlines()) == 1
+    done = run_alone("lag", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "1")
+    assert done.status == 3
+    assert done.err.startswith("offsetmgr: list of consumer groups: no answer from Kafka")
+    assert len(done.err.splitlines()) == 1

@@ -12,10 +12,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets
-from offsetmgr.cli.app import app
+from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
 
 if TYPE_CHECKING:
@@ -78,12 +77,14 @@ class Mirrored:
         producer.produce(topic, struct.pack(">qq", source, target), key)
         assert producer.flush(WAIT_S) == 0
 
+    def types(self, *arguments: str) -> Ran:
+        names = ["--from", self.names[0], "--to", self.names[1], "--config", str(self.config)]
+        return run_alone("clusters", "copy-offsets", *names, *arguments)
+
     def copy(self, *arguments: str, status: int = 0) -> dict[str, Any]:
-        command = ["clusters", "copy-offsets", "--from", self.names[0], "--to", self.names[1]]
-        options = ["--json", "--config", str(self.config), *arguments]
-        done = CliRunner().invoke(app, [*command, *options])
-        assert done.exit_code == status, done.output
-        found: dict[str, Any] = json.loads(done.stdout)
+        done = self.types("--json", *arguments)
+        assert done.status == status, done.output
+        found: dict[str, Any] = done.json()
         return found
 
 
@@ -243,11 +244,9 @@ def test_topics_without_a_mirror_are_left_alone(mirrored: Mirrored, group: str) 
 
 def test_a_group_without_offsets_is_refused(mirrored: Mirrored, group: str) -> None:
     """A mistyped name does not look like a copy that is done."""
-    names = ["--from", mirrored.names[0], "--to", mirrored.names[1]]
-    options = [*names, "--config", str(mirrored.config), "--execute"]
-    done = CliRunner().invoke(app, ["clusters", "copy-offsets", group, *options])
-    assert done.exit_code == 2, done.output
-    assert "has no committed offsets in west-" in done.stderr
+    done = mirrored.types(group, "--execute")
+    assert done.status == 2, done.output
+    assert "has no committed offsets in west-" in done.err
 
 
 def test_a_spark_query_goes_on_in_the_mirror(synced: Mirrored, tmp_path: Path) -> None:

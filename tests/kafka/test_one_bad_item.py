@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
@@ -23,15 +22,13 @@ from urllib.parse import quote
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.jars import java_command
 from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.commands import run
+from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
 from tests.kafka.odd_member import member_of
@@ -41,8 +38,6 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from typer.testing import Result
 
     from tests.service.support import ServeProcess
 
@@ -167,9 +162,9 @@ def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProce
         ["describe", *through, "--", *ODD, GOOD],
     ):
         plain = run_alone(*words)
-        assert GOOD in plain.stdout, plain.stderr
-        assert all(visible(name) in plain.stdout for name in ODD)
-        assert all(line.isprintable() for line in (plain.stdout + plain.stderr).splitlines())
+        assert GOOD in plain.out, plain.err
+        assert all(visible(name) in plain.out for name in ODD)
+        assert all(line.isprintable() for line in (plain.out + plain.err).splitlines())
     assert well(run(odd_kafka, "lag", "--json").json())
     assert well(run(odd_kafka, "top", "--interval", "0.5", "--json").json())
     listed = by_name(run(odd_kafka, "groups", "--json").json())
@@ -183,17 +178,12 @@ def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProce
     assert "group 'shared' is a share group" in reset.err
     for command in ("groups", "lag", "top"):
         ran = run_alone(command, "--json", *through)
-        assert {*ODD, GOOD} <= by_name(json.loads(ran.stdout)).keys(), ran.stderr
+        assert {*ODD, GOOD} <= by_name(ran.json()).keys(), ran.err
     found = run(odd_kafka, "doctor", "--json").json()["findings"]
     assert {each["group"] for each in found} >= {*ODD, GOOD}
     assert not [each for each in found if each["level"] == "unknown"]
     assert {each["check"] for each in found if each["group"] == OUTSIDE} >= {"outside log"}
     assert not [e for e in found if e["group"] == GOOD and e["level"] != "ok"]
-
-
-def run_alone(*words: str) -> Result:
-    """Run a command with these options alone."""
-    return CliRunner().invoke(app, words)
 
 
 def test_every_endpoint_shows_all_groups(service: ServeProcess) -> None:
@@ -252,7 +242,7 @@ def test_a_reset_of_several_groups_leaves_the_bad_ones(odd_kafka: DevKafka) -> N
     words = ["--all-topics", "--to-current", "--execute", "--json"]
     done = run(odd_kafka, "reset", GOOD, "no-such-group", " both ends ", *words)
     assert done.status == 3
-    answer = json.loads(done.out)
+    answer = done.json()
     assert [each["group"] for each in answer["errors"]] == ["no-such-group"]
     assert {row["group"]: row["new"] for row in answer["partitions"]} == {
         GOOD: 15, " both ends ": 5,
@@ -286,9 +276,9 @@ def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) ->
             for offset in (9, 12, 3):
                 commit(coordinator, name, offset)
             words = ["doctor", "--config", str(config), "--json", "--", name]
-            findings = json.loads(run_alone(*words).stdout)["findings"]
+            findings = run_alone(*words).json()["findings"]
             mends = [e["mend"] for e in findings if e["mend"].startswith("offsetmgr")]
-            history = run_alone("history", "--config", str(config), "--", name).stdout
+            history = run_alone("history", "--config", str(config), "--", name).out
             undo = history.splitlines()[-1].partition("these: ")[2]
             for command in (undo, *mends):
                 assert command.isprintable()
@@ -313,7 +303,7 @@ def test_a_wrong_cluster_hides_no_other(tmp_path: Path) -> None:
         '[clusters.odd]\n"plugin.library.paths" = "/tmp/evil.so"\n'
     )
     ran = run_alone("clusters", "list", "--config", str(config), "--json")
-    rows = {(row["cluster"], row["setting"]): row["value"] for row in json.loads(ran.stdout)}
-    assert ran.exit_code == 1
+    rows = {(row["cluster"], row["setting"]): row["value"] for row in ran.json()}
+    assert ran.status == 1
     assert rows["east", "bootstrap.servers"] == "east:1"
     assert "is not a setting that may be given here" in rows["odd", "error"]

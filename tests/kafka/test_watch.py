@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from offsetmgr import OffsetClient
-from offsetmgr.cli.app import app
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.commit_log import CommitTail
 from offsetmgr.types import TopicPartition
-from tests.commands import run
+from tests.commands import run, run_alone
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.kafka.test_lag_commands import our_rows
 from tests.secured import user_login
@@ -88,9 +86,9 @@ def test_groups_of_both_kinds(
 
 
 def run_service(service: ServeProcess, *args: str) -> Any:
-    done = CliRunner().invoke(app, [*args, "--service", service.address])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    done = run_alone(*args, "--service", service.address)
+    assert done.status == 0, done.output
+    return done.json()
 
 
 def test_burrow_drop_in(

@@ -5,30 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-from typer.testing import CliRunner
-
-from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import Refuse
+from tests.commands import Ran, run_alone
 from tests.service.support import running
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from typer.testing import Result
 
 _METADATA_TOO_LARGE = 12
 
 
-def errors(address: str, *options: str) -> Result:
-    return CliRunner().invoke(app, ["errors", "--service", address, *options])
+def errors(address: str, *options: str) -> Ran:
+    return run_alone("errors", "--service", address, *options)
 
 
 def test_errors() -> None:
     """Status 0 where all is committed; else 1, with what failed and why."""
     with running(stop_timeout_s=2) as service, service.http("etl") as etl:
         fine = errors(service.address)
-        assert fine.exit_code == 0, fine.stderr
+        assert fine.status == 0, fine.err
         service.coordinator.inject("commit", *[Refuse(_METADATA_TOO_LARGE)] * 1_000, group="bad")
         options = ["--service", service.address, "bad", "--follow", "--json"]
         follow = [sys.executable, "-m", "offsetmgr", "errors", *options]
@@ -48,13 +42,13 @@ def test_errors() -> None:
         assert (told["group"], told["topic"], told["partition"]) == ("bad", "t", 3)
         assert told["code"] == "OFFSET_METADATA_TOO_LARGE"
         now = errors(service.address, "--json")
-        assert now.exit_code == 1, now.stderr
-        (found,) = json.loads(now.stdout)["errors"]
+        assert now.status == 1, now.err
+        (found,) = now.json()["errors"]
         assert (found["group"], found["client"]) == ("bad", "etl")
         assert "metadata" in found["message"]
     gone = errors(service.address)
-    assert gone.exit_code == 3
-    assert len(gone.stderr.splitlines()) == 1
+    assert gone.status == 3
+    assert len(gone.err.splitlines()) == 1
 
 
 def test_kafka_is_away() -> None:
@@ -66,6 +60,6 @@ def test_kafka_is_away() -> None:
         answer = http.get("/v1/groups")
         assert answer.status_code == 504
         assert answer.json()["error"]["fault"] == "network"
-        done = CliRunner().invoke(app, ["groups", "--service", service.address])
-        assert done.exit_code == 3
-        assert "no answer from Kafka" in done.stderr
+        done = run_alone("groups", "--service", service.address)
+        assert done.status == 3
+        assert "no answer from Kafka" in done.err

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 from confluent_kafka import Producer
-from typer.testing import CliRunner
 
 from offsetmgr import LocalOffsets, OffsetClient
-from offsetmgr.cli.app import app
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.commands import run_alone
 from tests.service.support import serve_process
 from tests.waiting import until
 
@@ -28,8 +27,8 @@ RECORDS = 10
 
 
 def run(*arguments: str, status: int = 0) -> str:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == status, done.output
+    done = run_alone(*arguments)
+    assert done.status == status, done.output
     return done.output
 
 

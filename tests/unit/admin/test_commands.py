@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
+from tests.commands import run_alone
 
 
 @pytest.mark.parametrize(
@@ -26,6 +25,6 @@ from offsetmgr.cli.app import app
 )
 def test_a_wrong_command_line_is_refused(line: str, told: str) -> None:
     """With the option, its value and what to give instead."""
-    done = CliRunner().invoke(app, [*line.split(), "--bootstrap-servers", "127.0.0.1:1"])
-    assert done.exit_code == 2
+    done = run_alone(*line.split(), "--bootstrap-servers", "127.0.0.1:1")
+    assert done.status == 2
     assert told in done.output
