@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.follow import FollowedQuery
 
 Service = Annotated[
-    str, Option(envvar="OFFSETMGR_SERVICE", help="Its address; kafka://host:port without one.")
+    str, Option(envvar="OFFSETMGR_SERVICE", help="Address of the service, or kafka://host:port.")
 ]
 
 

@@ -1,8 +1,7 @@
 """A real Kafka on this machine for demos, tests and development: no Docker, no installation.
 
-``DevKafka`` starts one or three brokers (KRaft) from Kafka's own jars, on 127.0.0.1 only, and
-takes them down again, also when its owner is killed.  It needs Java 17 or newer, and the
-``server`` and ``spark`` extras: pyspark brings the tool that fetches the jars, once per machine.
+It needs Java 17 or newer, and the extras ``server`` and ``spark``: pyspark brings the tool that
+fetches Kafka's jars, once per machine.
 """
 
 from __future__ import annotations

@@ -127,12 +127,10 @@ def kafka_jars(log: Log = None, version: str = KAFKA_VERSION) -> list[Path]:
     ``log`` is called before a download.  Raises DevKafkaError if that fails, or if Java or pyspark
     is missing, and InvalidValueError if ``version`` is not the number of a release.
     """
-    if not _RELEASE.fullmatch(version):
-        hint = f"give the number of a release, such as {KAFKA_VERSION}"
-        raise InvalidValueError("version", version, "is not a release of Kafka", hint)
-    if tuple(map(int, version.split("."))) < _OLDEST_KAFKA:
-        oldest = ".".join(map(str, _OLDEST_KAFKA))
-        raise InvalidValueError("version", version, "is too old", f"give {oldest} or newer")
+    is_release = _RELEASE.fullmatch(version) is not None
+    if not is_release or tuple(map(int, version.split("."))) < _OLDEST_KAFKA:
+        problem = "is not a release of Kafka from 3.3.1 on"
+        raise InvalidValueError("version", version, problem, f"give such as {KAFKA_VERSION}")
     return _cached(f"kafka-{version}", _KAFKA.format(version=version), log)
 
 

@@ -46,10 +46,7 @@ def log_tail(path: Path) -> str:
 def run_tool(
     name: str, command: Sequence[str], timeout_s: float, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``command`` to its end, whatever its exit status, and return what it printed.
-
-    Raises DevKafkaError if it takes too long.
-    """
+    """Return what ``command`` printed, and its status.  Raises DevKafkaError after the time."""
     try:
         return subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -61,9 +58,8 @@ def run_tool(
 class WatchedProcess:
     """A command that does not outlive this process, and that a Ctrl-C in the terminal spares.
 
-    It runs under the watchdog, in a session of its own.  A death signal of the kernel
-    (PR_SET_PDEATHSIG) would be sent when the *thread* that started the command ends; the watchdog
-    holds a pipe instead, which closes with the whole process.
+    It runs in a session of its own, under a watchdog with a pipe to this process: the kernel's
+    death signal would be sent when the *thread* that started the command ends.
     """
 
     def __init__(self, command: Sequence[str], *, cwd: Path, log_path: Path) -> None:
