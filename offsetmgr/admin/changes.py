@@ -67,11 +67,6 @@ _LOADING: Final = 14
 _FREE: Final = frozenset({"Empty", "Dead"})
 
 
-def _is_loading(error: OffsetManagerError) -> bool:
-    info = getattr(error, "info", None)
-    return info is not None and info.code == _LOADING
-
-
 class GroupHeldError(OffsetManagerError):
     """Somebody commits to the group: its members, or clients of a service."""
 
@@ -317,7 +312,11 @@ class GroupChanges:
                     store.commit(group, left)
                 except OffsetManagerError as error:
                     failures |= refusals(error, left)
-                left = {where: offsets[where] for where, e in failures.items() if _is_loading(e)}
+                left = {
+                    where: offsets[where]
+                    for where, error in failures.items()
+                    if (info := getattr(error, "info", None)) and info.code == _LOADING
+                }
                 if not left:
                     break
         return {where: self._reason(each, group, where) for where, each in failures.items()}

@@ -125,7 +125,9 @@ def translate(
         return unknown(f"{offset} is beyond the end of its log, {end}: another log, or a cut one")
     found = [_by_records(offset, source, target, records, mirror)]
     if sync is not None:
-        found.append(_from_pair(sync, offset))
+        # Nobody knows which of the records behind it were mirrored: one step is safe, and no more.
+        step = min(offset - sync.source, 1)
+        found.append(Translation(sync.target + step, offset - sync.source - step, "offset sync"))
     if target.log_start_offset == target.high_watermark > 0:
         again = max(0, offset - source.log_start_offset)
         note = "the mirror has no record any more"
@@ -173,15 +175,6 @@ def _by_records(
 def unknown(problem: str) -> Translation:
     """Return that no offset is known."""
     return Translation(None, None, "", f"{problem}; left as it is")
-
-
-def _from_pair(pair: OffsetSync, offset: int) -> Translation:
-    """Translate by two offsets of the same record.
-
-    Nobody knows which of the records behind it were mirrored: one step is safe, and no more.
-    """
-    step = min(offset - pair.source, 1)
-    return Translation(pair.target + step, offset - pair.source - step, "offset sync")
 
 
 class CopiedOffset(NamedTuple):
@@ -260,7 +253,9 @@ class OffsetMigration:
         offsets: Mapping[TopicPartition, int],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> list[CopiedOffset]:
-        names = self._mirrors({each.topic for each in offsets})
+        names = {each.topic: f"{self._source.name}.{each.topic}" for each in offsets}
+        answers = self._target.reader.partitions_of(names.values())
+        names |= {topic: topic for topic, name in names.items() if _cannot_exist(answers[name])}
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
         source_logs, unread = self._source.readable_logs(offsets)
         target_logs, unread_there = self._target.readable_logs(targets.values())
@@ -299,14 +294,6 @@ class OffsetMigration:
             translation = translated_offset.over(current)
             rows.append(CopiedOffset(where, offsets[where], target, current, translation))
         return rows
-
-    def _mirrors(self, topics: Iterable[str]) -> dict[str, str]:
-        prefixed = {topic: f"{self._source.name}.{topic}" for topic in topics}
-        answers = self._target.reader.partitions_of(prefixed.values())
-        return {
-            topic: topic if _cannot_exist(answers[name]) else name
-            for topic, name in prefixed.items()
-        }
 
     def _syncs(
         self, offsets: Mapping[TopicPartition, int]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.kafka.cluster import GroupListing, GroupMember
+    from offsetmgr.kafka.cluster import GroupListing
     from offsetmgr.lag.measure import GroupLag, PartitionLag
     from offsetmgr.types import TopicPartition
 
@@ -145,21 +145,20 @@ def _group(
         **_sums(group),
         "lag_seconds_unknown": sorted({p.seconds_unknown for p in group.partitions} - {""}),
         "error": _error(group.error),
-        "members": [_member(each) for each in described.members] if described else [],
+        "members": [
+            {
+                "member_id": each.member_id,
+                "client_id": each.client_id,
+                "host": each.host,
+                "group_instance_id": each.group_instance_id or None,
+                "partitions": [partition._asdict() for partition in each.partitions],
+            }
+            for each in (described.members if described else ())
+        ],
         "partitions": [
             _partition(each, committers.get((group.name, each.partition)))
             for each in group.partitions
         ],
-    }
-
-
-def _member(member: GroupMember) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "group_instance_id": member.group_instance_id or None,
-        "partitions": [each._asdict() for each in member.partitions],
     }
 
 
