@@ -283,8 +283,10 @@ class OffsetMigration:
 
         new = {where: translated(where) for where in sorted(offsets)}
         unplaced = [where for where in new if new[where].offset is None and where in source_logs]
-        first = self._target.first_records({targets[where] for where in unplaced}, target_logs)
-        wanted = {w: first[targets[w]] for w in unplaced if targets[w] in first}
+        mirrored = {targets[where] for where in unplaced} & target_logs.keys()
+        starts = {where: target_logs[where].log_start_offset for where in mirrored}
+        first = self._target.read(starts, starts)
+        wanted = {w: first[targets[w]][0] for w in unplaced if first.get(targets[w])}
         for where, found in self._source.from_time_on(wanted, source_logs, unread).items():
             new[where] = translated(where, wanted[where].place_in(found))
         rows = []
@@ -367,15 +369,6 @@ class _Cluster(GroupChanges):
             }
             before *= 10
         return found
-
-    def first_records(
-        self,
-        partitions: Iterable[TopicPartition],
-        logs: Mapping[TopicPartition, PartitionRange],
-    ) -> dict[TopicPartition, Record]:
-        """Return the first record of each log that has one."""
-        starts = {where: logs[where].log_start_offset for where in partitions if where in logs}
-        return {where: found[0] for where, found in self.read(starts, starts).items() if found}
 
     def from_time_on(
         self,
