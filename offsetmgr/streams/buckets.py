@@ -107,22 +107,18 @@ def process_bucket(
     plan: Plan, bucket: int, frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """Yield what a bucket's part of a batch writes, and keep its state, unless it raises."""
-    graph = plan.engine.graph
-    recovered = state.exists
-    if recovered:
-        rows = _unpacked(state.get[0])
-        if rows.format != _FORMAT or rows.buckets != plan.buckets:
-            raise BucketError(
-                f"group {graph.group}: the checkpoint has {rows.buckets} buckets in format "
-                f"{rows.format}, the processor {plan.buckets} in format {_FORMAT}: start it with a "
-                "new checkpoint, which reads the table again from its topic"
-            )
-        # A joined table may have been added or removed since.
-        rows.joins = {name: rows.joins.get(name, {}) for name in plan.joins.values()}
-    else:
-        rows = BucketState(_FORMAT, plan.buckets, {}, {name: {} for name in plan.joins.values()})
+    graph, new = plan.engine.graph, BucketState(_FORMAT, plan.buckets, {}, {})
+    rows = _unpacked(state.get[0]) if state.exists else new
+    if rows.format != _FORMAT or rows.buckets != plan.buckets:
+        raise BucketError(
+            f"group {graph.group}: the checkpoint has {rows.buckets} buckets in format "
+            f"{rows.format}, the processor {plan.buckets} in format {_FORMAT}: start it with a "
+            "new checkpoint, which reads the table again from its topic"
+        )
+    # A joined table may have been added or removed since.
+    rows.joins = {name: rows.joins.get(name, {}) for name in plan.joins.values()}
     batch = _Batch(plan, rows, bucket)
-    batch.run(_messages(plan.sources, frames), recovered=recovered)
+    batch.run(_messages(plan.sources, frames), recovered=state.exists)
     packed = _packed(rows)
     if len(packed) > plan.bucket_bytes:
         raise BucketError(

@@ -25,7 +25,7 @@ from offsetmgr.types import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from offsetmgr.answers import TopicLog
+    from offsetmgr.answers import PartitionLog, TopicLog
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
 
@@ -235,45 +235,37 @@ class _Moves:
         """Start offsets of topics that are new or were recreated."""
         recreated = known.recreated(layout.ids)
         for name, topics in layout.topics.items():
-            before = known.topics.get(name, [])
-            added = [topic for topic in topics if topic not in before]
-            again = [topic for topic in topics if topic in before and topic in recreated]
-            self._kept[name] = {*topics} - {*again} - {*added}
-            begin = start.positions(added) if name == STREAMS else _log_starts(start, added)
-            self._begin[name] = begin | _log_starts(start, again)
-            for topic in (*added, *again):
+            added = [topic for topic in topics if topic not in known.topics.get(name, ())]
+            fresh = {*added, *recreated}.intersection(topics)
+            self._kept[name] = {*topics} - fresh
+            logs = _logs(start, fresh)
+            begin = {place: log.log_start_offset for place, log in logs.items()}
+            if name == STREAMS:
+                begin |= start.positions(added)
+            self._begin[name] = begin
+            for topic in sorted(fresh):
                 what = "was added" if topic in added else "was deleted and recreated"
                 offsets = {
-                    partition.partition: offset
-                    for partition, offset in self._begin[name].items()
-                    if partition.topic == topic
+                    place.partition: at for place, at in begin.items() if place.topic == topic
                 }
                 text = "group %s: topic %s %s; it is read from %s on"
                 _log.warning(text, layout.group, topic, what, offsets)
-        self._gone = [
-            topic
-            for name, topics in known.topics.items()
-            for topic in topics
-            if topic not in layout.topics.get(name, ())
-        ]
-        for topic in self._gone:
-            if topic != known.table:  # which is recovered now
-                _log.warning("group %s: topic %s is no longer read", layout.group, topic)
+        self._gone: set[str] = set()
+        for name, topics in known.topics.items():
+            self._gone |= {*topics} - {*layout.topics.get(name, ())}
+        for topic in sorted(self._gone - {known.table}):  # which is recovered now
+            _log.warning("group %s: topic %s is no longer read", layout.group, topic)
 
     def needed(self, reached: Mapping[str, Offsets]) -> bool:
         """Return True if Spark's files have to change.  Raises ProcessorError for lost messages."""
-        start = self._start
         for name, kept in self._kept.items():
-            here = reached.get(name, {})
-            logs = _log_starts(start, kept)
+            here, logs = reached.get(name, {}), _logs(self._start, kept)
             lost = [
-                TopicPartition(topic, number)
-                for topic in sorted(kept)
-                for number, log in start.logs[topic].partitions.items()
-                if (at := here.get(TopicPartition(topic, number))) is not None
-                and not log.log_start_offset <= at <= log.high_watermark
+                place
+                for place, log in logs.items()
+                if place in here and not log.log_start_offset <= here[place] <= log.high_watermark
             ]
-            if lost and not start.loss_is_accepted:
+            if lost and not self._start.loss_is_accepted:
                 raise ProcessorError(
                     f"group {self.layout.group} cannot go on: Kafka has no longer what comes next "
                     f"of {listed(lost)}. Start it with a new checkpoint, or skip these messages "
@@ -281,7 +273,9 @@ class _Moves:
                 )
             # Spark takes a new partition that begins above 0 for lost data.
             self._begin[name] |= {
-                partition: at for partition, at in logs.items() if at and partition not in here
+                place: log.log_start_offset
+                for place, log in logs.items()
+                if place not in here and log.log_start_offset > 0
             }
         return bool(self._gone) or any(self._begin.values())
 
@@ -386,10 +380,10 @@ def _table_moved(known: Layout, wanted: Layout) -> bool:
     return known.table != wanted.table or wanted.table in known.recreated(wanted.ids)
 
 
-def _log_starts(start: Start, topics: Iterable[str]) -> Offsets:
+def _logs(start: Start, topics: Iterable[str]) -> dict[TopicPartition, PartitionLog]:
     return {
-        TopicPartition(topic, number): log.log_start_offset
-        for topic in topics
+        TopicPartition(topic, number): log
+        for topic in sorted(topics)
         for number, log in start.logs[topic].partitions.items()
     }
 

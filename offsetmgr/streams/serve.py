@@ -85,8 +85,6 @@ class ViewApp:
             raise HttpStatusError(status, "method_not_allowed", text, {"allow": "GET, HEAD"})
         try:
             raw: bytes = request.scope["raw_path"]  # as a key need not be UTF-8
-            if raw.startswith(_KEYS) or path == "/v1/rows":
-                self._check_caught_up()
             if raw.startswith(_KEYS):
                 return self._key(unquote_to_bytes(raw[len(_KEYS) :]))
             if path == "/v1/rows":
@@ -112,6 +110,7 @@ class ViewApp:
             raise ViewError(f"{text}: {why}" if why else f"{text}: ask again")
 
     def _key(self, raw: bytes) -> Response:
+        self._check_caught_up()
         key = decode_key(raw)
         try:
             value = self.view.get(key)
@@ -127,6 +126,7 @@ class ViewApp:
         return json_response({"key": shown_key(key), "value": encoded})
 
     def _rows(self, query: dict[str, str]) -> Response:
+        self._check_caught_up()
         unknown = sorted(set(query) - _ROWS_QUERY)
         if unknown:
             fix = "give prefix, start, limit or count"

@@ -274,22 +274,18 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
         if isinstance(answer, KafkaRequestError):
             failures.append(answer)
 
-    def produce(message: Message) -> None:
-        # The target's broker may refuse times of the future, whatever the source's did.
-        at_ms = min(max(0, _timestamp_ms(message)), int(time.time() * 1_000))
-        headers = headers_of(message)
-        producer.send(
-            plan.target, message.value(), message.key() or b"", delivered,
-            headers=headers, timestamp_ms=at_ms, wait=True,
-        )  # fmt: skip
-
     parts = [TopicPartition(plan.source, number) for number in range(plan.source_partitions)]
     logs = [read_to_end(kafka, {part: OFFSET_BEGINNING}, timeout_s) for part in parts]
     producer = MessageProducer({**kafka, "partitioner": PARTITIONER}, name="copy-table")
     copied = 0
     try:
         for message in merge(*logs, key=_timestamp_ms):
-            produce(message)
+            # The target's broker may refuse times of the future, whatever the source's did.
+            at_ms = min(max(0, _timestamp_ms(message)), int(time.time() * 1_000))
+            producer.send(
+                plan.target, message.value(), message.key() or b"", delivered,
+                headers=headers_of(message), timestamp_ms=at_ms, wait=True,
+            )  # fmt: skip
             copied += 1
             if failures:
                 break
