@@ -187,8 +187,12 @@ class TableReader:
             text = f"the table of {self._topic} still writes its store after {timeout} s"
             raise OffsetTimeoutError(text)
         if not self.stopped:
-            self.stopped = True
-            self._storage.close()
+            try:
+                self._storage.close()
+            except Exception:
+                self.stopped = True
+                raise
+            self.stopped = True  # not after Ctrl-C, which may have come before
 
     @property
     def ending(self) -> bool:

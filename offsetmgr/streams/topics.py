@@ -117,8 +117,7 @@ class TopicManager:
 
     def ensure_table(self, topic: str, partitions: int) -> int:
         """Create a compacted topic unless it exists; count its partitions.  Raises TopicsError."""
-        fix = "alter its settings, or copy its rows into a new topic (offsetmgr streams copy-table)"
-        return self._ensure(topic, partitions, self.settings.table, fix)
+        return self.ensure_topic(topic, partitions, self.settings.table)
 
     def ensure_stream(self, topic: str, partitions: int) -> int:
         """Create a topic with retention unless it exists; as ``ensure_table``."""
@@ -126,9 +125,6 @@ class TopicManager:
 
     def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         """Create a topic with settings ``config`` unless it exists; as ``ensure_table``."""
-        return self._ensure(topic, partitions, config, "alter or delete the topic")
-
-    def _ensure(self, topic: str, partitions: int, config: Mapping[str, str], fix: str) -> int:
         check_count(partitions, "partitions")
         replicas = self._reader.replicas_of([topic])[topic]
         if does_not_exist(replicas):
@@ -148,6 +144,9 @@ class TopicManager:
             if held.get(name) != setting_text(value)
         ]
         if problems and self.settings.mismatch != "ignore":
+            fix = "alter or delete the topic"
+            if config.get("cleanup.policy") == "compact":
+                fix = "alter it, or copy its rows into a new topic (offsetmgr streams copy-table)"
             text = f"topic {topic} has {'; '.join(problems)}: {fix}"
             if self.settings.mismatch == "fail":
                 raise TopicsError(f"{text}, or set mismatch='warn'")

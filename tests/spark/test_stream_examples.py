@@ -96,32 +96,6 @@ def test_clicks_are_joined_with_profiles(kafka: DevKafka, run: Callable[[str], N
     }
 
 
-@pytest.mark.chaos
-def test_a_loop_finds_fraud(kafka: DevKafka, run: Callable[[str], None]) -> None:
-    brokers = kafka.bootstrap_servers
-    create_topic(kafka, "payments", PARTITIONS)
-    send(brokers, "payments", [("thief", b'{"payee": "mule", "cents": 200000}')])
-    run("fraud_alerts:graph")
-    run("fraud_alerts:graph")  # the loop is read by the next run
-    send(brokers, "payments", [("mule", b'{"payee": "boss", "cents": 190000}')])
-    run("fraud_alerts:graph")
-    alerts = [message.key() for message in messages(brokers, "fraud-alerts")]
-    assert alerts == [b"mule"]
-
-
-@pytest.mark.chaos
-def test_a_group_looks_up_words_of_another(kafka: DevKafka, run: Callable[[str], None]) -> None:
-    brokers = kafka.bootstrap_servers
-    for topic in ("block-word", "comments"):
-        create_topic(kafka, topic, PARTITIONS)
-    send(brokers, "block-word", [("spam", b"true"), ("ham", b"true"), ("ham", b"false")])
-    send(brokers, "comments", [("bob", b"Spam and ham")])
-    run("blocked_words:words")
-    run("blocked_words:comments")
-    (clean,) = messages(brokers, "clean-comments")
-    assert clean.value() == b"**** and ham"
-
-
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
     """The installed Spark under a path of its own: executors leave their logs there."""
