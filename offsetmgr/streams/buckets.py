@@ -20,7 +20,7 @@ import pandas as pd
 from offsetmgr import retry_headers
 from offsetmgr.deadlines import Deadline
 from offsetmgr.streams.engine import Tables
-from offsetmgr.streams.errors import BucketError, ProcessingError
+from offsetmgr.streams.errors import ProcessingError, ProcessorError
 from offsetmgr.streams.messages import (
     MAX_BYTES,
     VISIT_HEADER,
@@ -110,7 +110,7 @@ def process_bucket(
     graph, new = plan.engine.graph, BucketState(_FORMAT, plan.buckets, {}, {})
     rows = _unpacked(state.get[0]) if state.exists else new
     if rows.format != _FORMAT or rows.buckets != plan.buckets:
-        raise BucketError(
+        raise ProcessorError(
             f"group {graph.group}: the checkpoint has {rows.buckets} buckets in format "
             f"{rows.format}, the processor {plan.buckets} in format {_FORMAT}: start it with a "
             "new checkpoint, which reads the table again from its topic"
@@ -121,7 +121,7 @@ def process_bucket(
     batch.run(_messages(plan.sources, frames), recovered=state.exists)
     packed = _packed(rows)
     if len(packed) > plan.bucket_bytes:
-        raise BucketError(
+        raise ProcessorError(
             f"group {graph.group}: bucket {bucket} has grown to {len(packed):,} bytes with "
             f"{len(rows.table):,} keys, beyond bucket_bytes={plan.bucket_bytes:,}. Nothing of this "
             "batch is kept. Start the processor with a new checkpoint and more buckets than "

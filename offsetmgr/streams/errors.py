@@ -54,12 +54,6 @@ class ProcessingError(OffsetManagerError):
         return type(self), (self.group, self.message, self.problem)
 
 
-class BucketError(OffsetManagerError):
-    """A bucket of the table's keys has grown too large, or is of another layout."""
-
-    code = "stream_bucket"
-
-
 class ProcessorError(OffsetManagerError):
     """A processor on Spark has failed, or was not started."""
 

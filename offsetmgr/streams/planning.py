@@ -56,43 +56,31 @@ class ProcessorSettings:
     buckets: int | None = None
     """Buckets of the table's keys; None takes one for each 5,000 rows that its topic holds, 128 to
     4,096.  More make small batches dearer, fewer make a touched bucket dearer.  New checkpoint."""
-
     bucket_bytes: int = 64 * 1024 * 1024
     """Largest packed bucket; beyond it the processor fails and keeps nothing of the batch."""
-
     parallelism: int | None = None
     """Tasks of a batch; None takes the cluster's default parallelism.  New checkpoint."""
-
     max_offsets_per_trigger: int = 500_000
     """Messages of inputs and loop in a batch.  Tables are read whole in the first one."""
-
     trigger_interval_s: float = 0.0
     """Least time between the starts of two batches; 0 starts one as soon as there is data."""
-
     missing: Missing = "latest"
     """Start of an input where the group has committed nothing: an end of its log or a time;
     ``error`` refuses to start.  An input that is added later begins there too."""
-
     nil_handling: NilHandling = "ignore"
     default_headers: Mapping[str, bytes | None] = field(default_factory=dict)
     """Headers of every emit and loopback."""
-
     dead_letters: str | None = None
     """Topic for messages whose callback or codec fails; None stops the processor instead."""
-
     record_ids: bool = False
     """Add the header ``offsetmgr-id`` to emits: origin and number, the same when written again."""
-
     defer_timeout_s: float = 60.0
     """Longest wait of a batch for its deferred commits."""
-
     lookup_views: Mapping[str, str] = field(default_factory=dict)
     """Folders of views on the executors' hosts, by lookup table.  Where none runs, each Python
     worker reads the table into its memory."""
-
     topics: TopicSettings = field(default_factory=TopicSettings)
     """Settings of the loop and the table when they are created."""
-
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     """More options of Spark's Kafka source and sink.  Brokers and security come from ``kafka``, and
     ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
