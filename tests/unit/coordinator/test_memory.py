@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.testing import SimSystem
-from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import (
     Incident,
     MemoryCoordinator,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from actors import Future
+    from offsetmgr.coordinator.base import CommitResult, Failure
 
 G = "orders-etl"
 P0, P1, P2 = (TopicPartition("orders", p) for p in range(3))
@@ -64,32 +64,7 @@ def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, st
     return {partition: failure.info.name for partition, failure in failures.items()}
 
 
-class TestContract:
-    """Behaviour beyond the port's contract, which is tested in tests/kafka."""
-
-    def test_fetch_all(self, immediate: MemoryCoordinator) -> None:
-        """With no partitions named, the answer is all that the group has committed, no more."""
-        immediate.broker.commit_externally(G, at(1, 2))
-        immediate.broker.commit_externally("other", at(9, 9, 9))
-        assert immediate.fetch(G, None, 1).get(timeout=0) == FetchResult(at(1, 2), {})
-
-
 class TestFaults:
-    def test_incidents_come_in_order_and_for_their_group(
-        self, immediate: MemoryCoordinator
-    ) -> None:
-        """An incident meets the next request of its operation and group; then all is well."""
-        immediate.inject("commit", Refuse(30), group="other")
-        immediate.inject("commit", Refuse(14), Respond(), Refuse(15), group=G)
-        answers = [immediate.commit(G, at(n), 1).get(timeout=0).failures for n in range(4)]
-        assert [names(a).get(P0) for a in answers] == [
-            "COORDINATOR_LOAD_IN_PROGRESS",
-            None,
-            "COORDINATOR_NOT_AVAILABLE",
-            None,
-        ]
-        assert P0 in immediate.commit("other", at(1), 1).get(timeout=0).failures
-
     @pytest.mark.parametrize(
         ("lost", "committed"),
         [
