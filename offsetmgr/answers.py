@@ -84,6 +84,19 @@ class FenceCounts(NamedTuple):
     """Groups that another service has taken over: this one never commits them again."""
 
 
+class GroupMember(NamedTuple):
+    """A live member of a group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    """With a slash before the address, as Kafka's tools show it."""
+    group_instance_id: str = ""
+    """Empty without one."""
+    partitions: tuple[TopicPartition, ...] = ()
+    """Its assigned partitions, sorted; none if they were not asked for."""
+
+
 class TopicNames(NamedTuple):
     """The topics that the service may see, without Kafka's own."""
 

@@ -11,12 +11,13 @@ are checked, because librdkafka ends the process on some of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from actors import Future
 from offsetmgr.answers import CommitResult as CommitResult
 from offsetmgr.answers import Failure as Failure
 from offsetmgr.answers import FetchResult as FetchResult
+from offsetmgr.answers import GroupMember as GroupMember
 from offsetmgr.answers import PartitionLog as PartitionLog
 from offsetmgr.answers import TopicLog as TopicLog
 from offsetmgr.answers import TopicNames as TopicNames
@@ -90,17 +91,7 @@ class Coordinator(Protocol):
         """Let requests under way end, then release the connections; within ``timeout`` seconds."""
 
 
-class LiveMember(NamedTuple):
-    """A live member of a consumer group, as the broker describes it."""
-
-    client_id: str
-    host: str
-    member_id: str = ""
-    instance_id: str = ""
-    """Its ``group.instance.id``; empty without one."""
-
-
-def live_members(group: str, members: Sequence[LiveMember]) -> str:
+def live_members(group: str, members: Sequence[GroupMember]) -> str:
     """Return the members in one line, for the ``detail`` of an UNKNOWN_MEMBER_ID."""
     names = [f"{visible(m.client_id, 100)}, host {visible(m.host, 100)}" for m in members]
     text = f"group {visible(group)} has live members ({listed(names)})"

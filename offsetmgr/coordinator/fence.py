@@ -436,7 +436,7 @@ class _FencedGroup:
         members = self._kafka.members(self.name, _REQUEST_S).get()
         if isinstance(members, Failure):
             return _refused(members)
-        strangers = [member for member in members if member.instance_id != INSTANCE]
+        strangers = [member for member in members if member.group_instance_id != INSTANCE]
         if strangers:
             return Failure(error_info(UNKNOWN_MEMBER_ID), live_members(self.name, strangers))
         ours = {self._member_id}

@@ -30,7 +30,7 @@ from offsetmgr.coordinator.base import (
     Coordinator,
     Failure,
     FetchResult,
-    LiveMember,
+    GroupMember,
     TopicLog,
     TopicNames,
     commit_in_batches,
@@ -202,14 +202,14 @@ class KafkaCoordinator(Coordinator):
 
         return self._ask(question, failed, timeout_s)
 
-    def members(self, group: str, timeout_s: float) -> Future[list[LiveMember] | Failure]:
+    def members(self, group: str, timeout_s: float) -> Future[list[GroupMember] | Failure]:
         """Return the live members of ``group``; none if the group does not exist."""
         check_existing_group(group)
         check_timeout(timeout_s, "timeout_s")
 
         def question(
             client: AdminClient, left_s: float, wait_s: float
-        ) -> list[LiveMember] | Failure:
+        ) -> list[GroupMember] | Failure:
             limit_s = left_s + LIBRDKAFKA_S
             pending = client.describe_consumer_groups([group], request_timeout=limit_s)[group]
             try:
@@ -219,7 +219,7 @@ class KafkaCoordinator(Coordinator):
                     return []
                 raise
             return [
-                LiveMember(m.client_id, m.host, m.member_id, m.group_instance_id or "")
+                GroupMember(m.member_id, m.client_id, m.host, m.group_instance_id or "")
                 for m in found
             ]
 
@@ -317,7 +317,7 @@ class KafkaCoordinator(Coordinator):
         """Answer ``request``, which the group's live members forbid, with their names."""
         group = request.group
 
-        def named(done: Future[list[LiveMember] | Failure]) -> None:
+        def named(done: Future[list[GroupMember] | Failure]) -> None:
             members = done.get()
             detail = live_members(group, members) if isinstance(members, list) and members else ""
             failures = {

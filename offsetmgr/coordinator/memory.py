@@ -21,7 +21,7 @@ from offsetmgr.coordinator.base import (
     Coordinator,
     Failure,
     FetchResult,
-    LiveMember,
+    GroupMember,
     PartitionLog,
     TopicLog,
     TopicNames,
@@ -123,7 +123,7 @@ class BrokerState:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        self._members: dict[str, list[LiveMember]] = {}
+        self._members: dict[str, list[GroupMember]] = {}
         self._logs: dict[str, dict[int, PartitionLog]] = {}
         """By topic; empty if it was deleted."""
         self._times_ms: dict[TopicPartition, dict[int, int]] = {}
@@ -133,7 +133,7 @@ class BrokerState:
     def join(self, group: str, client_id: str, host: str = "/127.0.0.1") -> None:
         """Make ``client_id`` a live member: commits of others are refused until it leaves."""
         with self._lock:
-            self._members.setdefault(group, []).append(LiveMember(client_id, host))
+            self._members.setdefault(group, []).append(GroupMember("", client_id, host))
 
     def leave(self, group: str, client_id: str) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from actors import MonotonicClock
-from offsetmgr.answers import Failure
+from offsetmgr.answers import Failure, GroupMember
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
@@ -122,19 +122,6 @@ class GroupListings(NamedTuple):
     groups: list[GroupListing]
     errors: tuple[OffsetManagerError, ...] = ()
     """Why brokers did not answer, whose groups are missing; each cause once."""
-
-
-class GroupMember(NamedTuple):
-    """A live member of a group."""
-
-    member_id: str
-    client_id: str
-    host: str
-    """With a slash before the address, as Kafka's tools show it."""
-    group_instance_id: str
-    """Empty without one."""
-    partitions: tuple[TopicPartition, ...]
-    """Its assigned partitions, sorted."""
 
 
 class GroupDescription(NamedTuple):

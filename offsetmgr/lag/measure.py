@@ -13,7 +13,8 @@ from offsetmgr.kafka.errors import tried
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from offsetmgr.kafka.cluster import ClusterReader, GroupDescription, GroupMember
+    from offsetmgr.answers import GroupMember
+    from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
     from offsetmgr.lag.burrow import ObservedCommit, Status
     from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 

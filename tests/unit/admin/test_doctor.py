@@ -10,8 +10,9 @@ import pytest
 from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
 from offsetmgr.admin.history import Cause, CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
+from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
-from offsetmgr.kafka.cluster import GroupDescription, GroupMember
+from offsetmgr.kafka.cluster import GroupDescription
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition

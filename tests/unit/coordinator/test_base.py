@@ -11,7 +11,7 @@ from offsetmgr.codes import CLOSED, NOT_SENT
 from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
-    LiveMember,
+    GroupMember,
     commit_in_batches,
     live_members,
 )
@@ -103,14 +103,14 @@ def test_a_batch_that_cannot_be_sent_ends_the_commit() -> None:
 
 def test_many_members_are_counted() -> None:
     """At most ten members are named, the others counted."""
-    text = live_members("g", [LiveMember(f"c{n}", f"/10.0.0.{n}") for n in range(12)])
+    text = live_members("g", [GroupMember("", f"c{n}", f"/10.0.0.{n}") for n in range(12)])
     assert text.startswith("group g has live members (c0, host /10.0.0.0, c1, host /10.0.0.1, c2")
     assert text.endswith("c9, host /10.0.0.9 and 2 more); commit to another group or stop them")
 
 
 def test_hostile_names_stay_on_their_line() -> None:
     """Names come from whoever joined the group: control characters are escaped, length is cut."""
-    text = live_members("g", [LiveMember("evil\r\n\x1b[2J\u202e", "/h\0")])
+    text = live_members("g", [GroupMember("", "evil\r\n\x1b[2J\u202e", "/h\0")])
     assert text.isprintable()
     assert r"evil\r\n\x1b[2J\u202e, host /h\x00" in text
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, error_info
 from offsetmgr.kafka.cluster import (
     ClusterReader,
     GroupDescription,
     GroupListing,
     GroupListings,
-    GroupMember,
 )
 from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
