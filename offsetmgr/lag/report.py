@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsetmgr.answers import GroupMember
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.kafka.cluster import GroupListing
     from offsetmgr.lag.measure import GroupLag, PartitionLag
