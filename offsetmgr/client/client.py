@@ -488,10 +488,11 @@ class Wait:
         for at, piece in enumerate(pieces):
             timeout_s = self._deadline.for_service_s() / (len(pieces) - at)
             body = wire.flush_body(*piece, timeout_s, version)
-            settled = core.ask(path, self._deadline, wire.settled_of, body)
+            settled, topic_ids = core.ask(path, self._deadline, wire.settled_of, body)
             with core.lock:
                 if partitions.registration != registration:
                     return  # it restarted, and knew nothing of what was asked
+                partitions.learn(topic_ids)
             self._apply(settled, sent)
             for key in itertools.chain(*settled):
                 missing.pop(key, None)

@@ -522,8 +522,7 @@ class Core:
             raise
         else:
             with self.lock:
-                news = self.partitions.accept(batch, refused)
-                self.partitions.learn(topic_ids)
+                news = self.partitions.accept(batch, refused, topic_ids)
                 if self.partitions.wants_ids(batch):
                     self._beat_by = time.monotonic() + IDS_S
             self.succeeded()

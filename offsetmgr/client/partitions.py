@@ -356,7 +356,7 @@ class Partitions:
 
     def learn(self, topic_ids: Mapping[str, str]) -> None:
         """Note the ids of topics, also of those whose newest offset was taken under them."""
-        if topic_ids == self._topic_ids:
+        if topic_ids.items() <= self._topic_ids.items():
             return
         self._topic_ids.update(topic_ids)
         for key, held in list(self._held.items()):
@@ -370,7 +370,10 @@ class Partitions:
         return bool(topics) and batch.submits
 
     def accept(
-        self, batch: Batch, refused: Mapping[ManagerKey, OffsetManagerError]
+        self,
+        batch: Batch,
+        refused: Mapping[ManagerKey, OffsetManagerError],
+        topic_ids: Mapping[str, str] = MappingProxyType({}),
     ) -> list[tuple[ManagerKey, OffsetManagerError]]:
         """Note the answer to `batch`; return the refusals that were not reported yet."""
         if batch.registration != self.registration:
@@ -394,6 +397,9 @@ class Partitions:
             if item.value is not None:
                 held.error = None
                 held.sent = max(held.sent, item.version)
+                if not held.topic_id and held.sent == held.version:
+                    held.topic_id = topic_ids.get(item.key.topic, "")
+        self.learn(topic_ids)
         return news
 
     def give_back(self, batch: Batch) -> None:

@@ -178,7 +178,8 @@ def outcome_of(
     return refused, topic_ids_of(data)
 
 
-def settled_of(data: Mapping[str, Any]) -> Settled:
+def settled_of(data: Mapping[str, Any]) -> tuple[Settled, dict[str, str]]:
+    """Return what is settled by the answer to a flush or a stop, and the ids of topics."""
     committed: dict[ManagerKey, OffsetAndMetadata] = {}
     errors: dict[ManagerKey, OffsetManagerError] = {}
     for key, entry in _keyed(data["committed"]):
@@ -187,7 +188,7 @@ def settled_of(data: Mapping[str, Any]) -> Settled:
     for key, entry in _keyed(data["uncommitted"]):
         with _reading_entry(key, errors):
             errors[key] = error_of(entry["error"], key)
-    return committed, errors
+    return (committed, errors), topic_ids_of(data)
 
 
 def _keyed(entries: Iterable[Any]) -> Iterator[tuple[ManagerKey, Any]]:

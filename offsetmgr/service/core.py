@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from offsetmgr.client.offsets import by_group
 from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
@@ -183,7 +184,10 @@ class OffsetService:
         """Commit the submitted offsets of the client's managers now."""
         with self.under_way(by, asked.timeout_s) as client:
             held = [key for key in _chosen(client, asked) if client.holds(key)]
-            return flush_answer(await self.factory.flush(held, asked.timeout_s))
+            results = await self.factory.flush(held, asked.timeout_s)
+            # So that the client can name the topics, should it have to send the offsets again.
+            topic_ids = self.factory.topic_ids(by_group(held))
+            return flush_answer(results, topic_ids)
 
     @operation("POST", "/v1/stop", StopRequest, FlushAnswer, needs=_names_of_managers)
     async def stop(self, by: Requester, asked: StopRequest) -> FlushAnswer:

@@ -503,6 +503,7 @@ class UncommittedEntry(OfGroup, frozen=True):
 class FlushAnswer(Struct, frozen=True):
     committed: list[CommittedEntry]
     uncommitted: list[UncommittedEntry]
+    topic_ids: TopicIds = {}
 
 
 class SubmitAnswer(FlushAnswer, frozen=True, kw_only=True):
@@ -510,7 +511,6 @@ class SubmitAnswer(FlushAnswer, frozen=True, kw_only=True):
 
     accepted: int
     refused: list[PartitionOutcome]
-    topic_ids: TopicIds = {}
 
 
 class HeartbeatAnswer(Struct, frozen=True):
@@ -633,7 +633,9 @@ def body_or_none(error: OffsetManagerError | None) -> ErrorBody | None:
     return None if error is None else error_body(error)
 
 
-def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
+def flush_answer(
+    results: Mapping[ManagerKey, StopResult], topic_ids: dict[str, str] | None = None
+) -> FlushAnswer:
     """Return the answer to a flush or stop of many managers."""
     committed, uncommitted = [], []
     for key, result in results.items():
@@ -643,4 +645,4 @@ def flush_answer(results: Mapping[ManagerKey, StopResult]) -> FlushAnswer:
             uncommitted.append(UncommittedEntry(*key, left.offset, left.metadata, error))
         elif result.committed is not None:
             committed.append(CommittedEntry(*key, *result.committed))
-    return FlushAnswer(committed, uncommitted)
+    return FlushAnswer(committed, uncommitted, topic_ids or {})

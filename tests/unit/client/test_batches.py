@@ -151,6 +151,21 @@ def test_offsets_after_a_lower_one_name_no_former_topic() -> None:
     assert named(6) == {"orders": "new"}
 
 
+def test_an_offset_names_the_topic_that_the_answer_to_it_names() -> None:
+    """Also if the id was learned by another answer, while the offset was under way."""
+    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
+    partitions.submit(key, OffsetAndMetadata(9))
+    batch = partitions.take()
+    assert batch is not None
+    partitions.learn({"orders": "former"})
+    partitions.accept(batch, {}, {"orders": "former"})
+    partitions.learn({"orders": "new"})
+    partitions.submit(key, OffsetAndMetadata(9, "again"))
+    again = partitions.take()
+    assert again is not None
+    assert again.topic_ids == {"orders": "former"}
+
+
 def test_a_repeated_offset_names_the_topic_that_it_was_read_from() -> None:
     """The kind: a reader that has not noticed, and a service that has forgotten the former log."""
     partitions, key = Partitions(), ManagerKey("g", "orders", 3)
