@@ -49,8 +49,12 @@ _NEVER: Final = (-inf, "")
 class TopicLooks:
     """Looks at topics that all groups share.  Thread-safe; never blocks."""
 
-    def __init__(self, coordinator: Coordinator, clock: Clock, timers: Timers) -> None:
+    def __init__(
+        self, coordinator: Coordinator, clock: Clock, timers: Timers, timeout_s: float
+    ) -> None:
+        """The coordinator has ``timeout_s`` for each answer."""
         self._coordinator = coordinator
+        self._timeout_s = timeout_s
         self._now = clock.now
         self._timers = timers
         self._lock = Lock()
@@ -61,9 +65,7 @@ class TopicLooks:
         self._shared: dict[str, Future[TopicLog]] = {}
         """Reads of the ends of topics' logs that have not begun."""
 
-    def ids(
-        self, topics: Iterable[str], age_s: float, timeout_s: float
-    ) -> Future[Mapping[str, TopicId]]:
+    def ids(self, topics: Iterable[str], age_s: float) -> Future[Mapping[str, TopicId]]:
         """Return the ids of ``topics``, none of them asked for more than ``age_s`` ago.
 
         The next request begins at half that age, so that frequent commits need not wait for it.
@@ -94,7 +96,7 @@ class TopicLooks:
                 answer.set(seen)
 
         if new:
-            self._ask(sorted(new), request, now, timeout_s)
+            self._ask(sorted(new), request, now)
         if not asked:
             answer.set(seen)
         for each in tuple(asked):
@@ -102,11 +104,7 @@ class TopicLooks:
         return answer
 
     def _ask(
-        self,
-        topics: list[str],
-        request: Future[Mapping[str, TopicId]],
-        asked_at: float,
-        timeout_s: float,
+        self, topics: list[str], request: Future[Mapping[str, TopicId]], asked_at: float
     ) -> None:
         def answered(done: Future[Mapping[str, TopicId]]) -> None:
             error = done.exception()
@@ -123,41 +121,41 @@ class TopicLooks:
             request.set(ids)
 
         try:
-            sent = self._coordinator.topic_ids(topics, timeout_s)
+            sent = self._coordinator.topic_ids(topics, self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- other groups wait for the answer too
             sent = Future()
             sent.set_exception(error)
         sent.add_done_callback(answered)
 
-    def ends(self, topic: str, timeout_s: float, *, shared: bool) -> Future[TopicLog]:
+    def ends(self, topic: str, *, shared: bool) -> Future[TopicLog]:
         """Read the ends of a topic's logs; if ``shared`` a little later, with all who ask by then.
 
         The future has an exception if they could not be asked for.
         """
         if not shared:
             answer: Future[TopicLog] = Future()
-            self._read_ends({topic: answer}, timeout_s)
+            self._read_ends({topic: answer})
             return answer
         with self._lock:
             if not self._shared:
-                self._timers.call_after(SHARED_S, partial(self._read_shared, timeout_s))
+                self._timers.call_after(SHARED_S, self._read_shared)
             return self._shared.setdefault(topic, Future())
 
-    def _read_shared(self, timeout_s: float) -> None:
+    def _read_shared(self) -> None:
         with self._lock:
             asked, self._shared = self._shared, {}
         answers = iter(asked.items())
         while some := dict(islice(answers, TOPICS_AT_ONCE)):
-            self._read_ends(some, timeout_s)
+            self._read_ends(some)
 
-    def _read_ends(self, answers: Mapping[str, Future[TopicLog]], timeout_s: float) -> None:
+    def _read_ends(self, answers: Mapping[str, Future[TopicLog]]) -> None:
         def answered(
             topic: str, answer: Future[TopicLog], done: Future[Mapping[str, TopicLog]]
         ) -> None:
             answer.set(done.get()[topic])
 
         try:
-            sent = self._coordinator.topic_logs(tuple(answers), timeout_s)
+            sent = self._coordinator.topic_logs(tuple(answers), self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- as for any other request
             sent = Future()
             sent.set_exception(error)

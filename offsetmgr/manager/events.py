@@ -35,6 +35,7 @@ class Timing:
     def __init__(self, settings: CommitSettings, rng: Random) -> None:
         self.commit_interval_s = settings.commit_interval_s
         self.verify_interval_s = settings.verify_interval_s
+        self.request_timeout_s = settings.request_timeout_s
         self.landing_s = LANDING_TIMEOUTS * settings.request_timeout_s
         self.stopped_s = STOPPED_TIMEOUTS * settings.request_timeout_s
         self.recommit_s = settings.recommit_interval_s or inf

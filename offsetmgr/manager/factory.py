@@ -99,7 +99,8 @@ class Factory:
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
         self._coordinator = coordinator
-        self._looks = TopicLooks(coordinator, self._system.clock, self._system.timers)
+        system, timeout_s = self._system, self._settings.request_timeout_s
+        self._looks = TopicLooks(coordinator, system.clock, system.timers, timeout_s)
         self._observer = observer
         rng = rng if rng is not None else Random()  # noqa: S311 -- jitter, no secret
         self._timing = Timing(self._settings, rng)
@@ -162,7 +163,6 @@ class Factory:
             group,
             self._coordinator,
             self._looks,
-            self._settings.request_timeout_s,
             self._timing,
             self._observer,
             self._release,

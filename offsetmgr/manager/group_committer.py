@@ -82,7 +82,6 @@ class GroupCommitter(PooledActor):
         group: Group,
         coordinator: Coordinator,
         looks: TopicLooks,
-        timeout_s: float,
         timing: Timing,
         observer: Observer,
         release: Callable[[OffsetManager], None],
@@ -93,7 +92,6 @@ class GroupCommitter(PooledActor):
         self._group = group
         self._coordinator = coordinator
         self._looks = looks
-        self._timeout_s = timeout_s
         self._timing = timing
         self._observer = observer
         self._release = release
@@ -143,7 +141,7 @@ class GroupCommitter(PooledActor):
         self._plan.expedite(managers)
         # Their commit will find the ids, which come while it is put together.
         topics = {manager.key.topic for manager in managers if manager.dirty}
-        self._looks.ids(topics, LOOK_AGE_S, self._timeout_s)
+        self._looks.ids(topics, LOOK_AGE_S)
 
     # Requests.
 
@@ -156,8 +154,7 @@ class GroupCommitter(PooledActor):
             plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
         self._apply(effects)
-        if look := plan.next_look(now, self._timeout_s):
-            self._look(look, shared=False)
+        self._look(plan.next_look(now), shared=False)
         if request is not None:
             self._send(request, now)
         elif not plan.managers and self._vacate(group):
@@ -170,10 +167,10 @@ class GroupCommitter(PooledActor):
         if isinstance(request, CommitRequest):
             # Brokers before 2.8 have no ids to look at.
             topics = {topic for topic, topic_id in request.topic_ids.items() if topic_id != ""}
-            looked = self._looks.ids(topics, LOOK_AGE_S, self._timeout_s)
+            looked = self._looks.ids(topics, LOOK_AGE_S)
         else:
             topics = {manager.key.topic for manager in request.managers}
-            looked = self._looks.ids(topics, -1.0, self._timeout_s)
+            looked = self._looks.ids(topics, -1.0)
         self._plan.in_flight, self._sent_at = request, now
         if looked.done():
             self._ask(request, looked.get(), now)
@@ -193,7 +190,7 @@ class GroupCommitter(PooledActor):
                     for manager in request.managers
                     if manager.key.topic == topic
                 }
-        left_s = max(self._sent_at + self._timeout_s - now, 0.001)
+        left_s = max(self._sent_at + self._timing.request_timeout_s - now, 0.001)
         try:
             sent = self._send_all_but(failures, request, left_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
@@ -259,7 +256,7 @@ class GroupCommitter(PooledActor):
                 log.error("the ends of a topic's logs could not be asked for", exc_info=error)
 
         for topic, asked in numbers.items():
-            sent = self._looks.ends(topic, self._timeout_s, shared=shared)
+            sent = self._looks.ends(topic, shared=shared)
             sent.add_done_callback(partial(answered, asked))
 
     # Steps and their effects.

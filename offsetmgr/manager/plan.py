@@ -289,11 +289,11 @@ class CommitPlan:
             return None
         return self._verify(now) or self._check(now)
 
-    def next_look(self, now: float, retry_s: float) -> list[OffsetManager]:
-        """Return the managers whose logs are to be looked at now; again after ``retry_s``."""
+    def next_look(self, now: float) -> list[OffsetManager]:
+        """Return the managers whose logs are to be looked at now; again without an answer."""
         due = [manager for manager in self._to_look if manager.look_at <= now]
         for manager in due:
-            manager.look_at = now + retry_s
+            manager.look_at = now + self._timing.request_timeout_s
         return due
 
     # Verification.

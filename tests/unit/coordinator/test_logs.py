@@ -57,13 +57,13 @@ def test_a_failing_client_is_an_answer_and_not_a_hang(
     """Each question is answered, however the client fails, and so is the next one."""
     memory, clock = MemoryCoordinator(), ManualClock()
     memory.broker.create_topic("t", 1)
-    looks = TopicLooks(memory, clock, Timers(clock))
+    looks = TopicLooks(memory, clock, Timers(clock), 5.0)
 
     def ask() -> str:
         clock.advance(60.0)
         if method == "topic_logs":
-            return outcome(looks.ends("t", 5.0, shared=False))
-        return outcome(looks.ids(["t"], 0.0, 5.0))
+            return outcome(looks.ends("t", shared=False))
+        return outcome(looks.ids(["t"], 0.0))
 
     answer = ask()
     with monkeypatch.context() as broken:
