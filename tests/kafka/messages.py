@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +62,6 @@ def committed(
         return {p.partition: (p.offset, p.metadata) for p in answers if p.offset >= 0}
     finally:
         consumer.close()
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.03)
 
 
 @contextmanager

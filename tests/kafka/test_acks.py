@@ -27,7 +27,8 @@ from offsetmgr.consumer import (
     RetryPolicy,
 )
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, running, wait_until
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -275,7 +276,7 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: O
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
     with running(consumer, handle, workers=64, ordered_by=ordered_by):
-        wait_until(lambda: sum(map(len, list(seen.values()))) == count)
+        until(lambda: sum(map(len, list(seen.values()))) == count)
     assert all(offsets == sorted(offsets) for offsets in seen.values())
     assert most[0] > 1
     assert sum(offsets(kafka, group)) == count
@@ -294,7 +295,7 @@ def test_closing_a_pool_finishes_only_running_handlers(kafka: DevKafka, group: s
     for wanted in (100, count):
         consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
         with running(consumer, handle):
-            wait_until(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
+            until(lambda: len(handled) >= wanted)  # noqa: B023 -- called here
     assert sorted(handled) == list(range(count))
 
 
@@ -343,7 +344,7 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
     with pytest.raises(SystemExit):
         consumer.close()
     with AckConsumer(kafka.bootstrap_servers, group, [group]) as successor:
-        wait_until(lambda: successor.poll(0.1) or successor.subscriptions())  # the first has left
+        until(lambda: successor.poll(0.1) or successor.subscriptions())  # the first has left
         assert successor.progress()[TopicPartition(group, 0)].offset == 1
 
 
@@ -355,7 +356,7 @@ def dead_letters(kafka: DevKafka, group: str, letters: int) -> list[Message]:
         found[:] = all_of(kafka, f"{group}.dlq", max(letters, len(found) + 1))
         return len({each.value() for each in found}) >= letters
 
-    wait_until(enough)
+    until(enough)
     return found
 
 
@@ -365,7 +366,7 @@ def lines(file: Path) -> list[int]:
 
 def wait_for_lines(member: subprocess.Popen[bytes], file: Path, count: int) -> None:
     """Wait until the member has processed ``count`` different messages."""
-    wait_until(lambda: member.poll() is not None or len(set(lines(file))) >= count, 2 * WAIT_S)
+    until(lambda: member.poll() is not None or len(set(lines(file))) >= count)
     assert member.poll() is None, "it has ended by itself"
 
 

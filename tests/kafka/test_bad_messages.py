@@ -35,8 +35,9 @@ from offsetmgr.consumer.retry import read_retried
 from offsetmgr.kafka.topics import create_topics
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, filled, running, wait_until
+from tests.kafka.messages import WAIT_S, committed, filled, running
 from tests.kafka.raw_headers import produce_raw
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +119,7 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     count = len(KINDS) + len(LAZY)
     with running(consumer, handle, workers=1):
-        wait_until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
+        until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
     failed = [b"header", *(kind.encode() for kind in (*KINDS, *LAZY))]
     assert handled == {b"good": count, **dict.fromkeys(failed, 1)}
     assert all(message.isprintable() and len(message) < 1_000 for message in caplog.messages)
@@ -177,7 +178,7 @@ def test_a_message_that_its_topic_takes_is_retried_and_dead_lettered(
         kafka.bootstrap_servers, group, [group], settings=AckSettings(retry=policy)
     )
     with running(consumer, handle):
-        wait_until(lambda: len(tries) == 2 and consumer.pending == 0)
+        until(lambda: len(tries) == 2 and consumer.pending == 0)
         assert consumer.errors() == []
     assert tries == [(group, 1, len(value)), (f"{group}.retry.1", 2, len(value))]
     (letter,) = letters_of(kafka, group)
@@ -205,7 +206,7 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
         raise ValueError("bad")
 
     with running(consumer, handle):
-        wait_until(lambda: len(handled) == 2 and consumer.pending == 0)
+        until(lambda: len(handled) == 2 and consumer.pending == 0)
     cut, whole = sorted(letters_of(kafka, group), key=lambda each: each.origin)
     assert (cut.value, cut.cut_bytes, cut.key) == (None, 20_000, data[:50])
     assert (cut.error, cut.origin) == ("ValueError: bad", (group, 0, 0))
@@ -263,7 +264,7 @@ def test_two_deliveries_of_a_key_are_never_handled_at_once(
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, handle, workers=8, ordered_by="key"):
         expected = {(n, 1) for n in range(20)} | {(n, 2) for n in range(0, 20, 5)}
-        wait_until(lambda: expected <= set(order) and consumer.pending == 0)
+        until(lambda: expected <= set(order) and consumer.pending == 0)
     if kind == "redelivery":
         for key in range(2):
             numbers = [each for each in order if each[0] % 2 == key]
@@ -284,12 +285,12 @@ def test_messages_in_the_retry_topics_of_a_longer_policy_are_handled(
     long = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0, 5.0), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=long)
     with running(consumer, fail):
-        wait_until(lambda: len(tries[3]) == 5 and consumer.pending == 0)
+        until(lambda: len(tries[3]) == 5 and consumer.pending == 0)
     handled: list[tuple[str, int]] = []
     short = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=short)
     with running(consumer, lambda message: handled.append((message.topic(), message.tries))):
-        wait_until(lambda: len(handled) == 5)
+        until(lambda: len(handled) == 5)
     assert handled == [(f"{group}.retry.3", 4)] * 5
 
 
@@ -309,9 +310,9 @@ def test_a_retried_and_replayed_message_keeps_its_timestamp(kafka: DevKafka, gro
     settings = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0), partitions=1))
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, fail):
-        wait_until(lambda: len(seen) == 3 and consumer.pending == 0)
+        until(lambda: len(seen) == 3 and consumer.pending == 0)
         assert run(kafka, "dlq", "replay", f"{group}.dlq", "--execute").status == 0
-        wait_until(lambda: len(seen) == 6 and consumer.pending == 0)
+        until(lambda: len(seen) == 6 and consumer.pending == 0)
     assert {milliseconds for _, milliseconds in seen} == {written_ms}
 
 
@@ -343,7 +344,7 @@ def test_headers_of_others_in_a_retry_topic_are_ignored(kafka: DevKafka, group: 
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, fail):
-        wait_until(lambda: len(handled) == len(hostile) and consumer.pending == 0)
+        until(lambda: len(handled) == len(hostile) and consumer.pending == 0)
     assert set(handled.values()) == {1}
     letters = letters_of(kafka, group)
     assert {each.value for each in letters} == {b"%d" % n for n in range(len(hostile))}
@@ -441,7 +442,7 @@ def test_a_nack_in_a_handler_counts(kafka: DevKafka, group: str, *, retries: boo
     settings = AckSettings(retry=retry, nack_delay_s=0.1)
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, handle):
-        wait_until(lambda: len(seen) == 4 and consumer.pending == 0)
+        until(lambda: len(seen) == 4 and consumer.pending == 0)
     assert sorted(seen) == [(value, tries) for value in (b"0", b"1") for tries in (1, 2)]
     assert committed(kafka, group, group, 1) == {0: (2, "")}
 
@@ -462,7 +463,7 @@ def test_a_message_is_not_delivered_endlessly(kafka: DevKafka, group: str) -> No
     settings = AckSettings(nack_delay_s=0.01, max_tries=5, max_pending=1)
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
     with running(consumer, handle, ordered_by="partition"):
-        wait_until(lambda: tries[2] == 1)  # it does not wait for what is given up
+        until(lambda: tries[2] == 1)  # it does not wait for what is given up
         (error,) = consumer.errors()
         assert "AckMessage" in str(error)
         assert consumer.pending == 1

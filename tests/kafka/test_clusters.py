@@ -38,7 +38,8 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, running, wait_until
+from tests.kafka.messages import WAIT_S, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,14 +135,14 @@ class Traffic:
     def more_acknowledged(self) -> None:
         """Wait until writes are acknowledged that began after the call."""
         after = self._next + 20
-        wait_until(lambda: max(list(self.acknowledged), default=0) >= after)
+        until(lambda: max(list(self.acknowledged), default=0) >= after)
 
     def stop(self) -> None:
         """End both once all that was acknowledged is read."""
         self._ended.set()
         self._threads[0].join()
         try:
-            wait_until(lambda: self.acknowledged <= set(self.numbers()))
+            until(lambda: self.acknowledged <= set(self.numbers()))
         finally:
             self.reader.close()
             self._threads[1].join()
@@ -190,7 +191,7 @@ def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
         west.kill()
         traffic.more_acknowledged()
         assert traffic.writer.stats()["east"].current
-        wait_until(lambda: any(each.cluster == "east" for each in traffic.read))
+        until(lambda: any(each.cluster == "east" for each in traffic.read))
         # The rest of a busy machine; the time itself is 3 s.
         assert traffic.longest_s < QUICK.fail_over_s + 30
         lines = list(example.stdout)
@@ -198,10 +199,10 @@ def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
         assert any("writes go to cluster east" in line for line in lines)
 
         east.kill()
-        wait_until(lambda: not any(each.up for each in traffic.writer.stats().values()))
+        until(lambda: not any(each.up for each in traffic.writer.stats().values()))
         with ThreadPoolExecutor() as pool:
             list(pool.map(Broker.start, [west, east]))
-        wait_until(lambda: traffic.writer.stats()["west"].current)
+        until(lambda: traffic.writer.stats()["west"].current)
         traffic.more_acknowledged()
     traffic.check()
     told = {str(each).split(":")[0] for each in traffic.reader.errors()}
@@ -281,7 +282,7 @@ def test_a_close_waits_for_the_writes_of_other_threads(
     writer = MultiClusterWriter({"west": clusters["west"]}, unique_name)
     with ThreadPoolExecutor() as pool:
         write = pool.submit(writer.write_messages, batch)
-        wait_until(lambda: watcher.get_watermark_offsets(where, WAIT_S)[1] > 0)
+        until(lambda: watcher.get_watermark_offsets(where, WAIT_S)[1] > 0)
         writer.close()
         write.result(WAIT_S)
     assert watcher.get_watermark_offsets(where, WAIT_S)[1] == len(batch)
@@ -317,7 +318,7 @@ def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
         found = fetched(reader, 100)
         assert {each.cluster for each in found} == {"east"}
         assert sorted(map(number, found)) == list(range(100))
-        wait_until(lambda: not reader.stats()["dead"].up)
+        until(lambda: not reader.stats()["dead"].up)
         (error,) = reader.errors()
         assert "cluster dead" in str(error)
         reader.set_offset("dead", "first")
@@ -342,14 +343,14 @@ def test_a_reader_raises_once_no_cluster_can_answer_again(
     first = MultiClusterReader(clusters, unique_name, group=unique_name)
     errors: list[OffsetManagerError] = []
     with first:
-        wait_until(lambda: all(each.rebalances for each in first.stats().values()))
+        until(lambda: all(each.rebalances for each in first.stats().values()))
         with MultiClusterReader({"west": member}, unique_name, group=unique_name):
 
             def fenced() -> bool:
                 errors.extend(first.errors())
                 return bool(errors)
 
-            wait_until(fenced)
+            until(fenced)
         assert_nothing_comes(first)
         assert len(errors) == 1
         with (
@@ -373,7 +374,7 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
         assert list(map(number, fetched(reader, 20))) == list(range(20))
         assert reader.offset("west", 1) == 20
         assert reader.read_lag("west", 1) == 30
-        wait_until(lambda: reader.lag("west", 1) == 30)
+        until(lambda: reader.lag("west", 1) == 30)
 
         reader.set_offset("west", 45, 1)
         assert reader.offset("west", 1) == 45
@@ -476,10 +477,10 @@ def test_acks_come_from_all_clusters_and_go_back_to_their_own(
             [("west", str(n).encode()) for n in range(30)]
             + [("east", str(n).encode()) for n in range(30, 60)]
         )
-        wait_until(lambda: consumer.pending == 2)
+        until(lambda: consumer.pending == 2)
     handled: list[tuple[str, bytes | None]] = []
     consumer = MultiClusterAckConsumer(clusters, group, [unique_name], settings=settings)
     assert consumer.poll(timeout=0) is None
     with running(consumer, lambda each: handled.append((each.cluster, each.value()))):
-        wait_until(lambda: len(handled) == 2)
+        until(lambda: len(handled) == 2)
     assert sorted(handled) == [("east", b"33"), ("west", b"3")]

@@ -23,9 +23,9 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, filled, produce, wait_until
+from tests.kafka.messages import WAIT_S, committed, filled, produce
 from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -128,7 +128,7 @@ def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_sta
         seen: set[int] = set()
         while seen < set(range(100, 100 + new)):
             seen.update(reader.read(1))
-        wait_until(lambda: reader.consumer.stats().errors)
+        until(lambda: reader.consumer.stats().errors)
         errors = reader.consumer.errors()
         assert [each.code for each in errors] == ["TOPIC_RECREATED"]
         assert (errors[0].topic, errors[0].partition) == (group, 0)
@@ -164,12 +164,12 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
 
         starter = threading.Thread(target=start_all)
         starter.start()
-        wait_until(lambda: len(seen) == 20)
+        until(lambda: len(seen) == 20)
         recreate(kafka, group, 2, after_s=after_s)
         produce(kafka, group, range(100, 120), partitions=2)
-        wait_until(lambda: seen >= set(range(100, 120)))
+        until(lambda: seen >= set(range(100, 120)))
         # What came before the new log was noticed is read again, and its marks count then.
-        wait_until(lambda: [at for at, _ in committed(kafka, group, group, 2).values()] == [10, 10])
+        until(lambda: [at for at, _ in committed(kafka, group, group, 2).values()] == [10, 10])
     starter.join()
 
 
@@ -184,7 +184,7 @@ def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
     with Reader(kafka, group, kind, settings=settings) as reader:
         assert sorted(reader.read(40)) == list(range(40))
         recreate(kafka, group, 2)
-        wait_until(lambda: reader.consumer.stats().errors >= 2)
+        until(lambda: reader.consumer.stats().errors >= 2)
         produce(kafka, group, range(100, 160), partitions=2)
         assert sorted(reader.read(60)) == list(range(100, 160))
 
@@ -216,7 +216,7 @@ def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
             seen.update(reader.read(1, done=False))
             for message in late:
                 reader.process(message)
-        wait_until(lambda: "TOPIC_RECREATED" in [e.code for e in reader.consumer.errors()])
+        until(lambda: "TOPIC_RECREATED" in [e.code for e in reader.consumer.errors()])
         reader.consumer.commit_offsets()
         assert [each[0] for each in store.fetch(group, None).values() if each] == [0]
 
@@ -231,7 +231,7 @@ def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
     commit(kafka, group, 1_000)
     with Reader(kafka, group, kind, settings={"missing": start}) as reader:
         if start == "latest":
-            wait_until(lambda: reader.consumer.poll(0.1) is None and reader.consumer.stats().errors)
+            until(lambda: reader.consumer.poll(0.1) is None and reader.consumer.stats().errors)
             produce(kafka, group, range(20, 25), partitions=1)
         first = 0 if start == "earliest" else 20
         end = 20 if start == "earliest" else 25
@@ -260,7 +260,7 @@ def test_records_that_retention_deleted_before_they_were_read_are_counted(
         assert "5 records were deleted before they were read" in str(error)
         assert (error.topic, error.partition, error.offset) == (group, 0, 5)
         produce(kafka, group, range(40, 60), partitions=1)
-        wait_until(reader.consumer.high_water_marks)
+        until(reader.consumer.high_water_marks)
         with reader.consumer._member._turn:  # it cannot fetch
             trim(kafka, group, 50)
         seen = reader.read(10)
@@ -324,7 +324,7 @@ def test_latest_loses_nothing_that_is_produced_after_the_start(
     latest: dict[str, Any] = {"missing": "latest"}
     refresh = {"topic.metadata.refresh.interval.ms": 1000}
     with Reader(kafka, group, kind, settings=latest) as reader:
-        wait_until(lambda: reader.consumer.poll(0.1) is None and len(by(kafka, group)) == 2)
+        until(lambda: reader.consumer.poll(0.1) is None and len(by(kafka, group)) == 2)
         produce(kafka, group, [10], partitions=2)
         assert reader.read(1) == [10]
     assert by(kafka, group) == {0: 6, 1: 5}
@@ -355,7 +355,7 @@ def test_two_members_that_start_together_with_latest_skip_the_history(
         Reader(kafka, group, "marks", settings=latest) as one,
         Reader(kafka, group, "marks", settings=latest) as two,
     ):
-        wait_until(
+        until(
             lambda: (
                 len(committed(kafka, group, group)) == 4
                 and one.consumer.poll(0.1) is None

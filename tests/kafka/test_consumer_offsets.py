@@ -31,7 +31,8 @@ from offsetmgr.stores import MemoryOffsetStore, OffsetStore, open_store
 from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import WAIT_S, committed, filled, wait_until
+from tests.kafka.messages import WAIT_S, committed, filled
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -344,7 +345,7 @@ def test_offsets_of_a_quiet_consumer_do_not_expire(kafka: DevKafka, group: str) 
         assert committed(kafka, group, group) == mark
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.delete_consumer_groups([group])[group].result(WAIT_S)
-        wait_until(lambda: committed(kafka, group, group) == mark)
+        until(lambda: committed(kafka, group, group) == mark)
 
 
 def test_partitions_that_do_not_exist_are_reported_once(kafka: DevKafka, group: str) -> None:

@@ -23,10 +23,11 @@ from offsetmgr.consumer import (
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import KafkaRequestError
 from tests.conftest import create_topic
-from tests.kafka.messages import PARTITIONS, WAIT_S, filled, produce, running, wait_until
+from tests.kafka.messages import PARTITIONS, WAIT_S, filled, produce, running
 from tests.kafka.test_recreated_topics import delete, recreate
 from tests.kafka.test_rights import User
 from tests.secured import user_login
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ def test_a_pattern_outlives_its_topics(kafka: DevKafka, group: str) -> None:
             texts.extend(map(str, consumer.errors()))
             return any("no topic matches" in each for each in texts)
 
-        wait_until(nothing_matches)
+        until(nothing_matches)
         assert consumer.subscriptions() == {}
         recreate(kafka, group, 4)
         values = {message.value() for message in iter(lambda: consumer.poll(2.0), None)}
@@ -112,12 +113,12 @@ def test_an_unreadable_topic_delays_no_other(kafka: DevKafka, group: str, tmp_pa
     user.may(AclOperation.READ, ResourceType.TOPIC, group)
     settings = ConsumerSettings(missing="latest")
     with GroupConsumer(user.login, group, [secret, group], settings=settings) as consumer:
-        wait_until(lambda: consumer.poll(0.1) is None and consumer.subscriptions() == {group: [0]})
+        until(lambda: consumer.poll(0.1) is None and consumer.subscriptions() == {group: [0]})
         (error,) = consumer.errors()
         assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
         assert secret in str(error)
         user.may(AclOperation.READ, ResourceType.TOPIC, secret)
-        wait_until(lambda: consumer.poll(0.1) is None and len(consumer.subscriptions()) == 2)
+        until(lambda: consumer.poll(0.1) is None and len(consumer.subscriptions()) == 2)
         produce(kafka, secret, [4], partitions=1)
         message = consumer.poll(WAIT_S)
         assert message is not None
@@ -139,12 +140,12 @@ def test_own_retries_and_dead_letters_never_match(kafka: DevKafka, group: str) -
     for include in (group, f"{group}.*"):
         consumer = AckConsumer(config, name, include=include, settings=AckSettings(retry=policy))
         with running(consumer, fail):
-            wait_until(lambda: len(tries) >= 3 and consumer.pending == 0)  # noqa: B023 -- called here
-            wait_until(lambda: consumer.topics)  # noqa: B023 -- called here
+            until(lambda: len(tries) >= 3 and consumer.pending == 0)  # noqa: B023 -- called here
+            until(lambda: consumer.topics)  # noqa: B023 -- called here
             assert consumer.topics == [group]
             discovery = consumer._member._discovery
             due_s = discovery._due_s
-            wait_until(lambda: discovery._due_s > due_s)  # noqa: B023 -- it has matched again
+            until(lambda: discovery._due_s > due_s)  # noqa: B023 -- it has matched again
     assert tries == [group, f"{name}.retry.1", f"{name}.retry.2"]
     with GroupConsumer(config, group, [f"{name}.dlq"]) as letters:
         assert letters.poll(WAIT_S) is not None
@@ -177,7 +178,7 @@ def reported(consumer: Any, heard: Heard, code: str) -> KafkaRequestError:
         found.extend(consumer.errors())
         return any(each.code == code for each in found)
 
-    wait_until(lambda: consumer.poll(0.1) is None and came())
+    until(lambda: consumer.poll(0.1) is None and came())
     deadline = time.monotonic() + 3  # it would be repeated by then
     while time.monotonic() < deadline:
         consumer.poll(0.1)
@@ -252,11 +253,11 @@ def test_a_fenced_consumer_ends_with_its_error(kafka: DevKafka, group: str, how:
     make = kinds.get(how, GroupConsumer)
     with Heard() as heard, make(config, group, [group]) as first:
         if how != "partitions":
-            wait_until(lambda: first.poll(0.1) is None and first.subscriptions())
+            until(lambda: first.poll(0.1) is None and first.subscriptions())
         else:
             assert next(first.partitions()) is not None
         with GroupConsumer(config, group, [group]) as second:
-            wait_until(lambda: second.poll(0.1) is None and second.subscriptions())
+            until(lambda: second.poll(0.1) is None and second.subscriptions())
             with pytest.raises(KafkaRequestError, match="fenced"):
                 until_it_raises(READERS[how], first)
         assert first.closed
@@ -304,9 +305,9 @@ def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, gr
     try:
         consumer = AckConsumer(config, group, [group, f"{group}-no"], settings=settings)
         with running(consumer, handle):
-            wait_until(lambda: handled.total() == 80 and consumer.pending == 0)
+            until(lambda: handled.total() == 80 and consumer.pending == 0)
             produce(kafka, group, [40])
-            wait_until(lambda: handled.total() == 82 and consumer.pending == 0)
+            until(lambda: handled.total() == 82 and consumer.pending == 0)
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         producer.produce(group, "41", partition=0)
         producer.flush(WAIT_S)

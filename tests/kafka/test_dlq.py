@@ -17,9 +17,10 @@ from offsetmgr.consumer.letters import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, running, wait_until
+from tests.kafka.messages import WAIT_S, running
 from tests.kafka.test_acks import all_of
 from tests.kafka.test_consumer_logs import recreate
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
@@ -58,7 +59,7 @@ def dead(kafka: DevKafka, group: str, topic: str, count: int) -> None:
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [topic], settings=settings)
     with running(consumer, fail, workers=1):
-        wait_until(lambda: len(failed) == count)
+        until(lambda: len(failed) == count)
 
 
 def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:

@@ -35,7 +35,8 @@ from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
 from tests.interrupted import interrupted
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce, wait_until
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -173,7 +174,7 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
     producer.send_offsets_to_transaction(offsets, outsider.consumer_group_metadata(), WAIT_S)
     outsider.close()
     with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
-        wait_until(lambda: consumer._member.errors)
+        until(lambda: consumer._member.errors)
         assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
         producer.commit_transaction(WAIT_S)
         assert sorted(numbers(consumer, 20)) == list(range(20, 40))
@@ -250,7 +251,7 @@ def test_members_hand_over_in_order_and_repeat_nothing(
             steps.extend(first.notifications())
             return "start" in kinds(steps)
 
-        wait_until(started)
+        until(started)
         seen.append(number_of(in_work))
         first.mark_offset(in_work)
         count = 80
@@ -283,7 +284,7 @@ def test_close_in_the_middle_of_a_rebalance(kafka: DevKafka, group: str) -> None
                 steps.extend(first.notifications())
                 return "start" in kinds(steps)
 
-            wait_until(started)
+            until(started)
             first.mark_messages(in_work[:20])
             first.close()
             marked = {each.partition(): (each.offset() or 0) + 1 for each in in_work[:20]}
@@ -358,7 +359,7 @@ def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, gro
             theirs = quick.subscriptions()[group]
             assert {number % PARTITIONS for number in half} == set(theirs)
             mine = set(range(PARTITIONS)) - set(theirs)
-            wait_until(lambda: set(slow.subscriptions().get(group, ())) == mine)
+            until(lambda: set(slow.subscriptions().get(group, ())) == mine)
             for number in theirs:
                 slow.mark_partition_offset(group, number, 4)
             slow.mark_messages([each for each in batch if each.partition() in mine])
@@ -438,7 +439,7 @@ def test_a_stream_for_each_partition_with_a_bounded_buffer(kafka: DevKafka, grou
         new = consumer.partitions()
         streams = {each.partition: each for each in (next(new) for _ in range(PARTITIONS))}
         unread = streams[0]
-        wait_until(lambda: unread.waiting >= BUFFERED)
+        until(lambda: unread.waiting >= BUFFERED)
         produce(kafka, group, [1, 2, 3])
         for partition in (1, 2, 3):
             message = next(iter(streams[partition]))
@@ -477,16 +478,16 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
 
         reader = threading.Thread(target=read_all)
         reader.start()
-        wait_until(lambda: len(seen) == 400)
+        until(lambda: len(seen) == 400)
         with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
-            wait_until(lambda: second.poll(timeout=0.0) or second.subscriptions())
-            wait_until(lambda: len(first.subscriptions().get(group, ())) == 2)
+            until(lambda: second.poll(timeout=0.0) or second.subscriptions())
+            until(lambda: len(first.subscriptions().get(group, ())) == 2)
             produce(kafka, group, range(400, 480))
             theirs = numbers(second, 40)
-        wait_until(lambda: len(seen) == 440)
+        until(lambda: len(seen) == 440)
     reader.join(WAIT_S)
     assert sorted(seen + theirs) == list(range(480))
-    wait_until(lambda: len(ended) >= 6)
+    until(lambda: len(ended) >= 6)
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
 
 
@@ -500,7 +501,7 @@ def test_a_closed_stream_returns_with_its_next_claim(kafka: DevKafka, group: str
             assert next(iter(stream)).offset() == 0
             stream.close()
         with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
-            wait_until(lambda: second.poll(timeout=0.0) or second.subscriptions())
+            until(lambda: second.poll(timeout=0.0) or second.subscriptions())
         read: set[int] = set()
         while len(read) < PARTITIONS:
             stream = next(new)

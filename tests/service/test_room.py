@@ -12,10 +12,9 @@ import pytest
 from offsetmgr.service import api
 from offsetmgr.service.api import WAITING
 from tests.service.support import WAIT_S, Running, identity, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import httpx
 
 OPEN: Final = {"group": "g", "partitions": [{"topic": "t", "partition": 0}]}
@@ -37,12 +36,6 @@ def asked(
     return raw
 
 
-def until(client: httpx.Client, condition: Callable[[], bool]) -> None:
-    """Return when it holds; the test run's guard ends what never does."""
-    while not condition():
-        assert client.get("/livez").status_code == 200
-
-
 @pytest.mark.fault(30)
 def test_abandoned_waits_shut_nobody_out() -> None:
     """A living client is served at once in an outage, and the places are soon free again."""
@@ -53,7 +46,7 @@ def test_abandoned_waits_shut_nobody_out() -> None:
         target = "/v1/initial-offsets?group=g&wait_s=60"
         share = WAITING // 4
         callers = [asked(service, "GET", target) for _ in range(share)]
-        until(etl, lambda: places.waiting.taken == share)
+        until(lambda: places.waiting.taken == share)
         with service.http() as another:  # as nameless as they are
             answer = another.get("/v1/initial-offsets", params={"group": "g", "wait_s": "60"})
         assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
@@ -61,7 +54,7 @@ def test_abandoned_waits_shut_nobody_out() -> None:
         for each in callers:
             each.close()
         served(etl)
-        until(etl, lambda: places.waiting.taken == 0)
+        until(lambda: places.waiting.taken == 0)
         assert etl.get("/v1/initial-offsets", params={"group": "g", "wait_s": "0"}).is_success
         service.coordinator.resume()
 
@@ -90,10 +83,10 @@ def test_a_read_ends_with_its_caller(target: str) -> None:
         assert service._loop is not None
         before = len(asyncio.all_tasks(service._loop))
         raw = asked(service, "GET", target)
-        until(waiter, lambda: places.waiting.taken == 1)
+        until(lambda: places.waiting.taken == 1)
         raw.close()
-        until(waiter, lambda: places.waiting.taken == 0)
-        until(waiter, lambda: len(asyncio.all_tasks(service._loop)) <= before)
+        until(lambda: places.waiting.taken == 0)
+        until(lambda: len(asyncio.all_tasks(service._loop)) <= before)
         service.coordinator.resume()
 
 
@@ -118,7 +111,7 @@ def test_a_write_that_waits_takes_no_place_of_one_that_does_not(
         etl.post("/v1/offsets", json=submitted, headers=identity("waiter")).raise_for_status()
         body = {"group": "w", "timeout_s": 300, **more}
         with asked(service, "POST", path, body) as waiting:
-            until(etl, lambda: (places.waiting.taken, places.working.taken) == (1, 0))
+            until(lambda: (places.waiting.taken, places.working.taken) == (1, 0))
             served(etl)
             answer = etl.post(path, json=body)
             assert (answer.status_code, "waiting requests" in answer.text) == (429, True)
@@ -133,7 +126,7 @@ def test_a_write_goes_on_without_its_caller_and_answers_a_repeat() -> None:
         service.coordinator.pause()
         body = {"group": "g", "offsets": OFFSETS, "wait": True, "timeout_s": 300}
         raw = asked(service, "POST", "/v1/offsets", body)
-        until(again, lambda: places.waiting.taken == 1)
+        until(lambda: places.waiting.taken == 1)
         raw.close()
         assert again.get("/v1/managers").json()["managers"][0]["dirty"]
         service.coordinator.resume()
