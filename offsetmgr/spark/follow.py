@@ -12,9 +12,10 @@ import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from concurrent.futures import wait
 from functools import partial
+from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -115,8 +116,11 @@ class Follower:
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _Task]] = []
         self._numbers = itertools.count()
-        self._waiting: dict[str, deque[_Task]] = {name: deque() for name in follows}
-        """The tasks to be looked at, by name of the Follow."""
+        self._in_work = 0
+        self._waiting: dict[str, SimpleQueue[_Task | None]]
+        self._waiting = {name: SimpleQueue() for name in follows}
+        self._readers = Counter(dict.fromkeys(follows, 0))
+        """Threads that look at checkpoints, by name of the Follow."""
         self._looks: dict[str, dict[_Task, float]] = {name: {} for name in follows}
         """The tasks that are looked at, with the time when each look began."""
         self._runs = self._closed = False
@@ -136,6 +140,8 @@ class Follower:
         with self._changed:
             was_closed, self._closed = self._closed, True
             self._changed.notify_all()
+            for name in self._readers.elements():
+                self._waiting[name].put(None)
         for each in [] if was_closed else self._followed():
             each.drop()
 
@@ -150,8 +156,8 @@ class Follower:
             for task in tasks():
                 self._begin(task)
             for _ in deadline.polls():
-                self._look()
-                if not (any(self._waiting.values()) or any(self._looks.values())):
+                self._start_readers()
+                if not self._in_work:
                     break
             else:
                 return False
@@ -175,7 +181,7 @@ class Follower:
                     self._changed.wait(min(pause_s, STUCK_S))
                 else:
                     self._begin(heapq.heappop(self._due)[2])
-            self._look()
+            self._start_readers()
 
     def schedule(self, task: _Task) -> None:
         """Have a task done at its ``due_s``, and then again and again."""
@@ -186,23 +192,30 @@ class Follower:
 
     def _begin(self, task: _Task) -> None:
         with self._changed:
-            task.begun_s = self.now()
-            self._waiting[task.follow_name].append(task)
+            self._in_work += 1
+        task.begun_s = self.now()
+        self._waiting[task.follow_name].put(task)
 
-    def _look(self) -> None:
-        """Start a thread for each task that waits, if its Follow has room."""
+    def _start_readers(self) -> None:
+        """Start threads for tasks that wait, up to ``LOOKS`` of a Follow that are not stuck."""
         with self._changed:
-            now_s = self.now()
-            for name, waiting in self._waiting.items():
-                looks = self._looks[name]
-                stuck = sum(now_s - begun_s > STUCK_S for begun_s in looks.values())
-                while waiting and len(looks) < min(LOOKS + stuck, MOST_LOOKS):
-                    task = waiting[0]
-                    if not Worker(f"offsetmgr-follow {name}", partial(self._do, task)).ensure():
+            for name, looks in self._looks.items():
+                late_s = self.now() - STUCK_S
+                stuck = sum(begun_s < late_s for begun_s in list(looks.values()))
+                wanted = 0 if self._closed else len(looks) + self._waiting[name].qsize()
+                while self._readers[name] < min(wanted, LOOKS + stuck, MOST_LOOKS):
+                    if not Worker(f"offsetmgr-follow {name}", partial(self._read, name)).ensure():
                         return
-                    looks[waiting.popleft()] = now_s
+                    self._readers[name] += 1
 
     # The threads of the looks.
+
+    def _read(self, name: str) -> None:
+        looks = self._looks[name]
+        while (task := self._waiting[name].get()) is not None:
+            looks[task] = self.now()
+            self._do(task)
+            looks.pop(task, None)
 
     def _do(self, task: _Task) -> None:
         try:
@@ -215,9 +228,8 @@ class Follower:
         finally:
             task.begun_s = None
             with self._changed:
-                del self._looks[task.follow_name][task]
+                self._in_work -= 1
                 self._changed.notify_all()
-            self._look()
             if not task.is_gone:
                 self.schedule(task)
 
