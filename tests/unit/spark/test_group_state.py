@@ -89,26 +89,25 @@ def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) ->
     assert not state.is_new(first)
 
 
-def test_a_new_run_counts_if_the_clock_went_back(state: GroupState) -> None:
-    """A clock that was set back silences no new run."""
-    state.progress(snapshot({0: 23}, batch=9, second=50), {}, CALL)
-    first = state.progress(snapshot({0: 30}, run="r2", batch=10, second=1), {}, CALL)
-    assert first.rewinds == {KEY: 30}
-    following = state.progress(snapshot({0: 40}, run="r2", batch=11, second=2), {}, CALL)
-    assert following.submits == {KEY: 40}
-
-
-def test_a_run_that_nobody_heard_of_is_known_to_be_older(state: GroupState) -> None:
-    """A report of an earlier time and an earlier batch is late, also as the first of its run."""
-    state.progress(snapshot({0: 30}, run="r2", batch=10, second=5), {}, CALL)
-    assert not state.progress(snapshot({0: 23}, batch=9, second=1), {}, CALL).commits
-
-
-def test_a_checkpoint_may_be_set_back(state: GroupState) -> None:
-    """A later run counts also where its batches begin below those of the run before."""
-    state.progress(snapshot({0: 30}, batch=10, second=1), {}, CALL)
-    decision = state.progress(snapshot({0: 23}, run="r2", batch=7, second=5), {}, CALL)
-    assert decision.rewinds == {KEY: 23}
+@pytest.mark.parametrize(
+    ("batch", "second", "counts"),
+    [
+        pytest.param(10, 5, True, id="later"),
+        pytest.param(10, 1, True, id="the clock was set back"),
+        pytest.param(7, 5, True, id="the checkpoint was set back"),
+        pytest.param(8, 1, False, id="an older run that nobody heard of"),
+    ],
+)
+def test_a_late_report_of_another_run_is_known(
+    state: GroupState, batch: int, second: int, *, counts: bool
+) -> None:
+    """By an earlier time and an earlier batch; the first report of a new run is a rewind."""
+    state.progress(snapshot({0: 23}, batch=9, second=4), {}, CALL)
+    first = state.progress(snapshot({0: 30}, run="r2", batch=batch, second=second), {}, CALL)
+    assert first.rewinds == ({KEY: 30} if counts else {})
+    if counts:
+        next_one = snapshot({0: 40}, run="r2", batch=batch + 1, second=second + 1)
+        assert state.progress(next_one, {}, CALL)[:2] == ({KEY: 40}, {})
 
 
 @pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
