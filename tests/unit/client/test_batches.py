@@ -14,6 +14,8 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault, error_body
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offsetmgr.client import OffsetClient
     from tests.unit.client.scripted import Json, ScriptedService, Seen
 
@@ -21,27 +23,29 @@ OFFSETS = {("orders", number): 5 for number in range(4)}
 
 
 @pytest.fixture
-def takes_one(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service takes one offset at a time, and none with metadata."""
+def refuse(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int, Callable[[list[Json]], bool]], None]:
+    """Have the service refuse submits whose offsets are odd."""
     handle = service.handle
 
-    def strictly(seen: Seen) -> tuple[int, bytes]:
-        offsets = seen.body.get("offsets", [])
-        if len(offsets) > 1 or any("metadata" in each for each in offsets):
-            return 413, error_body("invalid_value", "is too large")
-        return handle(seen)
+    def refuse(status: int, is_odd: Callable[[list[Json]], bool]) -> None:
+        def strictly(seen: Seen) -> tuple[int, bytes]:
+            if is_odd(seen.body.get("offsets", [])):
+                return status, error_body("invalid_value", "too long for us")
+            return handle(seen)
 
-    monkeypatch.setattr(service, "handle", strictly)
+        monkeypatch.setattr(service, "handle", strictly)
+
+    return refuse
 
 
-@pytest.mark.usefixtures("takes_one")
 @pytest.mark.parametrize("sync", [False, True], ids=["flush", "sync"])
 def test_a_request_too_large_is_sent_in_pieces(
-    service: ScriptedService,
-    client: OffsetClient,
-    sync: bool,  # noqa: FBT001
+    service: ScriptedService, client: OffsetClient, refuse: Callable[..., None], *, sync: bool
 ) -> None:
     """Offsets whose request is too large are sent in smaller ones, and none is lost."""
+    refuse(413, lambda offsets: len(offsets) > 1)
     client.submit("g", OFFSETS, sync=sync)
     assert not client.flush().uncommitted
     assert len(service.kafka) == len(OFFSETS)
@@ -49,20 +53,10 @@ def test_a_request_too_large_is_sent_in_pieces(
 
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_bad_offset_is_refused_alone(
-    service: ScriptedService,
-    client: OffsetClient,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
+    client: OffsetClient, refuse: Callable[..., None], status: int
 ) -> None:
     """One that the service calls bad, or too large by itself, holds back none of its peers."""
-    handle = service.handle
-
-    def strictly(seen: Seen) -> tuple[int, bytes]:
-        if any("metadata" in each for each in seen.body.get("offsets", [])):
-            return status, error_body("invalid_value", "too long for us")
-        return handle(seen)
-
-    monkeypatch.setattr(service, "handle", strictly)
+    refuse(status, lambda offsets: any("metadata" in each for each in offsets))
     manager = client.spawn("g", "orders", 9)
     client.submit("g", {**OFFSETS, ("orders", 9): OffsetAndMetadata(5, "m" * 4_000)})
     committed, uncommitted = client.flush(timeout=600)
