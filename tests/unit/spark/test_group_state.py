@@ -101,7 +101,7 @@ def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) ->
 def test_a_late_report_of_another_run_is_known(
     state: GroupState, batch: int, second: int, *, counts: bool
 ) -> None:
-    """By an earlier time and an earlier batch; the first report of a new run is a rewind."""
+    """Its time and its batch are earlier; the first report of a new run is a rewind."""
     state.progress(snapshot({0: 23}, batch=9, second=4), {}, CALL)
     first = state.progress(snapshot({0: 30}, run="r2", batch=batch, second=second), {}, CALL)
     assert first.rewinds == ({KEY: 30} if counts else {})
