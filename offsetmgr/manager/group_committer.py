@@ -289,13 +289,14 @@ class GroupCommitter(PooledActor):
                 doubt(manager, event.version, now, self._timing)
             manager.read_failures += 1
             self._begin_again(manager)
-            self._plan.index(manager)
 
     def _begin_again(self, manager: OffsetManager) -> None:
         if manager.phase is not Phase.STOPPED:
             manager.begin_again()
         elif manager.result is None:
             self._finish(manager)
+        # A step may have failed before its manager was entered.
+        self._plan.index(manager)
 
     def _apply(self, effects: Sequence[tuple[OffsetManager, Effects]]) -> None:
         """Do what steps have asked for; what is committed is published once for all managers."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsetmgr.manager.offset_manager import OffsetManager, Phase
+from offsetmgr.manager.plan import CommitPlan
 from offsetmgr.types import StopResult
 from tests.unit.core.core import POISON, Core, at
 
@@ -58,3 +60,28 @@ def test_a_stop_while_it_is_down_ends_it(core: Core, down: str) -> None:
     again = core.factory.spawn("g", "t", 0)
     core.advance(1.0)
     assert again.initial_offset(timeout=0) == at(5)
+
+
+def test_a_crash_at_the_end_of_a_stop_commits_nothing_later(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: an index still names a manager whose last step failed before it was entered."""
+    handle = core.spawn(0)
+    core.coordinator.pause()
+    core.factory.spawn("g", "t", 1)  # a read is in flight, so nothing is committed meanwhile
+    core.system.run_until_idle()
+    handle.submit(5)
+    future = core.stop(handle, 1.0)
+    index, failures = CommitPlan.index, [RuntimeError("in the middle of a step")]
+
+    def fail(plan: CommitPlan, manager: OffsetManager) -> None:
+        if failures and manager.phase is Phase.STOPPED:
+            raise failures.pop()
+        index(plan, manager)
+
+    monkeypatch.setattr(CommitPlan, "index", fail)
+    core.advance(2.0)
+    assert future.get(timeout=0)[handle.key].uncommitted == at(5)
+    core.coordinator.resume()
+    core.advance(60.0)
+    assert core.holds(0) is None
