@@ -65,7 +65,6 @@ class Address(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can reach it."""
         return bool(self.path) or ipaddress.ip_address(self.host).is_loopback
 
     def hosts(self, names: str = "") -> frozenset[str] | None:

@@ -76,7 +76,6 @@ class Connections:
             connection.idle_at = time.monotonic()
 
     def protocol(self, **given: Any) -> ClientConnection:
-        """Return the protocol of a new connection, as uvicorn makes its own."""
         return ClientConnection(self, H11Protocol(**given))
 
     def add(self, new: ClientConnection) -> None:

@@ -133,7 +133,6 @@ class Tokens:
         self._tokens[owner] = tokens
 
     def owner_of(self, token: bytes) -> str | None:
-        """Return the owner of a token, None if nobody has it."""
         found = None
         for owner, tokens in self._tokens.items():  # all of them, so that time tells nothing
             for each in tokens:

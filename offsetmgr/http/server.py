@@ -48,8 +48,6 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Server:
-    """Serves an ASGI application."""
-
     def __init__(
         self, app: ASGIApp, certificates: Certificates | None = None, streams: int = 0
     ) -> None:

@@ -45,7 +45,6 @@ def no_names(_request: object) -> Names:
 
 
 def partitions_of(group: str | None, partitions: Sequence[PartitionRef] | None) -> Names:
-    """Return the names of partitions of a group."""
     topics = {partition.topic for partition in partitions or ()}
     return Names(() if group is None else (group,), topics)
 

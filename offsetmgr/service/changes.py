@@ -84,7 +84,6 @@ class Changes:
         threads: ReadThreads,
         wall: Callable[[], float],
     ) -> None:
-        """``wall`` is the wall clock."""
         self._factory = factory
         self._service = service
         self._audit = audit

@@ -229,7 +229,6 @@ class OffsetService:
                 done.add_done_callback(partial(_log_left, name))
 
     def check_draining(self) -> None:
-        """Raise DrainingError if the service is stopping."""
         if self.draining:
             raise DrainingError
 

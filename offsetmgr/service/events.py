@@ -98,7 +98,6 @@ class EventStream(StreamingResponse):
         return self.asked.only == "failed"
 
     def wants(self, key: ManagerKey, client: str | None) -> bool:
-        """Return whether a manager's events are for this reader."""
         return (
             self.asked.group in {None, key.group}
             and (self.by.caller is None or self.by.client == client)

@@ -90,7 +90,6 @@ class Client:
                 held[where] = NEVER
 
     def take(self, group: str, versions: Mapping[TopicPartition, int]) -> None:
-        """Note that these versions of its partitions were taken."""
         if versions:
             self.held[group].update(versions)
 
@@ -156,7 +155,6 @@ class Registry:
         return list(self._clients.values())
 
     def find(self, name: str) -> Client | None:
-        """Return the client of this name; None if there is none."""
         return self._clients.get(name)
 
     def lease_left_s(self, name: str, now: float) -> float:

@@ -295,7 +295,6 @@ class Settings:
 
     @property
     def address(self) -> Address:
-        """The address to listen on."""
         return Address.parse(self.listen)._replace(tls=bool(self.tls.certificate))
 
     @property

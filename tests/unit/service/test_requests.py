@@ -8,9 +8,6 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.manager import Submission
 from offsetmgr.service.api import decode
 from offsetmgr.service.messages import (
-    FlushRequest,
-    HeartbeatRequest,
-    PartitionRef,
     StopRequest,
     SubmitRequest,
 )
@@ -122,13 +119,6 @@ def test_a_partition_may_stand_once() -> None:
     assert "offsets[0]" in error.hint
 
 
-def test_plain_offsets_stay_plain_numbers() -> None:
-    """Offsets without metadata, epoch or rewind are taken by the core as they are, at once."""
-    entry = '{"topic":"t","partition":0,"offset":1,"metadata":"","version":7}'
-    asked = decode(SubmitRequest, f'{{"group":"g","offsets":[{entry}]}}'.encode())
-    assert asked.submissions() == {TopicPartition("t", 0): 1}
-
-
 def test_good_input_becomes_checked_values() -> None:
     """The edges of every range pass, as the core's own types."""
     body = submit_body(
@@ -148,24 +138,7 @@ def test_good_input_becomes_checked_values() -> None:
     assert (asked.group, asked.wait, asked.timeout_s) == ("orders-etl", True, 300.0)
 
 
-def test_a_flush_and_a_stop_may_name_nothing() -> None:
-    """An empty body object means all managers of all groups."""
-    assert decode(FlushRequest, b"{}") == FlushRequest(None, None, 10.0)
-    assert decode(StopRequest, b"{}") == StopRequest(None, None, 10.0, None)
-    body = b'{"group":"g","partitions":[{"topic":"t","partition":0}],"version":3}'
-    assert decode(StopRequest, body) == StopRequest("g", [PartitionRef("t", 0)], 10.0, 3)
-    with pytest.raises(InvalidValueError, match="version"):
-        decode(FlushRequest, body)
-
-
 def test_partitions_need_their_group() -> None:
     """Partitions of no group could be anybody's."""
     with pytest.raises(InvalidValueError, match="group is missing"):
         decode(StopRequest, b'{"partitions":[{"topic":"t","partition":0}]}')
-
-
-def test_a_heartbeat_is_an_empty_object() -> None:
-    """Nothing more is known there, so nothing more is taken."""
-    decode(HeartbeatRequest, b"{}")
-    with pytest.raises(InvalidValueError, match="unknown field"):
-        decode(HeartbeatRequest, b'{"a":1}')
