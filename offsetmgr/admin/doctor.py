@@ -6,17 +6,18 @@ that mends it, that it could not look, or that all is well.
 
 from __future__ import annotations
 
+import platform
 import re
 import socket
-import sys
 import time
 from collections import defaultdict
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from importlib import metadata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import confluent_kafka
+from confluent_kafka import libversion
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from offsetmgr.admin.commands import Connection
@@ -170,7 +171,6 @@ def gather(
     groups: Iterable[str] | None,
     service: ServiceReader | None,
     *,
-    version: str,
     stuck_after_s: float = 600.0,
     timeout_s: float = 10.0,
     connection: Connection = _DIRECT,
@@ -178,15 +178,11 @@ def gather(
     """Return the facts of ``groups``, of all groups of the cluster where None.
 
     What could not be learned within ``timeout_s``, which is for all of it, stands in them as an
-    error.  ``config`` is librdkafka's, ``version`` that of this product, ``connection`` for the
-    commands that are printed.  Raises InvalidValueError where librdkafka does not take a setting.
+    error.  ``config`` is librdkafka's, ``connection`` for the commands that are printed.  Raises
+    InvalidValueError where librdkafka does not take a setting.
     """
-    versions = {
-        "offsetmgr": version,
-        "confluent-kafka": str(confluent_kafka.version()),
-        "librdkafka": confluent_kafka.libversion()[0],
-        "Python": sys.version.split()[0],
-    }
+    versions = {name: metadata.version(name) for name in ("offsetmgr", "confluent-kafka")}
+    versions |= {"librdkafka": libversion()[0], "Python": platform.python_version()}
     servers = str(config["bootstrap.servers"])
     deadline, share_s = Deadline(timeout_s, "timeout_s"), timeout_s / _STEPS
     with (

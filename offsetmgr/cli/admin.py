@@ -49,7 +49,6 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.errors import does_not_exist, known, tried
-from offsetmgr.service import version
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.text import listed
@@ -363,7 +362,6 @@ def doctor(
         options.for_librdkafka(),
         groups or None,
         options.owner(),
-        version=version(),
         stuck_after_s=parse_duration(stuck_after, "--stuck-after"),
         timeout_s=options.timeout,
         connection=options.connection(),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bad(config: dict[str, str], *groups: str, timeout_s: float = WAIT_S) -> list[Finding]:
-    facts = gather(config, groups, None, version="0", stuck_after_s=WAIT_S, timeout_s=timeout_s)
+    facts = gather(config, groups, None, stuck_after_s=WAIT_S, timeout_s=timeout_s)
     return [each for each in examine(facts) if each.level is not Level.OK]
 
 
@@ -28,7 +28,7 @@ def test_missing_rights_are_named(kafka: DevKafka, new_topic: TopicFactory, grou
     with LocalOffsets(kafka.bootstrap_servers) as job:
         job.submit(group, {(topic, 0): 0}, sync=True, timeout=WAIT_S)
     config = {"bootstrap.servers": kafka.bootstrap_servers}
-    assert gather(config, [group], None, version="0", timeout_s=WAIT_S).retention_s == 7 * 86_400
+    assert gather(config, [group], None, timeout_s=WAIT_S).retention_s == 7 * 86_400
     assert not bad(config, group)
 
     allow(kafka, ResourceType.GROUP, group, AclOperation.DESCRIBE)
@@ -58,7 +58,7 @@ def test_a_missing_group_is_the_only_trouble(kafka: DevKafka, group: str) -> Non
 
 def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
     """Within the time-out."""
-    facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, version="0", timeout_s=1)
+    facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, timeout_s=1)
     (found,) = [each for each in examine(facts) if each.level is not Level.OK]
     assert (found.level, found.check) == (Level.TROUBLE, "connection")
 
