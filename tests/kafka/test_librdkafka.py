@@ -6,12 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from actors import MonotonicClock
-from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
-from offsetmgr.kafka.reports import ConnectionReports
-
 ROOT = Path(__file__).parents[2]
-WAIT_S = 60.0
 
 ASK_A_COORDINATOR_THAT_ANSWERS = """
 import sys
@@ -44,12 +39,3 @@ def test_a_moved_coordinator_does_not_end_the_process() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == codes
-
-
-def test_a_fetch_without_a_broker_times_out() -> None:
-    """An unreachable Kafka delays no caller beyond its deadline."""
-    config = {"bootstrap.servers": "127.0.0.1:1"}
-    fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
-    answer = fetcher.fetch("g", [("no-such-topic", 0)], 0.5).result(WAIT_S)
-    fetcher.close(WAIT_S)
-    assert answer.error == -185
