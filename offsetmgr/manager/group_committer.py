@@ -181,15 +181,13 @@ class GroupCommitter(PooledActor):
 
     def _ask(self, request: GroupRequest, ids: Mapping[str, TopicId], now: float) -> None:
         """Ask the coordinator, but for the partitions of topics whose id forbids it."""
+        problems = {topic: request.problem(topic, found) for topic, found in ids.items()}
         failures: dict[TopicPartition, Failure] = {}
-        for topic, found in ids.items():
-            failure = request.problem(topic, found)
-            if failure is not None:
-                failures |= {
-                    manager.topic_partition: failure
-                    for manager in request.managers
-                    if manager.key.topic == topic
-                }
+        if any(problems.values()):
+            for manager in request.managers:
+                failure = problems.get(manager.key.topic)
+                if failure is not None:
+                    failures[manager.topic_partition] = failure
         left_s = max(self._sent_at + self._timing.request_timeout_s - now, 0.001)
         try:
             sent = self._send_all_but(failures, request, left_s)
