@@ -1,4 +1,4 @@
-"""Messages for the tests of consumers, and a wait for what they do with them."""
+"""Messages for the tests of consumers, and a pool that handles them."""
 
 from __future__ import annotations
 

@@ -152,25 +152,13 @@ def test_own_retries_and_dead_letters_never_match(kafka: DevKafka, group: str) -
         assert letters.poll(1.0) is None
 
 
-class Heard(logging.Handler):
-    """Keeps the lines of the consumers' log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-    def __enter__(self) -> Heard:  # noqa: PYI034
-        logging.getLogger("offsetmgr.consumer").addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("offsetmgr.consumer").removeHandler(self)
+def logged(caplog: pytest.LogCaptureFixture, text: str) -> int:
+    """Return how many lines of the consumers' log have ``text``."""
+    records = [each for each in caplog.records if each.name == "offsetmgr.consumer"]
+    return sum(text in each.getMessage() for each in records)
 
 
-def reported(consumer: Any, heard: Heard, code: str) -> KafkaRequestError:
+def reported(consumer: Any, caplog: pytest.LogCaptureFixture, code: str) -> KafkaRequestError:
     """Wait for an error; it comes once, in the log and in ``errors``."""
     found: list[Any] = []
 
@@ -185,48 +173,55 @@ def reported(consumer: Any, heard: Heard, code: str) -> KafkaRequestError:
     found.extend(consumer.errors())
     errors: list[KafkaRequestError] = [each for each in found if each.code == code]
     assert len(errors) == 1, found
-    assert len([line for line in heard.lines if str(errors[0]) in line]) == 1
+    assert logged(caplog, str(errors[0])) == 1
     return errors[0]
 
 
-def test_a_misspelt_topic_is_reported_once(kafka: DevKafka, group: str) -> None:
+def test_a_misspelt_topic_is_reported_once(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its error names it; the others are read, and it is read as soon as it exists."""
     filled(kafka, group, 4)
     config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
-    with Heard() as heard, GroupConsumer(config, group, [group, f"{group}-no"]) as consumer:
+    with GroupConsumer(config, group, [group, f"{group}-no"]) as consumer:
         for _ in range(4):
             assert consumer.poll(WAIT_S) is not None
-        error = reported(consumer, heard, "UNKNOWN_TOPIC_OR_PARTITION")
+        error = reported(consumer, caplog, "UNKNOWN_TOPIC_OR_PARTITION")
         assert error.topic == f"{group}-no"
         filled(kafka, f"{group}-no", 1)
         assert consumer.poll(WAIT_S) is not None
-    with Heard() as heard, GroupConsumer(config, group, include=f"{group}-n0") as consumer:
-        error = reported(consumer, heard, "UNKNOWN_TOPIC_OR_PARTITION")
+    with GroupConsumer(config, group, include=f"{group}-n0") as consumer:
+        error = reported(consumer, caplog, "UNKNOWN_TOPIC_OR_PARTITION")
         assert "no topic matches" in str(error)
 
 
-def test_another_strategy_in_the_group_is_reported_once(kafka: DevKafka, group: str) -> None:
+def test_another_strategy_in_the_group_is_reported_once(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
     filled(kafka, group, 4)
     brokers = kafka.bootstrap_servers
     other = ConsumerSettings(strategy="range")
     with ExitStack() as stack:
-        heard = stack.enter_context(Heard())
         first = stack.enter_context(GroupConsumer(brokers, group, [group]))
         assert first.poll(WAIT_S) is not None
         second = stack.enter_context(GroupConsumer(brokers, group, [group], settings=other))
-        error = reported(second, heard, "INCONSISTENT_GROUP_PROTOCOL")
+        error = reported(second, caplog, "INCONSISTENT_GROUP_PROTOCOL")
         assert "strategy" in str(error)
 
 
-def test_a_broker_that_refuses_is_reported_once(group: str) -> None:
-    with Heard() as heard, GroupConsumer("127.0.0.1:9", group, ["orders"]) as consumer:
-        reported(consumer, heard, "_ALL_BROKERS_DOWN")
+def test_a_broker_that_refuses_is_reported_once(
+    group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with GroupConsumer("127.0.0.1:9", group, ["orders"]) as consumer:
+        reported(consumer, caplog, "_ALL_BROKERS_DOWN")
 
 
-def test_a_missing_right_on_the_topic_is_reported_once(kafka: DevKafka, group: str) -> None:
+def test_a_missing_right_on_the_topic_is_reported_once(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
     filled(kafka, group, 4)
-    with Heard() as heard, GroupConsumer(user_login(kafka), group, [group]) as consumer:
-        error = reported(consumer, heard, "GROUP_AUTHORIZATION_FAILED")
+    with GroupConsumer(user_login(kafka), group, [group]) as consumer:
+        error = reported(consumer, caplog, "GROUP_AUTHORIZATION_FAILED")
         assert "group" in str(error)
 
 
@@ -245,13 +240,15 @@ def until_it_raises(read: Callable[[Any], object], consumer: Any) -> None:
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_a_fenced_consumer_ends_with_its_error(kafka: DevKafka, group: str, how: str) -> None:
+def test_a_fenced_consumer_ends_with_its_error(
+    kafka: DevKafka, group: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Also while it is idle; the log has it once."""
     create_topic(kafka, group, PARTITIONS)
     config = {"bootstrap.servers": kafka.bootstrap_servers, "group.instance.id": "one"}
     kinds: dict[str, Any] = {"run": AckConsumer, "partitions": PartitionedConsumer}
     make = kinds.get(how, GroupConsumer)
-    with Heard() as heard, make(config, group, [group]) as first:
+    with make(config, group, [group]) as first:
         if how != "partitions":
             until(lambda: first.poll(0.1) is None and first.subscriptions())
         else:
@@ -262,7 +259,7 @@ def test_a_fenced_consumer_ends_with_its_error(kafka: DevKafka, group: str, how:
                 until_it_raises(READERS[how], first)
         assert first.closed
         assert [each for each in first.errors() if "fenced" in str(each)]
-        assert len([line for line in heard.lines if "Static consumer fenced" in line]) == 1
+        assert logged(caplog, "Static consumer fenced") == 1
     assert first.closed
     if how == "poll":
         assert first.poll() is None

@@ -36,18 +36,6 @@ def produce(kafka: DevKafka, topic: str, *values: str) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
-def read(kafka: DevKafka, group: str, topic: str, count: int) -> list[AckMessage]:
-    """Read and acknowledge ``count`` messages."""
-    found = []
-    with AckConsumer(kafka.bootstrap_servers, group, [topic]) as consumer:
-        for message in consumer:
-            message.ack()
-            found.append(message)
-            if len(found) == count:
-                break
-    return found
-
-
 def dead(kafka: DevKafka, group: str, topic: str, count: int) -> None:
     """Have ``count`` messages fail for good."""
     settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
@@ -88,7 +76,7 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
     )
     assert run(kafka, *chosen, "--execute").out.splitlines()[-1] == "1 letters were replayed."
     assert run(kafka, *chosen, "--execute").out.splitlines()[-1] == "0 letters were replayed."
-    (*_, last) = read(kafka, f"{group}-reader", group, 4)
+    (*_, last) = all_of(kafka, group, 4)
     assert (last.value(), last.key()) == (b"two", b"key")
     assert dict(last.headers() or ()) == {
         "trace": b"abc",
@@ -125,7 +113,7 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
     assert second.replay(letters) == (letters, [])
     assert len(letters) == 1
     assert Replayer(settings, topic, WAIT_S).replay(letters) == ([], [])
-    assert len(read(kafka, f"{group}-reader", group, 2)) == 2
+    assert len(all_of(kafka, group, 2)) == 2
 
 
 def test_letters_of_a_recreated_topic_are_not_taken_for_those_that_were_chosen(
@@ -165,7 +153,7 @@ def test_the_order_processor(kafka: DevKafka, group: str) -> None:
     )
     try:
         # The letter is the last thing that comes of the orders.
-        letters = read(kafka, f"{group}-reader", f"{group}.dlq", 1)
+        letters = all_of(kafka, f"{group}.dlq", 1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=WAIT_S)
     finally:
