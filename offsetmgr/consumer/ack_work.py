@@ -321,20 +321,15 @@ class AckWork:
     def next(self) -> AckMessage | None:
         """Take the next ready message into work."""
         with self._lock:
-            message = self.next_queued()
+            message = self._next_ready()
             if message is not None:
-                self.begin(message)
+                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
             return message
 
     def next_queued(self) -> AckMessage | None:
         """Return the next ready message, which a worker will begin later."""
         with self._lock:
-            while self._ready and not self.closing:
-                message = self._ready.popleft()
-                # One that is delivered again may be acknowledged by now.
-                if message.tries == 1 or message.is_pending:
-                    return message
-            return None
+            return self._next_ready()
 
     def begin(self, message: AckMessage) -> bool:
         """Take a message into work; False if it must not be handled any more."""
@@ -448,6 +443,14 @@ class AckWork:
         else:
             claim.bytes -= message.size
         return True
+
+    def _next_ready(self) -> AckMessage | None:
+        while self._ready and not self.closing:
+            message = self._ready.popleft()
+            # One that is delivered again may be acknowledged by now.
+            if message.tries == 1 or message.is_pending:
+                return message
+        return None
 
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""
