@@ -21,6 +21,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import as_store_error, refusals
+from offsetmgr.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -157,13 +158,19 @@ class StoreCoordinator:
 
     def close(self, timeout: float) -> None:
         deadline = Deadline(timeout)
-        releases = []
-        for group in [*self._strands]:
-            failed = partial(log.warning, "group %s: partitions not released: %s", group)
-            releases.append(self._ask(group, partial(self._release, group), failed, timeout))
+        releases = {
+            group: self._ask(group, partial(self._release, group), lambda why: why, timeout)
+            for group in [*self._strands]
+        }
         self._closed = True
-        for each in releases:
-            each.get()
+        failures: dict[str, Failure] = {}
+        for group, answer in releases.items():
+            if (failure := answer.get()) is not None:
+                failures[group] = failure
+        if failures:
+            first = next(iter(failures.values()))
+            why = first.detail or first.info.hint
+            log.warning("groups %s: partitions not released: %s", listed(failures), why)
         self._threads.stop(deadline.left_s)
         self._kafka.close(deadline.left_s)
         if self._owned:
