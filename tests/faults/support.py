@@ -26,7 +26,7 @@ TOPIC: Final = "t"
 
 QUICK: Final = CommitSettings(
     commit_interval_s=0.01,
-    request_timeout_s=5.0,
+    request_timeout_s=15.0,
     retry_backoff_s=0.01,
     retry_backoff_max_s=0.05,
 )
