@@ -76,15 +76,10 @@ class Int64:
     def encode(self, value: int) -> bytes:
         if type(value) is not int:
             raise _wrong(value, "an int")
-        if not -_INT64 <= value < _INT64:
-            raise ValueError(f"{value} does not fit into 64 bits")
-        return b"%d" % value
+        return b"%d" % _fitting(value)
 
     def decode(self, data: bytes) -> int:
-        value = int(data)
-        if not -_INT64 <= value < _INT64:
-            raise ValueError(f"{value} does not fit into 64 bits")
-        return value
+        return _fitting(int(data))
 
 
 class Json:
@@ -172,6 +167,12 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, msgspec.Struct):
         return [getattr(value, name) for name in value.__struct_fields__]
     return ()
+
+
+def _fitting(value: int) -> int:
+    if not -_INT64 <= value < _INT64:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return value
 
 
 def _wrong(value: object, wanted: str) -> TypeError:

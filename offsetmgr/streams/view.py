@@ -16,7 +16,6 @@ from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.table_reader import TableReader
-from offsetmgr.text import error_text
 from offsetmgr.types import check_callable, check_timeout, check_topic
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ class View(TableRows):
         self._reader: TableReader | None = None
         """Of the last start."""
         self._observers: list[Callable[[ViewState], object]] = []
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._state = ViewState.IDLE
 
     def start(self) -> Self:
@@ -138,7 +136,7 @@ class View(TableRows):
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all was read that the topic holds.  Raises ViewError, OffsetTimeoutError."""
         wait_s = check_timeout(timeout)
-        with self._lock:
+        with self._changed:
             self._changed.wait_for(
                 lambda: self._state is ViewState.RUNNING or self._error is not None, wait_s
             )
@@ -223,7 +221,7 @@ class View(TableRows):
         reader = self._reader
         if reader is None:
             return
-        with self._lock:
+        with self._changed:
             states = [part.state for part in reader.partitions.values()]
             lowest = _STATES[min(states, default=TableState.STOPPED)]
             if lowest is self._state:
@@ -232,8 +230,4 @@ class View(TableRows):
             self._readable = lowest >= ViewState.CONNECTING and not reader.ending
             self._changed.notify_all()
             for observer in list(self._observers):
-                try:
-                    observer(lowest)
-                except BaseException as error:  # noqa: BLE001 -- observers raise anything
-                    text = "an observer of the view of %s failed: %s"
-                    log.warning(text, self.topic, error_text(error))
+                log.guard(f"an observer of the view of {self.topic} failed", observer, lowest)
