@@ -36,6 +36,7 @@ from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.planning import ProcessorSettings, Query
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
+from offsetmgr.streams.view import View
 from offsetmgr.text import listed
 from offsetmgr.types import check_timeout
 from offsetmgr.workers import Worker
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
-    from offsetmgr.streams.layout import Layout
-    from offsetmgr.streams.view import View
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.streams")
@@ -168,7 +167,7 @@ class Processor:
         self._spark = spark.newSession()
         # Spark would end a query that has the same checkpoint, without an error.
         self._spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
-        self._layout: Layout | None = None
+        self._reads_tables = False
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
         self._error: ProcessorError | None = None
@@ -194,7 +193,7 @@ class Processor:
                 self._spark, self._engine, self.settings, topics, self._kafka, self._options,
                 self._files(), self._offsets,
             )  # fmt: skip
-        self._layout = query.layout
+        self._reads_tables = TABLES in query.layout.topics
         writer = query.frame().writeStream.format("kafka").options(**self._options)
         writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
         if available_now:
@@ -292,8 +291,6 @@ class Processor:
 
     def view(self, path: str | Path | None = None) -> View:
         """Return a view of the table, not started; without a folder ``path`` it is in memory."""
-        from offsetmgr.streams.view import View  # noqa: PLC0415 -- only where asked for
-
         table = self.graph.group_table
         if table is None:
             text = f"group {self.graph.group} is stateless and has no rows: add persist() to it"
@@ -324,8 +321,7 @@ class Processor:
             and time.time() - begun.at_s > STALLED_S
         ):
             return "stalled"
-        recovers = self._layout is not None and TABLES in self._layout.topics
-        return "recovering" if recovers and not finished else "running"
+        return "recovering" if self._reads_tables and not finished else "running"
 
     def stats(self) -> ProcessorStats:
         """Return rates, lag and sizes after the last batch, which Spark measures as a whole."""
