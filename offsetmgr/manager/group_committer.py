@@ -166,7 +166,7 @@ class GroupCommitter(PooledActor):
         """Look at the topics' ids, then ask: an offset that is read is never older than the id."""
         if isinstance(request, CommitRequest):
             # Brokers before 2.8 have no ids to look at.
-            topics = {topic for topic, topic_id in request.topic_ids.items() if topic_id != ""}
+            topics = {each.key.topic for each in request.managers if each.topic_id != ""}
             looked = self._looks.ids(topics, LOOK_AGE_S)
         else:
             topics = {manager.key.topic for manager in request.managers}
@@ -181,11 +181,11 @@ class GroupCommitter(PooledActor):
 
     def _ask(self, request: GroupRequest, ids: Mapping[str, TopicId], now: float) -> None:
         """Ask the coordinator, but for the partitions of topics whose id forbids it."""
-        problems = {topic: request.problem(topic, found) for topic, found in ids.items()}
         failures: dict[TopicPartition, Failure] = {}
-        if any(problems.values()):
-            for manager in request.managers:
-                failure = problems.get(manager.key.topic)
+        for manager in request.managers:
+            found = ids.get(manager.key.topic)
+            if found is not None and found != manager.topic_id:
+                failure = request.problem(manager, found)
                 if failure is not None:
                     failures[manager.topic_partition] = failure
         left_s = max(self._sent_at + self._timing.request_timeout_s - now, 0.001)

@@ -52,8 +52,8 @@ class ReadRequest(NamedTuple):
     verifies: bool = False
     """True if the ends of their logs are to be looked at as well."""
 
-    def problem(self, _topic: str, found: TopicId) -> Failure | None:
-        """Return why partitions of a topic with the id ``found`` are not to be read."""
+    def problem(self, _manager: OffsetManager, found: TopicId) -> Failure | None:
+        """Return why the partition of a topic with the id ``found`` is not to be read."""
         return unreadable(found)
 
     def failed(self, failure: Failure) -> FetchResult:
@@ -65,16 +65,14 @@ class CommitRequest(NamedTuple):
     """Commit these, and nothing else meanwhile."""
 
     versions: Mapping[OffsetManager, Version]
-    topic_ids: Mapping[str, str | None]
-    """The ids of the topics that they were read from; None for one that did not exist."""
 
     @property
     def managers(self) -> Collection[OffsetManager]:
         return self.versions.keys()
 
-    def problem(self, topic: str, found: TopicId) -> Failure | None:
-        """Return why offsets of a topic with the id ``found`` are not to be committed."""
-        return refusal(topic, self.topic_ids[topic], found)
+    def problem(self, manager: OffsetManager, found: TopicId) -> Failure | None:
+        """Return why the offset is not to be committed to a topic with the id ``found``."""
+        return refusal(manager.key.topic, manager.topic_id, found)
 
     def failed(self, failure: Failure) -> CommitResult:
         """Return the answer if it failed as a whole."""
@@ -117,7 +115,6 @@ class CommitPlan:
         self._dirty: dict[OffsetManager, None] = {}
         self._to_read: dict[OffsetManager, None] = {}
         self._to_look: dict[OffsetManager, None] = {}
-        self._topic_ids: dict[str, str] = {}
         self._commit_at = inf
         """Time to look for managers to commit; never later than the first is due."""
         self._commits = Retry(timing)
@@ -255,21 +252,15 @@ class CommitPlan:
         if now < self._commit_due_at():
             return None
         versions: dict[OffsetManager, Version] = {}
-        topic_ids: dict[str, str | None] = {}
         for manager in tuple(self._dirty):
             if manager.read_at < inf or manager.look_at < inf:  # ``blocked``, without a call
                 continue
             if manager.commit_failures and manager.commit_at > now:
                 continue
-            if manager.topic_id != self._topic_ids.get(manager.key.topic):
-                manager.read_at = now  # another manager has seen the topic recreated
-                self.index(manager)
-                continue
             found = next_version(manager, now, self._timing)
             if isinstance(found, Version):
                 manager.commit_at = now
                 versions[manager] = found
-                topic_ids[manager.key.topic] = manager.topic_id
                 continue
             effects.append((manager, found))
             self.index(manager)
@@ -277,7 +268,7 @@ class CommitPlan:
         if len(versions) < len(self._dirty):
             left = (m.commit_at for m in self._dirty if m not in versions and not m.blocked)
             self._commit_at = min(left, default=inf)
-        return CommitRequest(versions, topic_ids) if versions else None
+        return CommitRequest(versions) if versions else None
 
     def _read(self, now: float) -> ReadRequest | None:
         """Return first what must precede a commit, then verifications."""
@@ -376,21 +367,19 @@ class CommitPlan:
         if not failed or not self._to_read.keys().isdisjoint(request.managers):
             self._reads.enter(now, failed=failed)
         self._verify_not_before = now + self._timing.backoff_max_s if failed else -inf
-        found_ids = {topic: each for topic, each in ids.items() if isinstance(each, str)}
-        for topic, topic_id in found_ids.items():
-            self._topic_ids[topic] = topic_id or self._topic_ids.get(topic, "")
+        existing = {topic: each for topic, each in ids.items() if isinstance(each, str)}
         for manager in request.managers:
             if manager.phase is _STOPPED and self.heir(manager) is not None:
                 continue
             partition, topic = manager.topic_partition, manager.key.topic
             failure, found = result.failures.get(partition), result.offsets.get(partition)
-            known = self._topic_ids.get(topic)
+            known = existing.get(topic)
             if failure is not None:
                 yield manager, ReadFailed(failure)
             elif known and manager.topic_id and known != manager.topic_id:
                 yield manager, Recreated(found, known)
             else:
-                yield manager, new_tuple(Read, (found, known, topic in found_ids))
+                yield manager, new_tuple(Read, (found, known, topic in existing))
 
     def heir(self, manager: OffsetManager) -> OffsetManager | None:
         """Return the manager that has taken the partition over from a stopped one, if any."""
