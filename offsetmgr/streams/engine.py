@@ -294,11 +294,7 @@ class Engine:
         return self._call(edge.callback, message, value, tables)
 
     def visit(self, name: str, meta: Any, row: Message, tables: Tables) -> Effects:
-        """Return the effects of a visit: the visitor's callback gets ``meta`` as its value.
-
-        ``row`` has the key of a row of the group table, and ``name`` as its topic.  Raises as
-        ``visitor``; ProcessingError.
-        """
+        """Return the effects of a visit of ``row``, whose topic is ``name``; raises as above."""
         return self._call(self.visitor(name).callback, row, meta, tables)
 
     def visitor(self, name: str) -> Edge:

@@ -147,10 +147,7 @@ class GroupGraph:
 
     @property
     def consumed(self) -> list[str]:
-        """Topics that a processor on Spark consumes: inputs, and the loop if it has one or visits.
-
-        A visit is a message through the loop's topic.
-        """
+        """Topics of inputs and the loop, if it has one or visits, which go through that topic."""
         streams = [edge.topic for edge in self.input_streams]
         return [*streams, self.loop_topic] if self.loop_stream or self.visitors else streams
 

@@ -119,11 +119,7 @@ def shown_key(key: str) -> str:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of ``key`` in a topic of that many partitions, as goka does.
-
-    librdkafka's ``partitioner=fnv1a`` does too; Java's clients and librdkafka's default use other
-    hashes.
-    """
+    """Return the partition of ``key``, as goka does, and librdkafka by ``partitioner=fnv1a``."""
     value = _OFFSET_BASIS
     for byte in key:
         value = (value ^ byte) * _PRIME & _MASK

@@ -277,11 +277,10 @@ class Processor:
         raise OffsetTimeoutError(f"{text}: it is {state}")
 
     def visit(self, name: str, meta: Any = None) -> None:
-        """Ask for a call of the visitor ``name`` for each row, with ``meta`` as its value.
+        """Have one of the next batches call the visitor ``name`` for each row, with ``meta``.
 
-        ``meta`` is anything that JSON can hold.  Returns once Kafka has the request; the rows are
-        visited by one of the next batches.  Raises InvalidValueError; ProcessorError if the
-        processor does not run, or Kafka does not take the request.
+        ``meta`` is anything that JSON can hold.  Returns once Kafka has the request.  Raises
+        InvalidValueError; ProcessorError if the processor does not run, or Kafka refuses.
         """
         self._engine.visitor(name)
         if self._query is None or not self._query.isActive:

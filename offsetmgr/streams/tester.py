@@ -152,8 +152,7 @@ class Tester:
     ) -> None:
         """Write a message as another program would, and process all that it causes.
 
-        Raises ProcessingError, with the callback's error as its cause, while a processor has one.
-        The others have gone on.
+        Raises the ProcessingError of a processor that has failed; the others have gone on.
         """
         codec = self._topics.codec(topic)
         data = None if value is None else encoded(codec, value)
