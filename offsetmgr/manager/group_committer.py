@@ -140,7 +140,7 @@ class GroupCommitter(PooledActor):
     def _expedite(self, managers: Sequence[OffsetManager]) -> None:
         self._plan.expedite(managers)
         # Their commit will find the ids, which come while it is put together.
-        topics = {manager.key.topic for manager in managers if manager.dirty}
+        topics = {manager.key.topic for manager in managers if manager.number > manager.settled}
         self._looks.ids(topics, LOOK_AGE_S)
 
     # Requests.

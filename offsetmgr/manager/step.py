@@ -484,9 +484,13 @@ def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing:
 def _flush(manager: OffsetManager, event: FlushAsked, now: float, _timing: Timing) -> Effects:
     """Try at once, also what was refused for good."""
     if event.waiter is not None:
-        # Expired ones must not pile up while the coordinator is away.
-        waiting = [flush for flush in manager.flushes if flush[1].deadline_s > now]
-        manager.flushes = (*waiting, (manager.number, event.waiter))
+        flush = manager.number, event.waiter
+        if manager.flushes:
+            # Expired ones must not pile up while the coordinator is away.
+            waiting = [each for each in manager.flushes if each[1].deadline_s > now]
+            manager.flushes = (*waiting, flush)
+        else:
+            manager.flushes = (flush,)
     if manager.number <= manager.settled:
         return [AnswerFlushes(inf, manager.result_if_clean())]
     manager.read_failures = manager.commit_failures = 0
