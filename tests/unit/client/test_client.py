@@ -18,10 +18,11 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from offsetmgr.workers import Question
 from tests.unit.client.scripted import WAIT_S, Fault
 
 if TYPE_CHECKING:
-    from offsetmgr import FlushResult, OffsetClient
+    from offsetmgr import OffsetClient
     from tests.unit.client.scripted import ScriptedService
 
 KEY = ManagerKey("g", "orders", 3)
@@ -130,17 +131,13 @@ def test_a_flush_ends_with_a_concurrent_stop(
     service.wait_for(lambda: KEY in service.taken)
     answer = threading.Event()
     service.script("/v1/stop", Fault(hold=answer))
-    stopping = threading.Thread(target=client.stop_managers)
-    stopping.start()
+    stopping = Question(client.stop_managers)
     service.wait_for(lambda: KEY not in service.managers)
-    flushed: list[FlushResult] = []
-    flushing = threading.Thread(target=lambda: flushed.append(client.flush(timeout=600)))
-    flushing.start()
+    flushing = Question(lambda: client.flush(timeout=600))
     service.wait_for(lambda: len(service.of("/v1/flush")) >= 2)  # it asks, and learns nothing
     answer.set()
-    stopping.join()
-    flushing.join(WAIT_S)
-    [(committed, uncommitted)] = flushed
+    stopping.answer.result(WAIT_S)
+    committed, uncommitted = flushing.answer.result(WAIT_S)
     assert not service.managers
     if commits:
         assert (committed, uncommitted) == ({KEY: OffsetAndMetadata(5)}, {})

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.client import OffsetClient, offsets
-from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
+from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.workers import Question
 from tests.unit.client.scripted import WAIT_S, Fault
 from tests.waiting import until
 
@@ -99,22 +100,15 @@ def test_a_close_beside_a_stop(service: ScriptedService, client: OffsetClient) -
     service.wait_for(lambda: KEY in service.taken)
     answer = threading.Event()
     service.script("/v1/stop", Fault(act=False, cut=True, hold=answer))
-    stopped: list[FlushResult] = []
-    stopping = threading.Thread(target=lambda: stopped.append(client.stop_managers(timeout=600)))
-    stopping.daemon = True
-    stopping.start()
+    stopping = Question(lambda: client.stop_managers(timeout=600))
     service.wait_for(lambda: len(service.of("/v1/stop")) == 1)
-    closed: list[FlushResult] = []
-    closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
-    closing.start()
-    while closing.is_alive() and not client.core.changed._waiters:  # type: ignore[attr-defined]
+    closing = Question(lambda: client.close(timeout=600))
+    while not closing.wait() and not client.core.changed._waiters:  # type: ignore[attr-defined]
         pass  # until the close waits, or the test run's guard ends it
     service.restart()  # it has to be given the offset again
     answer.set()
-    stopping.join(WAIT_S)
-    assert stopped == [({KEY: OffsetAndMetadata(5)}, {})]
-    closing.join(WAIT_S)
-    assert closed == stopped
+    for call in (stopping, closing):
+        assert call.answer.result(WAIT_S) == ({KEY: OffsetAndMetadata(5)}, {})
 
 
 def test_a_close_beside_an_answered_stop(service: ScriptedService, client: OffsetClient) -> None:
@@ -125,17 +119,15 @@ def test_a_close_beside_an_answered_stop(service: ScriptedService, client: Offse
     service.wait_for(lambda: {KEY, other} <= service.taken.keys())
     answers = [threading.Event(), threading.Event()]
     service.script("/v1/stop", *(Fault(hold=answer) for answer in answers))
-    closed: list[FlushResult] = []
-    stopping = threading.Thread(target=lambda: client.stop_managers(group="g"), daemon=True)
-    closing = threading.Thread(target=lambda: closed.append(client.close(timeout=600)), daemon=True)
-    stopping.start()
+    stopping = Question(lambda: client.stop_managers(group="g"))
     service.wait_for(lambda: KEY not in service.managers)
-    closing.start()
+    closing = Question(lambda: client.close(timeout=600))
     service.wait_for(lambda: other not in service.managers)
-    for answer, thread in zip(answers, (stopping, closing), strict=True):
-        answer.set()
-        thread.join(WAIT_S)
-    assert closed == [({KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}, {})]
+    answers[0].set()
+    stopping.answer.result(WAIT_S)
+    answers[1].set()
+    both = {KEY: OffsetAndMetadata(5), other: OffsetAndMetadata(6)}
+    assert closing.answer.result(WAIT_S) == (both, {})
     assert not service.managers
 
 
@@ -170,21 +162,11 @@ def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetCl
     """One that the end of its client overtakes says so then, not at its own deadline."""
     answer = threading.Event()
     service.script("/v1/offsets", Fault(hold=answer))
-    failures: list[OffsetManagerError] = []
-
-    def submit() -> None:
-        try:
-            client.submit("g", {("orders", 3): 5}, sync=True, timeout=600)
-        except OffsetManagerError as error:
-            failures.append(error)
-
-    submitting = threading.Thread(target=submit, daemon=True)
-    submitting.start()
+    submitting = Question(lambda: client.submit("g", {("orders", 3): 5}, sync=True, timeout=600))
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 1)
     client.close(timeout=0)
-    submitting.join(WAIT_S)
+    failure = submitting.answer.exception(WAIT_S)
     answer.set()
-    [failure] = failures
     assert "client was closed" in str(failure)
     assert "g/orders/3" in str(failure)
 
