@@ -60,11 +60,15 @@ class FinishedBatch(NamedTuple):
     """The last batch that a query has finished."""
 
     batch_id: int
-    offsets: Positions
-    """The next offset to read of each partition of each Kafka source; where two sources read the
-    same one, the lower."""
-    at_s: float | None = None
+    positions: tuple[Positions, ...]
+    """Of each source; empty for one that is not Kafka's."""
+    at_s: float | None
     """When Spark planned it, in seconds since 1970; None if the file does not say."""
+
+    @property
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The next offset to read of each partition; where two sources read it, the lower."""
+        return lowest(self.positions)
 
 
 class BegunBatch(NamedTuple):
@@ -143,7 +147,7 @@ class Checkpoint:
     def batch(self, batch_id: int) -> FinishedBatch:
         """Return a finished batch.  Raises InvalidValueError if the checkpoint does not have it."""
         head, *positions = self._lines(f"offsets/{batch_id}", 2)
-        return FinishedBatch(batch_id, lowest(map(_position, positions)), _batch_time(head))
+        return FinishedBatch(batch_id, tuple(map(_position, positions)), _batch_time(head))
 
     def last_begun(self) -> BegunBatch | None:
         """Return the newest batch that has its offsets; None if there is none."""
@@ -183,8 +187,7 @@ class Checkpoint:
 
         Raises InvalidValueError if the checkpoint does not have it.
         """
-        ends = self._positions(batch_id)
-        before = self._positions_before(batch_id)
+        ends, before = self.batch(batch_id).positions, self._positions_before(batch_id)
         ranges: dict[TopicPartition, OffsetRange] = {}
         for source, position in enumerate(ends):
             starts = before[source] if source < len(before) else {}
@@ -209,20 +212,15 @@ class Checkpoint:
         """Return the numbers of the batches in ``offsets`` or ``commits``."""
         return [int(name) for name in self.names(folder) if name.isdecimal()]
 
-    def _positions(self, batch_id: int) -> list[dict[TopicPartition, int]]:
-        """Return each source's position at the end of a batch; empty for other than Kafka's."""
-        # The first line is about the batch: its watermark and settings.
-        return [_position(line) for line in self._lines(f"offsets/{batch_id}", 2)[1:]]
-
-    def _positions_before(self, batch_id: int) -> list[dict[TopicPartition, int]]:
+    def _positions_before(self, batch_id: int) -> tuple[Positions, ...]:
         """Return the sources' positions at the beginning of a batch; empty for the first."""
         if batch_id == 0:
-            return []
+            return ()
         if self.read(f"offsets/{batch_id - 1}"):
-            return self._positions(batch_id - 1)
+            return self.batch(batch_id - 1).positions
         # Of a batch that was not written, as the progress is tracked asynchronously.
         before = max((each for each in self._batches("offsets") if each < batch_id), default=None)
-        return [] if before is None else self._positions(before)
+        return () if before is None else self.batch(before).positions
 
     def _lines(self, name: str, least: int = 1) -> list[str]:
         """Return the lines of a file behind its version, which are ``least`` if Spark wrote it.

@@ -117,8 +117,8 @@ class CommitListener(StreamingQueryListener):
         finished = open_checkpoint(str(location), self._spark).last_finished()
         if finished is None:
             return None
-        batch_id, offsets, _ = finished
-        return finished_batch(Run.of(query), query.name, batch_id, offsets, time.time())
+        batch_id, run = finished.batch_id, Run.of(query)
+        return finished_batch(run, query.name, batch_id, finished.offsets, time.time())
 
     @_without_raising
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name

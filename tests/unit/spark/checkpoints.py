@@ -19,7 +19,7 @@ HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 def finished(checkpoint: Checkpoint) -> tuple[int, Mapping[TopicPartition, int]] | None:
     """Return the number and the offsets of the last finished batch."""
     batch = checkpoint.last_finished()
-    return None if batch is None else batch[:2]
+    return None if batch is None else (batch.batch_id, batch.offsets)
 
 
 class WrittenCheckpoint:
