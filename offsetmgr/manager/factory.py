@@ -26,11 +26,12 @@ from offsetmgr.errors import (
     OffsetCommitError,
 )
 from offsetmgr.logs import SafeLogger
-from offsetmgr.manager.events import Expired, FlushAsked, Timing
+from offsetmgr.manager.events import Expired, FlushAsked
 from offsetmgr.manager.group_committer import GroupCommitter, Steps
 from offsetmgr.manager.handle import ManagerHandle
 from offsetmgr.manager.observer import NO_OBSERVER
 from offsetmgr.manager.offset_manager import Group, OffsetManager, Submission, Waiter
+from offsetmgr.manager.timing import Timing
 from offsetmgr.types import (
     MAX_OFFSET,
     ManagerKey,

@@ -17,7 +17,6 @@ from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.errors import ManagerStoppedError, Scope, error_info
 from offsetmgr.logs import SafeLogger
-from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
     AnswerFlushes,
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.coordinator.logs import TopicId, TopicLooks
-    from offsetmgr.manager.events import Effects, Event, Timing
+    from offsetmgr.manager.events import Effects, Event
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.offset_manager import Group, Waiter
     from offsetmgr.manager.plan import GroupRequest
+    from offsetmgr.manager.timing import Timing
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 log = SafeLogger("offsetmgr.manager")
@@ -110,7 +110,8 @@ class GroupCommitter(PooledActor):
         now, lost, self._lost = self.system.clock.now(), self._lost, None
         if isinstance(lost, CommitRequest):
             for manager, version in lost.versions.items():
-                doubt(self._plan.heir(manager) or manager, version, now, self._timing)
+                heir = self._plan.heir(manager) or manager
+                heir.doubt(version, now, self._timing)
         # Also those that have come meanwhile, but not to the plan.
         for manager in {**self._plan.managers, **self._group.managers}.values():
             self._begin_again(manager)
@@ -284,7 +285,7 @@ class GroupCommitter(PooledActor):
             log.error(text, manager.key, type(event).__name__, exc_info=why)
             if isinstance(event, (Committed, Refused, Unknown)):
                 # It may not know of its own commit.
-                doubt(manager, event.version, now, self._timing)
+                manager.doubt(event.version, now, self._timing)
             manager.read_failures += 1
             self._begin_again(manager)
 

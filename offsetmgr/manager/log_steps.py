@@ -8,30 +8,50 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from offsetmgr.codes import OFFSET_OUTSIDE_LOG, error_info
+from offsetmgr.codes import OFFSET_OUTSIDE_LOG, UNKNOWN_TOPIC, error_info
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
-from offsetmgr.manager.changes import (
-    await_landing,
-    can_be_read,
-    commit_again,
-    drop_committed,
-    not_committed,
-    notice,
-    replace_stray,
-    report,
-    same,
-    set_committed,
-    verified,
-)
-from offsetmgr.manager.events import AnswerFlushes, PublishInitial
+from offsetmgr.manager.events import AnswerFlushes, PublishError, PublishInitial
 from offsetmgr.manager.offset_manager import Version
 from offsetmgr.types import OffsetAndMetadata
 
 if TYPE_CHECKING:
-    from offsetmgr.manager.events import Effects, LogRead, Read, Recreated, Timing
+    from offsetmgr.errors import OffsetManagerError
+    from offsetmgr.manager.events import Effects, LogRead, Read, Recreated
     from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.timing import Timing
+
+
+def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
+    """Return True if ``found`` is what was sent; a leader epoch that one side lacks is ignored."""
+    if sent == found:  # nearly always
+        return True
+    if found is None or sent[:2] != found[:2]:
+        return False
+    return None in {sent.leader_epoch, found.leader_epoch}
+
+
+def notice(manager: OffsetManager, before: Version | None, failure: Failure) -> PublishError:
+    offset = None if before is None else before.value.offset
+    return PublishError(OffsetNoticeError(*manager.key, offset, failure.info, failure.detail))
+
+
+def report(manager: OffsetManager, error: OffsetManagerError) -> Effects:
+    """Publish an error once, until something else happens."""
+    reported = str(manager.last_error) == str(error)
+    manager.last_error = error
+    return [] if reported else [PublishError(error)]
+
+
+def not_committed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
+    """Enter and publish why a version is not committed."""
+    if failure.info.code == UNKNOWN_TOPIC:
+        manager.absent_number = version.number
+    error = OffsetCommitError(*manager.key, version.value.offset, failure.info, failure.detail)
+    if version.number >= manager.error_number:
+        manager.last_error, manager.error_number = error, version.number
+    return [PublishError(error)]
 
 
 def learn_topic(manager: OffsetManager, event: Read) -> None:
@@ -55,7 +75,7 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
     ours = [version for version in (last, *manager.in_doubt, newest) if version is not None]
     manager.topic_id = event.topic_id
     manager.external = manager.recommit = manager.missing = False
-    can_be_read(manager)
+    manager.can_be_read()
     error = former_error(manager, former_id)
     goes_back = first or (manager.rewind_number and manager.number > manager.absent_number)
     lower = newest is not None and (last is None or newest.value.offset < last.value.offset)
@@ -72,13 +92,13 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
         if manager.dirty:
             manager.drop_newest(error)
         manager.begin_log()
-    drop_committed(manager)
+    manager.drop_committed()
     manager.acknowledged = None
     if found is not None and any(same(version.value, found) for version in ours):
-        replace_stray(manager, now)
+        manager.replace_stray(now)
     elif found is not None:
         manager.external, manager.acknowledged = True, found
-        set_committed(manager, Version(manager.settled, found), now, timing)
+        manager.set_committed(Version(manager.settled, found), now, timing)
     effects = report(manager, error)
     if first:
         effects.append(PublishInitial())
@@ -95,12 +115,12 @@ def stopped_recreated(
     ours = any(same(version.value, event.found) for version in manager.in_doubt)
     manager.topic_id, manager.read_at = event.topic_id, inf
     manager.former_commits = manager.in_doubt
-    drop_committed(manager)
+    manager.drop_committed()
     if ours:
-        replace_stray(manager, now)
-        await_landing(manager, now, timing)
+        manager.replace_stray(now)
+        manager.await_landing(now, timing)
     else:
-        verified(manager, now, again=False)
+        manager.verified(now, again=False)
     return []
 
 
@@ -173,8 +193,8 @@ def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing)
     manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
     if manager.stray:
         manager.stray = False
-        set_committed(manager, Version(manager.settled, OffsetAndMetadata(start)), now, timing)
-        commit_again(manager, now)
+        manager.set_committed(Version(manager.settled, OffsetAndMetadata(start)), now, timing)
+        manager.commit_again(now)
     last = manager.committed
     if last is None or start <= last.value.offset <= end or ends is None:
         return []

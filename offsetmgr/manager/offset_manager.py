@@ -36,9 +36,17 @@ if TYPE_CHECKING:
 
     from actors import ActorRef, ActorSystem
     from offsetmgr.coordinator.base import Failure
+    from offsetmgr.manager.timing import Timing
 
 _CLOSED: Final = MAX_OFFSET + 1
 """The floor of a closed manager: every offset is below it."""
+
+IN_DOUBT_LIMIT: Final = 16
+"""Limit of the commits in doubt per partition; a read follows each, so there are rarely many."""
+
+LATEST_LANDING_S: Final = 900.0
+"""Time in which a commit in doubt may still land: a host may go on sending for a connection that
+was given up."""
 
 _next_number: Final = count(1).__next__
 """Numbers rise through the whole process, so that versions of successive managers compare."""
@@ -444,6 +452,62 @@ class OffsetManager(PooledActor):
     def _set_floor(self, committed: OffsetAndMetadata) -> None:
         if not self.closed:
             self.floor = committed.offset
+
+    # What is committed, and what may still land.
+
+    def can_be_read(self) -> None:
+        self.phase, self.read_at, self.read_failures = Phase.READY, inf, 0
+
+    def doubt(self, version: Version, now: float, timing: Timing) -> None:
+        """Enter a commit of an unknown outcome that the next read need not wait for."""
+        self.enter_doubt(version, now)
+        self.await_landing(now, timing)
+
+    def enter_doubt(self, version: Version, now: float) -> None:
+        """Enter a commit that has landed, or may land yet, or never."""
+        self.in_doubt = (*self.in_doubt[1 - IN_DOUBT_LIMIT :], version)
+        self.doubted_since, self.verify_at = now, inf
+
+    def keep_in_doubt(self, versions: tuple[Version, ...]) -> None:
+        self.in_doubt = versions
+        if not versions:
+            self.verify_at = inf
+
+    def await_landing(self, now: float, timing: Timing) -> None:
+        """Verify commits in doubt once what the coordinator still holds has landed."""
+        if self.in_doubt:
+            stopped = self.phase is Phase.STOPPED
+            self.doubted_since = now
+            self.verify_at = now + (timing.stopped_s if stopped else timing.landing_s)
+
+    def verified(self, now: float, *, again: bool) -> None:
+        """Enter that the partition was read; ``again`` is True if more verifications follow."""
+        if now >= self.doubted_since + LATEST_LANDING_S or (now >= self.verify_at and not again):
+            self.keep_in_doubt(())
+        elif now >= self.verify_at:
+            self.verify_at = inf
+
+    def set_committed(self, version: Version, now: float, timing: Timing) -> None:
+        self.committed = version
+        if self.phase is not Phase.STOPPED:
+            self.recommit_at = now + timing.recommit_s
+
+    def drop_committed(self) -> None:
+        self.committed, self.recommit_at = None, inf
+
+    def recommit_soon(self, now: float, timing: Timing) -> None:
+        """Commit the offset again a minute from now, unless a newer one is committed by then."""
+        if self.committed is not None and self.phase is not Phase.STOPPED:
+            self.recommit_at = now + timing.recommit_soon_s
+
+    def commit_again(self, now: float) -> None:
+        """Commit the last version again, unless something newer is to be committed anyway."""
+        if self.commit_at == inf:
+            self.recommit, self.commit_at = True, now
+
+    def replace_stray(self, now: float) -> None:
+        """Commit the start of the new log in the place of an offset of the former one."""
+        self.stray, self.look_at = True, now
 
 
 class WakeUp(NamedTuple):

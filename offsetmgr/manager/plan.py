@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.logs import refusal, unreadable
 from offsetmgr.errors import Scope, Verdict
-from offsetmgr.manager.changes import doubt
 from offsetmgr.manager.events import (
     Committed,
     Read,
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import Failure
     from offsetmgr.coordinator.logs import TopicId
-    from offsetmgr.manager.events import Effects, Event, Timing
+    from offsetmgr.manager.events import Effects, Event
     from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.timing import Timing
     from offsetmgr.types import TopicPartition
 
 
@@ -345,7 +345,7 @@ class CommitPlan:
             heir = self.heir(manager) if manager.phase is _STOPPED else None
             if heir is not None:
                 if unknown:
-                    doubt(heir, version, now, self._timing)
+                    heir.doubt(version, now, self._timing)
                     self.index(heir)
             elif failure is None:
                 yield manager, new_tuple(Committed, (version,))

@@ -34,21 +34,6 @@ from offsetmgr.errors import (
     OffsetFetchError,
     Scope,
 )
-from offsetmgr.manager.changes import (
-    await_landing,
-    can_be_read,
-    commit_again,
-    drop_committed,
-    enter_doubt,
-    keep_in_doubt,
-    not_committed,
-    notice,
-    recommit_soon,
-    replace_stray,
-    same,
-    set_committed,
-    verified,
-)
 from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
     AnswerFlushes,
@@ -73,7 +58,10 @@ from offsetmgr.manager.log_steps import (
     learn_topic,
     log_read,
     names_another_topic,
+    not_committed,
+    notice,
     recreate,
+    same,
     stopped_recreated,
 )
 from offsetmgr.manager.offset_manager import Phase, Version
@@ -82,8 +70,8 @@ from offsetmgr.types import OffsetAndMetadata, StopResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from offsetmgr.manager.events import Timing
     from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.timing import Timing
 
 _SHOWN_CHARS: Final = 40
 
@@ -186,22 +174,22 @@ def _begin_committed(manager: OffsetManager, event: Read, now: float, timing: Ti
     """Enter what is committed, at the start or after a failure."""
     first, last, found = not manager.initial.done(), manager.committed, event.found
     reading, version = _judge(manager, found)
-    await_landing(manager, now, timing)
-    can_be_read(manager)
+    manager.await_landing(now, timing)
+    manager.can_be_read()
     if reading is _Reading.EXTERNAL and last is not None and not first:
         return _follow(manager, event, now, timing)
     if reading is _Reading.OLDER and last is not None:
         _correct(manager, last, now)
         found = last.value
     elif reading is _Reading.STRAY:
-        replace_stray(manager, now)
+        manager.replace_stray(now)
     elif found is None:
-        drop_committed(manager)
+        manager.drop_committed()
     elif version is None:
         manager.committed = Version(0, found)
         manager.recommit_at = now + timing.recommit_soon_s
     elif reading is not _Reading.STANDS:
-        set_committed(manager, version, now, timing)
+        manager.set_committed(version, now, timing)
     manager.acknowledged = found
     return []
 
@@ -224,7 +212,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
     """Find out whether the commit with the unknown outcome has landed."""
     version, last, found = manager.in_doubt[-1], manager.committed, event.found
     learn_topic(manager, event)
-    can_be_read(manager)
+    manager.can_be_read()
     effects: Effects = []
     if same(version.value, found):
         if last is None or not same(last.value, version.value):
@@ -232,7 +220,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
             # before, it proves nothing.
             left = list(manager.in_doubt)
             left.remove(version)
-            keep_in_doubt(manager, tuple(left))
+            manager.keep_in_doubt(tuple(left))
         effects = _committed(manager, Committed(version), now, timing)
     elif manager.recommit:
         # It was to be committed again because it stood; now something else may.
@@ -240,7 +228,7 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
         effects = _verify(manager, event, now, timing)
     elif last is not None and _judge(manager, found)[0] is _Reading.EXTERNAL:
         effects = _follow(manager, event, now, timing)
-    await_landing(manager, now, timing)
+    manager.await_landing(now, timing)
     return effects
 
 
@@ -251,26 +239,26 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     learn_topic(manager, event)
     reading, version = _judge(manager, found)
     if stopped and reading is _Reading.OLDER:
-        await_landing(manager, now, timing)  # the correction may fail, so it is verified as well
+        manager.await_landing(now, timing)  # the correction may fail, so it is verified as well
     else:
-        verified(manager, now, again=timing.verify_interval_s > 0 and not stopped)
+        manager.verified(now, again=timing.verify_interval_s > 0 and not stopped)
     if reading is _Reading.NEWER and version is not None:
         if manager.number == version.number and not stopped:
             return _committed(manager, Committed(version), now, timing)
-        set_committed(manager, version, now, timing)
+        manager.set_committed(version, now, timing)
     elif reading is _Reading.STRAY:
-        replace_stray(manager, now)
+        manager.replace_stray(now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):
-        drop_committed(manager)
+        manager.drop_committed()
     elif reading is _Reading.EXTERNAL:
         return _follow(manager, event, now, timing)
     elif reading is _Reading.OLDER or is_old:
         # Entered as if it were new: until it is committed again nobody needs to look.
-        set_committed(manager, last, now, timing)
+        manager.set_committed(last, now, timing)
         if reading is _Reading.OLDER:
             _correct(manager, last, now)
         elif not stopped:
-            commit_again(manager, now)
+            manager.commit_again(now)
     return []
 
 
@@ -293,11 +281,11 @@ def _follow(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     manager.external = True
     if manager.recommit:
         manager.recommit, manager.commit_at = False, inf
-    drop_committed(manager)
+    manager.drop_committed()
     manager.follow(found)
     if found is not None:
         # Newer than what was committed here, not than what waits: that stays dirty.
-        set_committed(manager, Version(manager.settled, found), now, timing)
+        manager.set_committed(Version(manager.settled, found), now, timing)
     manager.acknowledged = found
     return [notice(manager, last, failure)]
 
@@ -321,7 +309,7 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
             and _external_refusal(manager, newest.value.offset) is not None
         )
     elif manager.resubmit(last.number):
-        drop_committed(manager)
+        manager.drop_committed()
         manager.recommit = False
 
 
@@ -343,9 +331,9 @@ def _still_in_doubt(
     if event.failure.info.retriable:
         _back_off_read(manager, event.failure, now, timing)
         if event.failure.info.scope is Scope.PARTITION:
-            recommit_soon(manager, now, timing)
+            manager.recommit_soon(now, timing)
         return []
-    can_be_read(manager)
+    manager.can_be_read()
     effects = _refused(manager, Refused(manager.in_doubt[-1], event.failure), now, timing)
     return effects + _not_read(manager, event, now, timing)
 
@@ -353,8 +341,8 @@ def _still_in_doubt(
 def _not_read(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
     """Put off what the read was for."""
     if event.failure.info.scope is Scope.PARTITION:
-        recommit_soon(manager, now, timing)
-        await_landing(manager, now, timing)
+        manager.recommit_soon(now, timing)
+        manager.await_landing(now, timing)
     return []
 
 
@@ -364,7 +352,7 @@ def _stopped_not_read(
     """Give up where the read is refused for good: no user is left for whom to try endlessly."""
     if not event.failure.info.retriable:
         manager.read_at = inf
-        verified(manager, now, again=False)
+        manager.verified(now, again=False)
         return []
     if manager.read_at < inf:
         _back_off_read(manager, event.failure, now, timing)
@@ -389,7 +377,7 @@ def _committed(manager: OffsetManager, event: Committed, now: float, timing: Tim
     manager.recommit_at = now + timing.recommit_s
     if version.number and (last is None or not last.number):
         # Burrow misses a partition whose only commit came before it knew the topic.
-        recommit_soon(manager, now, timing)
+        manager.recommit_soon(now, timing)
     return _mark_committed(manager, version, now, timing)
 
 
@@ -426,7 +414,7 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
     suspended = manager.suspend(version.number)
     if recommit and manager.committed is not None:
         # Not looped: its turn comes with the next verification.
-        set_committed(manager, manager.committed, now, timing)
+        manager.set_committed(manager.committed, now, timing)
     elif waited and not suspended:
         # What is newer may fare no better: not at once, over and over.
         manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
@@ -443,7 +431,7 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
 
 def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing) -> Effects:
     """Read the partition before it is committed again."""
-    enter_doubt(manager, event.version, now)
+    manager.enter_doubt(event.version, now)
     manager.phase, manager.read_at = Phase.IN_DOUBT, now
     manager.commit_at = now
     return not_committed(manager, event.version, event.failure)
@@ -453,7 +441,7 @@ def _stopped_committed(
     manager: OffsetManager, event: Committed, now: float, timing: Timing
 ) -> Effects:
     manager.recommit, manager.commit_at, manager.commit_failures = False, inf, 0
-    set_committed(manager, event.version, now, timing)
+    manager.set_committed(event.version, now, timing)
     return []
 
 
@@ -465,16 +453,16 @@ def _stopped_refused(manager: OffsetManager, event: Refused, now: float, timing:
         _refused(manager, event, now, timing)
     else:
         manager.recommit, manager.commit_at = False, inf
-        keep_in_doubt(manager, ())
+        manager.keep_in_doubt(())
     return []
 
 
 def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing: Timing) -> Effects:
     """Verify once more what may still land; a correction is read back at once."""
-    enter_doubt(manager, event.version, now)
+    manager.enter_doubt(event.version, now)
     if manager.recommit:
         manager.recommit, manager.commit_at, manager.read_at = False, inf, now
-    await_landing(manager, now, timing)
+    manager.await_landing(now, timing)
     return []
 
 
@@ -519,7 +507,7 @@ def _stop(manager: OffsetManager, now: float, timing: Timing) -> Effects:
     manager.phase = Phase.STOPPED
     manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
     manager.recommit = manager.external = manager.stray = False
-    await_landing(manager, now, timing)
+    manager.await_landing(now, timing)
     return [Finish()]
 
 

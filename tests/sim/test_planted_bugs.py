@@ -16,7 +16,7 @@ from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import Verdict, error_info
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.manager import changes, events, group_committer, log_steps, plan, step
+from offsetmgr.manager import events, group_committer, log_steps, plan, step
 from offsetmgr.manager.offset_manager import Group, OffsetManager, Phase, Waiter
 from tests.sim.run import RECREATED_SEEDS, SERVICE_SEEDS, SeedError, main, run_seed, silence
 from tests.sim.world import World
@@ -121,14 +121,13 @@ def test_wrong_use_of_the_coordinator(
 
 def test_lost_commits_that_nobody_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A given-up commit that lands behind a newer one, and stays, is found."""
-    await_landing = changes.await_landing
+    await_landing = OffsetManager.await_landing
 
     def forget(manager: OffsetManager, *times: Any) -> None:
         manager.in_doubt = ()
         await_landing(manager, *times)
 
-    for module in (changes, log_steps, step):
-        monkeypatch.setattr(module, "await_landing", forget)
+    monkeypatch.setattr(OffsetManager, "await_landing", forget)
     lost = "was acknowledged; at last|was to be committed, and|nobody else has committed"
     assert re.search(lost, found(32))
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from actors import Future
     from actors.testing import SimStep
     from offsetmgr.coordinator.memory import Incident, SentRequest
-    from offsetmgr.manager.events import Effects, Event, Timing
+    from offsetmgr.manager.events import Effects, Event
     from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.timing import Timing
 
 STEPS: Final = 45
 """Things that happen in one run."""
