@@ -159,12 +159,11 @@ class Factory:
         return made
 
     def _start_group(self, name: str) -> Group:
-        group = Group(name, self._system, self._settings.commit_interval_s)
+        group = Group(name, self._system, self._timing)
         committer = GroupCommitter(
             group,
             self._coordinator,
             self._looks,
-            self._timing,
             self._observer,
             self._release,
             self._vacate,

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.offset_manager import Group, Waiter
     from offsetmgr.manager.plan import GroupRequest
-    from offsetmgr.manager.timing import Timing
     from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 log = SafeLogger("offsetmgr.manager")
@@ -82,7 +81,6 @@ class GroupCommitter(PooledActor):
         group: Group,
         coordinator: Coordinator,
         looks: TopicLooks,
-        timing: Timing,
         observer: Observer,
         release: Callable[[OffsetManager], None],
         vacate: Callable[[Group], bool],
@@ -92,11 +90,10 @@ class GroupCommitter(PooledActor):
         self._group = group
         self._coordinator = coordinator
         self._looks = looks
-        self._timing = timing
         self._observer = observer
         self._release = release
         self._vacate = vacate
-        self._plan = CommitPlan(timing)
+        self._plan = CommitPlan(group.timing)
         self._sent_at = 0.0
         """Time of the request in flight, or of the last one."""
         self._lost: GroupRequest | None = None
@@ -111,7 +108,7 @@ class GroupCommitter(PooledActor):
         if isinstance(lost, CommitRequest):
             for manager, version in lost.versions.items():
                 heir = self._plan.heir(manager) or manager
-                heir.doubt(version, now, self._timing)
+                heir.doubt(version, now)
         # Also those that have come meanwhile, but not to the plan.
         for manager in {**self._plan.managers, **self._group.managers}.values():
             self._begin_again(manager)
@@ -189,7 +186,7 @@ class GroupCommitter(PooledActor):
                 failure = request.problem(manager, found)
                 if failure is not None:
                     failures[manager.topic_partition] = failure
-        left_s = max(self._sent_at + self._timing.request_timeout_s - now, 0.001)
+        left_s = max(self._sent_at + self._group.timing.request_timeout_s - now, 0.001)
         try:
             sent = self._send_all_but(failures, request, left_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
@@ -271,7 +268,7 @@ class GroupCommitter(PooledActor):
             with self._group.lock:
                 for manager, event in events:
                     try:
-                        own_effects = step(manager, event, now, self._timing)
+                        own_effects = step(manager, event, now)
                     except Exception as error:  # noqa: BLE001 -- it concerns this one alone
                         failed.append((manager, event, error))
                         continue
@@ -285,7 +282,7 @@ class GroupCommitter(PooledActor):
             log.error(text, manager.key, type(event).__name__, exc_info=why)
             if isinstance(event, (Committed, Refused, Unknown)):
                 # It may not know of its own commit.
-                manager.doubt(event.version, now, self._timing)
+                manager.doubt(event.version, now)
             manager.read_failures += 1
             self._begin_again(manager)
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.manager.events import Effects, LogRead, Read, Recreated
     from offsetmgr.manager.offset_manager import OffsetManager
-    from offsetmgr.manager.timing import Timing
 
 
 def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
@@ -63,7 +62,7 @@ def learn_topic(manager: OffsetManager, event: Read) -> None:
         manager.topic_id = event.topic_id
 
 
-def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timing) -> Effects:
+def recreate(manager: OffsetManager, event: Recreated, now: float) -> Effects:
     """Leave the former log: drop what was submitted for it, and begin with the new one.
 
     The rule: a rewind to less than the former log's committed offset is of the new log, as a job
@@ -98,19 +97,17 @@ def recreate(manager: OffsetManager, event: Recreated, now: float, timing: Timin
         manager.replace_stray(now)
     elif found is not None:
         manager.external, manager.acknowledged = True, found
-        manager.set_committed(Version(manager.settled, found), now, timing)
+        manager.set_committed(Version(manager.settled, found), now)
     effects = report(manager, error)
     if first:
         effects.append(PublishInitial())
     if manager.dirty:
-        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
+        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
         return effects
     return [*effects, AnswerFlushes(inf, manager.result_if_clean())]
 
 
-def stopped_recreated(
-    manager: OffsetManager, event: Recreated, now: float, timing: Timing
-) -> Effects:
+def stopped_recreated(manager: OffsetManager, event: Recreated, now: float) -> Effects:
     """Replace an offset of the former log that landed in the new one."""
     ours = any(same(version.value, event.found) for version in manager.in_doubt)
     manager.topic_id, manager.read_at = event.topic_id, inf
@@ -118,7 +115,7 @@ def stopped_recreated(
     manager.drop_committed()
     if ours:
         manager.replace_stray(now)
-        manager.await_landing(now, timing)
+        manager.await_landing(now)
     else:
         manager.verified(now, again=False)
     return []
@@ -176,7 +173,7 @@ def drop_former(manager: OffsetManager, version: Version | None) -> Effects:
     return [*report(manager, error), AnswerFlushes(inf, manager.result_if_clean())]
 
 
-def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing) -> Effects:
+def log_read(manager: OffsetManager, event: LogRead, now: float) -> Effects:
     """Use a look at the log; report a committed offset outside of it once."""
     ends = event.log.partitions.get(manager.key.partition)
     failure = event.log.failure if ends is None else ends.failure
@@ -184,7 +181,7 @@ def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing)
         if manager.look_at == inf:
             return []
         manager.read_failures += 1
-        manager.look_at = now + timing.backoff_s(manager.read_failures)
+        manager.look_at = now + manager.group.timing.backoff_s(manager.read_failures)
         newest = manager.version()
         if newest is None or not manager.dirty or manager.commit_at == inf:
             return []
@@ -193,7 +190,7 @@ def log_read(manager: OffsetManager, event: LogRead, now: float, timing: Timing)
     manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
     if manager.stray:
         manager.stray = False
-        manager.set_committed(Version(manager.settled, OffsetAndMetadata(start)), now, timing)
+        manager.set_committed(Version(manager.settled, OffsetAndMetadata(start)), now)
         manager.commit_again(now)
     last = manager.committed
     if last is None or start <= last.value.offset <= end or ends is None:

@@ -458,10 +458,10 @@ class OffsetManager(PooledActor):
     def can_be_read(self) -> None:
         self.phase, self.read_at, self.read_failures = Phase.READY, inf, 0
 
-    def doubt(self, version: Version, now: float, timing: Timing) -> None:
+    def doubt(self, version: Version, now: float) -> None:
         """Enter a commit of an unknown outcome that the next read need not wait for."""
         self.enter_doubt(version, now)
-        self.await_landing(now, timing)
+        self.await_landing(now)
 
     def enter_doubt(self, version: Version, now: float) -> None:
         """Enter a commit that has landed, or may land yet, or never."""
@@ -473,10 +473,10 @@ class OffsetManager(PooledActor):
         if not versions:
             self.verify_at = inf
 
-    def await_landing(self, now: float, timing: Timing) -> None:
+    def await_landing(self, now: float) -> None:
         """Verify commits in doubt once what the coordinator still holds has landed."""
         if self.in_doubt:
-            stopped = self.phase is Phase.STOPPED
+            stopped, timing = self.phase is Phase.STOPPED, self.group.timing
             self.doubted_since = now
             self.verify_at = now + (timing.stopped_s if stopped else timing.landing_s)
 
@@ -487,18 +487,18 @@ class OffsetManager(PooledActor):
         elif now >= self.verify_at:
             self.verify_at = inf
 
-    def set_committed(self, version: Version, now: float, timing: Timing) -> None:
+    def set_committed(self, version: Version, now: float) -> None:
         self.committed = version
         if self.phase is not Phase.STOPPED:
-            self.recommit_at = now + timing.recommit_s
+            self.recommit_at = now + self.group.timing.recommit_s
 
     def drop_committed(self) -> None:
         self.committed, self.recommit_at = None, inf
 
-    def recommit_soon(self, now: float, timing: Timing) -> None:
+    def recommit_soon(self, now: float) -> None:
         """Commit the offset again a minute from now, unless a newer one is committed by then."""
         if self.committed is not None and self.phase is not Phase.STOPPED:
-            self.recommit_at = now + timing.recommit_soon_s
+            self.recommit_at = now + self.group.timing.recommit_soon_s
 
     def commit_again(self, now: float) -> None:
         """Commit the last version again, unless something newer is to be committed anyway."""
@@ -521,8 +521,9 @@ class Group:
     one wake-up for submits is pending.
     """
 
-    def __init__(self, name: str, system: ActorSystem, commit_interval_s: float) -> None:
+    def __init__(self, name: str, system: ActorSystem, timing: Timing) -> None:
         self.name = name
+        self.timing = timing
         self.lock = RLock()
         """Guards the submits of all managers; re-entrant, as a signal handler may submit."""
         self.managers: dict[TopicPartition, OffsetManager] = {}
@@ -533,7 +534,6 @@ class Group:
         self.last_failure: Failure | None = None
         """The reason why the last request failed for the whole group; None if it did not."""
         self._system = system
-        self._interval_s = commit_interval_s
         self._queue: list[OffsetManager] = []
         self._since: float | None = None  # when the first in the queue was submitted
         self._wake_up_pending = False
@@ -544,7 +544,7 @@ class Group:
         if self._since is None:
             if not self._wake_up_pending:
                 # In this order a Ctrl-C may cost a second wake-up, but never the only one.
-                self._system.timers.call_after(self._interval_s, self._wake)
+                self._system.timers.call_after(self.timing.commit_interval_s, self._wake)
                 self._wake_up_pending = True
             self._since = self._system.clock.now()
 

@@ -257,7 +257,7 @@ class CommitPlan:
                 continue
             if manager.commit_failures and manager.commit_at > now:
                 continue
-            found = next_version(manager, now, self._timing)
+            found = next_version(manager, now)
             if isinstance(found, Version):
                 manager.commit_at = now
                 versions[manager] = found
@@ -345,7 +345,7 @@ class CommitPlan:
             heir = self.heir(manager) if manager.phase is _STOPPED else None
             if heir is not None:
                 if unknown:
-                    heir.doubt(version, now, self._timing)
+                    heir.doubt(version, now)
                     self.index(heir)
             elif failure is None:
                 yield manager, new_tuple(Committed, (version,))

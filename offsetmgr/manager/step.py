@@ -1,4 +1,4 @@
-"""Decisions about one partition: ``step(manager, event, now, timing) -> effects``.
+"""Decisions about one partition: ``step(manager, event, now) -> effects``.
 
 A step changes its manager's record alone and returns what else has to be done; it uses no
 clock, actor or Kafka.  ``TRANSITIONS`` has the whole life of a manager::
@@ -71,20 +71,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsetmgr.manager.offset_manager import OffsetManager
-    from offsetmgr.manager.timing import Timing
 
 _SHOWN_CHARS: Final = 40
 
 
-def step(manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
+def step(manager: OffsetManager, event: Event, now: float) -> Effects:
     """Change the record by ``event`` and return what to do; the group's lock must be held."""
-    effects = TRANSITIONS[manager.phase][type(event)](manager, event, now, timing)
+    effects = TRANSITIONS[manager.phase][type(event)](manager, event, now)
     if manager.closed and manager.phase is not Phase.STOPPED:
-        effects += _end(manager, now, timing)
+        effects += _end(manager, now)
     return effects
 
 
-def next_version(manager: OffsetManager, now: float, timing: Timing) -> Version | Effects:
+def next_version(manager: OffsetManager, now: float) -> Version | Effects:
     """Return what to commit; where that needs no request, the effects of finding out.
 
     The group's lock must be held.
@@ -100,19 +99,19 @@ def next_version(manager: OffsetManager, now: float, timing: Timing) -> Version 
     if manager.former is not None or manager.named_topic_id:
         effects = check_log(manager, version, now)
         if effects is not None:
-            return effects + _end(manager, now, timing)
+            return effects + _end(manager, now)
     if last is not None and last.value == version.value and not manager.in_doubt:
         manager.external = manager.external and not rewinds
-        return _mark_committed(manager, version, now, timing) + _end(manager, now, timing)
+        return _mark_committed(manager, version, now) + _end(manager, now)
     if manager.external and not rewinds:
         refusal = _external_refusal(manager, version.value.offset)
         if refusal is not None:
-            return _refused(manager, Refused(version, refusal), now, timing)
+            return _refused(manager, Refused(version, refusal), now)
     return version
 
 
-def _end(manager: OffsetManager, now: float, timing: Timing) -> Effects:
-    return [] if manager.dirty or not manager.closed else _stop(manager, now, timing)
+def _end(manager: OffsetManager, now: float) -> Effects:
+    return [] if manager.dirty or not manager.closed else _stop(manager, now)
 
 
 # Reads.
@@ -150,11 +149,11 @@ def _judge(
     return (_Reading.STRAY if is_stray else _Reading.NEWER), landed[-1]
 
 
-def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+def _begin(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Compare what is committed with what was submitted meanwhile."""
     first = not manager.initial.done()
     learn_topic(manager, event)
-    effects = _begin_committed(manager, event, now, timing)
+    effects = _begin_committed(manager, event, now)
     if first:
         if names_another_topic(manager):
             effects += drop_former(manager, manager.version())
@@ -163,21 +162,21 @@ def _begin(manager: OffsetManager, event: Read, now: float, timing: Timing) -> E
         effects.append(PublishInitial())
     if not manager.dirty:
         return effects + _begin_clean(manager, now, first=first)
-    at = now if manager.awaited else now + timing.commit_interval_s
+    at = now if manager.awaited else now + manager.group.timing.commit_interval_s
     manager.commit_at, manager.recommit = min(manager.commit_at, at), False
     if first or isinstance(manager.last_error, OffsetFetchError):
         manager.last_error = None
     return effects
 
 
-def _begin_committed(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+def _begin_committed(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Enter what is committed, at the start or after a failure."""
     first, last, found = not manager.initial.done(), manager.committed, event.found
     reading, version = _judge(manager, found)
-    manager.await_landing(now, timing)
+    manager.await_landing(now)
     manager.can_be_read()
     if reading is _Reading.EXTERNAL and last is not None and not first:
-        return _follow(manager, event, now, timing)
+        return _follow(manager, event, now)
     if reading is _Reading.OLDER and last is not None:
         _correct(manager, last, now)
         found = last.value
@@ -187,9 +186,9 @@ def _begin_committed(manager: OffsetManager, event: Read, now: float, timing: Ti
         manager.drop_committed()
     elif version is None:
         manager.committed = Version(0, found)
-        manager.recommit_at = now + timing.recommit_soon_s
+        manager.recommit_at = now + manager.group.timing.recommit_soon_s
     elif reading is not _Reading.STANDS:
-        manager.set_committed(version, now, timing)
+        manager.set_committed(version, now)
     manager.acknowledged = found
     return []
 
@@ -208,7 +207,7 @@ def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
     return [*effects, AnswerFlushes(inf, result)]
 
 
-def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+def _read_in_doubt(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Find out whether the commit with the unknown outcome has landed."""
     version, last, found = manager.in_doubt[-1], manager.committed, event.found
     learn_topic(manager, event)
@@ -221,40 +220,40 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float, timing: Timi
             left = list(manager.in_doubt)
             left.remove(version)
             manager.keep_in_doubt(tuple(left))
-        effects = _committed(manager, Committed(version), now, timing)
+        effects = _committed(manager, Committed(version), now)
     elif manager.recommit:
         # It was to be committed again because it stood; now something else may.
         manager.recommit, manager.commit_at = False, inf
-        effects = _verify(manager, event, now, timing)
+        effects = _verify(manager, event, now)
     elif last is not None and _judge(manager, found)[0] is _Reading.EXTERNAL:
-        effects = _follow(manager, event, now, timing)
-    manager.await_landing(now, timing)
+        effects = _follow(manager, event, now)
+    manager.await_landing(now)
     return effects
 
 
-def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Compare what is committed with what should be."""
     is_old, last, found = manager.recommit_at <= now, manager.committed, event.found
     stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
     learn_topic(manager, event)
     reading, version = _judge(manager, found)
     if stopped and reading is _Reading.OLDER:
-        manager.await_landing(now, timing)  # the correction may fail, so it is verified as well
+        manager.await_landing(now)  # the correction may fail, so it is verified as well
     else:
-        manager.verified(now, again=timing.verify_interval_s > 0 and not stopped)
+        manager.verified(now, again=manager.group.timing.verify_interval_s > 0 and not stopped)
     if reading is _Reading.NEWER and version is not None:
         if manager.number == version.number and not stopped:
-            return _committed(manager, Committed(version), now, timing)
-        manager.set_committed(version, now, timing)
+            return _committed(manager, Committed(version), now)
+        manager.set_committed(version, now)
     elif reading is _Reading.STRAY:
         manager.replace_stray(now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):
         manager.drop_committed()
     elif reading is _Reading.EXTERNAL:
-        return _follow(manager, event, now, timing)
+        return _follow(manager, event, now)
     elif reading is _Reading.OLDER or is_old:
         # Entered as if it were new: until it is committed again nobody needs to look.
-        manager.set_committed(last, now, timing)
+        manager.set_committed(last, now)
         if reading is _Reading.OLDER:
             _correct(manager, last, now)
         elif not stopped:
@@ -262,7 +261,7 @@ def _verify(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     return []
 
 
-def _follow(manager: OffsetManager, event: Read, now: float, timing: Timing) -> Effects:
+def _follow(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Report that somebody else committed over the last version, and follow that."""
     last, found = manager.committed, event.found
     if found is None and event.topic_exists and manager.topic_id and not manager.missing:
@@ -285,7 +284,7 @@ def _follow(manager: OffsetManager, event: Read, now: float, timing: Timing) -> 
     manager.follow(found)
     if found is not None:
         # Newer than what was committed here, not than what waits: that stays dirty.
-        manager.set_committed(Version(manager.settled, found), now, timing)
+        manager.set_committed(Version(manager.settled, found), now)
     manager.acknowledged = found
     return [notice(manager, last, failure)]
 
@@ -313,91 +312,85 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
         manager.recommit = False
 
 
-def _fetch_failed(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
+def _fetch_failed(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
     """Try again, for as long as it takes; reported once, until something else happens."""
     failure = event.failure
     error = OffsetFetchError(*manager.key, None, failure.info, failure.detail)
     reported = manager.last_error is not None and manager.last_error.code == error.code
     manager.last_error = error
-    _back_off_read(manager, failure, now, timing)
-    _not_read(manager, event, now, timing)
+    _back_off_read(manager, failure, now)
+    _not_read(manager, event, now)
     return [] if reported else [PublishError(error)]
 
 
-def _still_in_doubt(
-    manager: OffsetManager, event: ReadFailed, now: float, timing: Timing
-) -> Effects:
+def _still_in_doubt(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
     """Read again; where that is refused for good, the outcome counts as refused."""
     if event.failure.info.retriable:
-        _back_off_read(manager, event.failure, now, timing)
+        _back_off_read(manager, event.failure, now)
         if event.failure.info.scope is Scope.PARTITION:
-            manager.recommit_soon(now, timing)
+            manager.recommit_soon(now)
         return []
     manager.can_be_read()
-    effects = _refused(manager, Refused(manager.in_doubt[-1], event.failure), now, timing)
-    return effects + _not_read(manager, event, now, timing)
+    effects = _refused(manager, Refused(manager.in_doubt[-1], event.failure), now)
+    return effects + _not_read(manager, event, now)
 
 
-def _not_read(manager: OffsetManager, event: ReadFailed, now: float, timing: Timing) -> Effects:
+def _not_read(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
     """Put off what the read was for."""
     if event.failure.info.scope is Scope.PARTITION:
-        manager.recommit_soon(now, timing)
-        manager.await_landing(now, timing)
+        manager.recommit_soon(now)
+        manager.await_landing(now)
     return []
 
 
-def _stopped_not_read(
-    manager: OffsetManager, event: ReadFailed, now: float, timing: Timing
-) -> Effects:
+def _stopped_not_read(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
     """Give up where the read is refused for good: no user is left for whom to try endlessly."""
     if not event.failure.info.retriable:
         manager.read_at = inf
         manager.verified(now, again=False)
         return []
     if manager.read_at < inf:
-        _back_off_read(manager, event.failure, now, timing)
-    return _not_read(manager, event, now, timing)
+        _back_off_read(manager, event.failure, now)
+    return _not_read(manager, event, now)
 
 
-def _back_off_read(manager: OffsetManager, failure: Failure, now: float, timing: Timing) -> None:
+def _back_off_read(manager: OffsetManager, failure: Failure, now: float) -> None:
     if failure.info.scope is Scope.PARTITION:
         manager.read_failures += 1
-        manager.read_at = now + timing.backoff_s(manager.read_failures)
+        manager.read_at = now + manager.group.timing.backoff_s(manager.read_failures)
 
 
 # Commits.
 
 
-def _committed(manager: OffsetManager, event: Committed, now: float, timing: Timing) -> Effects:
+def _committed(manager: OffsetManager, event: Committed, now: float) -> Effects:
     """Enter that the coordinator has a version of this manager."""
     version, last = event.version, manager.committed
     manager.committed = version
     if last != version:  # else somebody else's, committed again
         manager.external = False
-    manager.recommit_at = now + timing.recommit_s
+    manager.recommit_at = now + manager.group.timing.recommit_s
     if version.number and (last is None or not last.number):
         # Burrow misses a partition whose only commit came before it knew the topic.
-        manager.recommit_soon(now, timing)
-    return _mark_committed(manager, version, now, timing)
+        manager.recommit_soon(now)
+    return _mark_committed(manager, version, now)
 
 
-def _mark_committed(
-    manager: OffsetManager, version: Version, now: float, timing: Timing
-) -> Effects:
+def _mark_committed(manager: OffsetManager, version: Version, now: float) -> Effects:
     """Enter that nothing older than ``version`` needs to be committed, and publish it."""
     clean = manager.settle(version.number)
     waits = manager.commit_at < inf and not manager.recommit
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     if not clean and (waits or manager.awaited):
         # What is newer waits for an interval of its own, unless a caller waits for it.
-        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
+        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
     manager.acknowledged, manager.acknowledged_at = version.value, now
     return [PUBLISH_COMMITTED]
 
 
-def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
+def _refused(manager: OffsetManager, event: Refused, now: float) -> Effects:
     """Back off, or suspend the partition where it is refused for good."""
     version, failure = event
     if failure.info.code == TOPIC_RECREATED:
@@ -407,17 +400,17 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
         manager.commit_at = now
         if failure.info.scope is Scope.PARTITION:
             manager.commit_failures += 1
-            manager.commit_at += timing.backoff_s(manager.commit_failures)
+            manager.commit_at += manager.group.timing.backoff_s(manager.commit_failures)
         return not_committed(manager, version, failure)
     waited, recommit = manager.commit_at < inf, manager.recommit
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     suspended = manager.suspend(version.number)
     if recommit and manager.committed is not None:
         # Not looped: its turn comes with the next verification.
-        manager.set_committed(manager.committed, now, timing)
+        manager.set_committed(manager.committed, now)
     elif waited and not suspended:
         # What is newer may fare no better: not at once, over and over.
-        manager.commit_at = now if manager.awaited else now + timing.commit_interval_s
+        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
     effects = not_committed(manager, version, failure)
     if suspended:
         error = manager.last_error
@@ -425,11 +418,11 @@ def _refused(manager: OffsetManager, event: Refused, now: float, timing: Timing)
             AnswerFlushes(version.number, StopResult(manager.acknowledged, version.value, error))
         )
         if manager.closed:
-            effects += _stop(manager, now, timing)
+            effects += _stop(manager, now)
     return effects
 
 
-def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing) -> Effects:
+def _unknown(manager: OffsetManager, event: Unknown, now: float) -> Effects:
     """Read the partition before it is committed again."""
     manager.enter_doubt(event.version, now)
     manager.phase, manager.read_at = Phase.IN_DOUBT, now
@@ -437,39 +430,37 @@ def _unknown(manager: OffsetManager, event: Unknown, now: float, _timing: Timing
     return not_committed(manager, event.version, event.failure)
 
 
-def _stopped_committed(
-    manager: OffsetManager, event: Committed, now: float, timing: Timing
-) -> Effects:
+def _stopped_committed(manager: OffsetManager, event: Committed, now: float) -> Effects:
     manager.recommit, manager.commit_at, manager.commit_failures = False, inf, 0
-    manager.set_committed(event.version, now, timing)
+    manager.set_committed(event.version, now)
     return []
 
 
-def _stopped_refused(manager: OffsetManager, event: Refused, now: float, timing: Timing) -> Effects:
+def _stopped_refused(manager: OffsetManager, event: Refused, now: float) -> Effects:
     """Try a correction again, unless it is refused for good."""
     if not manager.recommit:
         return []
     if event.failure.info.retriable:
-        _refused(manager, event, now, timing)
+        _refused(manager, event, now)
     else:
         manager.recommit, manager.commit_at = False, inf
         manager.keep_in_doubt(())
     return []
 
 
-def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float, timing: Timing) -> Effects:
+def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float) -> Effects:
     """Verify once more what may still land; a correction is read back at once."""
     manager.enter_doubt(event.version, now)
     if manager.recommit:
         manager.recommit, manager.commit_at, manager.read_at = False, inf, now
-    manager.await_landing(now, timing)
+    manager.await_landing(now)
     return []
 
 
 # Callers.
 
 
-def _flush(manager: OffsetManager, event: FlushAsked, now: float, _timing: Timing) -> Effects:
+def _flush(manager: OffsetManager, event: FlushAsked, now: float) -> Effects:
     """Try at once, also what was refused for good."""
     if event.waiter is not None:
         flush = manager.number, event.waiter
@@ -490,28 +481,28 @@ def _flush(manager: OffsetManager, event: FlushAsked, now: float, _timing: Timin
     return []
 
 
-def _answer(manager: OffsetManager, event: FlushAsked, _now: float, _timing: Timing) -> Effects:
+def _answer(manager: OffsetManager, event: FlushAsked, _now: float) -> Effects:
     if event.waiter is not None:
         manager.flushes = ((manager.number, event.waiter),)
     return [AnswerFlushes(inf, manager.result_after(None))]
 
 
-def _expired(manager: OffsetManager, _event: Expired, now: float, timing: Timing) -> Effects:
+def _expired(manager: OffsetManager, _event: Expired, now: float) -> Effects:
     """Stop now, unless another stop gives more time."""
     if any(waiter.deadline_s > now for waiter in manager.stops):
         return []
-    return _stop(manager, now, timing)
+    return _stop(manager, now)
 
 
-def _stop(manager: OffsetManager, now: float, timing: Timing) -> Effects:
+def _stop(manager: OffsetManager, now: float) -> Effects:
     manager.phase = Phase.STOPPED
     manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
     manager.recommit = manager.external = manager.stray = False
-    manager.await_landing(now, timing)
+    manager.await_landing(now)
     return [Finish()]
 
 
-def _ignore(_manager: OffsetManager, _event: Event, _now: float, _timing: Timing) -> Effects:
+def _ignore(_manager: OffsetManager, _event: Event, _now: float) -> Effects:
     return []
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.memory import Incident, SentRequest
     from offsetmgr.manager.events import Effects, Event
     from offsetmgr.manager.offset_manager import OffsetManager
-    from offsetmgr.manager.timing import Timing
 
 STEPS: Final = 45
 """Things that happen in one run."""
@@ -428,11 +427,11 @@ class World:
 
         return fail
 
-    def _step(self, manager: OffsetManager, event: Event, now: float, timing: Timing) -> Effects:
+    def _step(self, manager: OffsetManager, event: Event, now: float) -> Effects:
         moment, self._failing_step = self._failing_step, ""
         if moment == "before":
             raise SabotageError("on purpose, before a step")
-        effects = step(manager, event, now, timing)
+        effects = step(manager, event, now)
         if moment == "after":
             raise SabotageError("on purpose, after a step")
         return effects
