@@ -9,7 +9,6 @@ import os
 import queue
 import re
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -107,9 +106,10 @@ class _Pool:
         for thread in self._threads:
             thread.start()
         try:
-            with _sigterm_raises():
+            with _sigterm_raises() as raise_again:
                 while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
                     message = self._take(SLICE_S)
+                    raise_again()
                     if message is not None:
                         self._put(message)
                     self._free_lines()
@@ -242,15 +242,28 @@ def _order_key(message: AckMessage, ordered_by: OrderedBy | None) -> Hashable:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, in the main thread of a program that does not handle it."""
+def _sigterm_raises() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM raise SystemExit, in the main thread of a program that does not handle it.
+
+    Yields a function that raises it again: the application's code may catch it where it interrupts.
+    """
+    statuses: list[int] = []
+
+    def raise_status() -> None:
+        if statuses:
+            raise SystemExit(statuses[0])
+
+    def caught(number: int, _: object) -> None:
+        statuses.append(128 + number)
+        raise_status()
+
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
+        yield raise_status
         return
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, caught)
     try:
-        yield
+        yield raise_status
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -109,6 +109,9 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
     """
     check_thread_room()
     settings: dict[str, Any] = {**config, **ours}
+    for name, value in settings.items():
+        if callable(value) and (name.endswith("_cb") or name == "on_commit"):
+            settings[name] = _raising_objects(value)
     if not settings["group.id"]:  # confluent-kafka would end the process
         hint = "give a name, or leave it out"
         raise InvalidValueError("group.id", settings["group.id"], "is empty", hint)
@@ -116,3 +119,19 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
         return Consumer(settings)
     except KafkaException as error:
         raise refused_config(settings, error) from None
+
+
+def _raising_objects(callback: Callable[..., object]) -> Callable[..., object]:
+    """Return the callback so that it raises exception objects only.
+
+    ``sys.exit`` in it, or in a signal's handler meanwhile, raises a bare status before Python 3.12,
+    of which confluent-kafka makes a SystemError.
+    """
+
+    def call(*arguments: object) -> object:
+        try:
+            return callback(*arguments)
+        except BaseException:  # noqa: TRY203 -- which makes it an object
+            raise
+
+    return call

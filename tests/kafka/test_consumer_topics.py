@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -263,6 +266,31 @@ def test_a_fenced_consumer_ends_with_its_error(
     assert first.closed
     if how == "poll":
         assert first.poll() is None
+
+
+class Interrupted(logging.Handler):
+    """A handler within which the main thread gets one SIGTERM."""
+
+    done = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        del record
+        if threading.current_thread() is threading.main_thread() and not self.done:
+            self.done = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_within_a_log_call_ends_a_consumer(group: str) -> None:
+    """SIGTERM is not lost where whatever a log handler raises is ignored."""
+    interrupted = Interrupted()
+    logging.getLogger("offsetmgr").addHandler(interrupted)
+    try:
+        consumer = AckConsumer("127.0.0.1:9", group, ["orders"], settings=AckSettings(dwell_s=0.1))
+        with consumer, pytest.raises(SystemExit) as raised:
+            consumer.run(lambda _: None, workers=1)
+    finally:
+        logging.getLogger("offsetmgr").removeHandler(interrupted)
+    assert raised.value.code == 143
 
 
 class Broken(logging.Handler):

@@ -1,12 +1,15 @@
-"""Questions that are asked again until Kafka answers."""
+"""Clients of confluent-kafka: what their callbacks raise, and questions that are asked again."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.kafka.clients import in_short_waits
+from offsetmgr.kafka.clients import in_short_waits, open_consumer
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,22 @@ def test_a_question_is_asked_again_while_no_broker_can_be_reached(code: int) -> 
     answers = [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "yes"]
     with pytest.raises(KafkaException):
         in_short_waits(ask, Deadline(60.0))
+
+
+def test_a_callback_that_exits_raises_system_exit() -> None:
+    """Not the SystemError that confluent-kafka makes of it, as of a signal's handler meanwhile."""
+    statuses = [3]
+
+    def exits(_: KafkaError) -> None:
+        if statuses:
+            sys.exit(statuses.pop())
+
+    config = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0}
+    consumer = open_consumer(config, {"error_cb": exits})
+    consumer.subscribe(["orders"])
+    try:
+        with pytest.raises(SystemExit) as raised:
+            until(lambda: consumer.poll(0.1))
+    finally:
+        consumer.close()
+    assert raised.value.code == 3
