@@ -28,7 +28,7 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
 from offsetmgr.http.files import Tls
-from offsetmgr.kafka.errors import tried
+from offsetmgr.kafka.errors import known, tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
 from offsetmgr.spark.follow_settings import Follow
@@ -361,14 +361,19 @@ def load(
     return _check(found | flags)
 
 
+def load_clusters(config: Path | None, env: Mapping[str, str]) -> dict[str, KafkaSettings]:
+    """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
+
+    Raises InvalidValueError, which shows no secret.
+    """
+    return {name: known(each) for name, each in read_clusters(config, env).items()}
+
+
 @_hiding_secrets()
 def read_clusters(
     config: Path | None, env: Mapping[str, str]
 ) -> dict[str, KafkaSettings | OffsetManagerError]:
-    """Return the clusters in the file ``config``, else in ``$OFFSETMGR_CONFIG``.
-
-    Those with a wrong setting are errors.  Raises InvalidValueError; no error shows a secret.
-    """
+    """Return the clusters as ``load_clusters``, or the error of one with a wrong setting."""
     path = config or env.get(f"{ENV_PREFIX}CONFIG")
     if path is None:
         raise MissingError("--config", "give a TOML file with [clusters.NAME] in it")

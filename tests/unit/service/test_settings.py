@@ -16,6 +16,7 @@ from offsetmgr.service.settings import (
     defaults,
     from_toml,
     load,
+    load_clusters,
     read_clusters,
 )
 from offsetmgr.stores import open_store
@@ -333,7 +334,7 @@ def test_a_wrong_setting_of_a_cluster_is_named_with_it(tmp_path: Path) -> None:
     assert load(config, {}, {}).kafka.for_librdkafka() == {"bootstrap.servers": "here:1"}
     for wrong in (
         lambda: load(config, {}, {}, "west"),
-        lambda: known(read_clusters(config, {})["west"]),
+        lambda: load_clusters(config, {}),
     ):
         with pytest.raises(InvalidValueError, match="west") as caught:
             wrong()
