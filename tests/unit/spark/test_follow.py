@@ -173,6 +173,7 @@ def test_copies_of_a_checkpoint_are_queries_of_their_own(
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with following(coordinator, follow(tmp_path / "*")) as follower:
         until(lambda: all(each.is_running for each in follower.queries()) and follower.queries())
+        eventually(lambda: committed(coordinator.broker, "etl"), 50)
         first.batch(6, orders(60))
         eventually(lambda: [each.batch_id for each in follower.queries()], [6, 5])
         assert committed(coordinator.broker, "etl") == 50
