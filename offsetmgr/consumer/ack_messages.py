@@ -146,7 +146,7 @@ class AckMessage:
     one for a partition that was released.
     """
 
-    __slots__ = ("at", "claim", "nacked", "raw", "retried", "tries")
+    __slots__ = ("at", "claim", "nacked", "raw", "retried", "size", "tries")
 
     def __init__(
         self, message: Message, claim: Claim, tries: int = 1, retried: Retried | None = None
@@ -156,6 +156,8 @@ class AckMessage:
         """confluent-kafka's message."""
         self.claim: Final = claim
         self.at: Final = message.offset() or 0
+        self.size: Final = len(message) + len(message.key() or b"") + _OVERHEAD_BYTES
+        """Bytes of key and value, and of the objects around them, as they count in memory."""
         self.tries: Final = tries
         """The number of known deliveries of the message, with this one."""
         self.retried: Final = retried
@@ -224,11 +226,6 @@ class AckMessage:
     def given_up(self) -> bool:
         """True if it is not delivered again, though it is not acknowledged."""
         return self.at in self.claim.given_up
-
-    @property
-    def size(self) -> int:
-        """Bytes of key and value, and of the objects around them, as they count in memory."""
-        return len(self.raw) + len(self.raw.key() or b"") + _OVERHEAD_BYTES
 
     def ack(self) -> None:
         """Acknowledge the message: it is processed."""

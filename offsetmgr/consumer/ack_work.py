@@ -434,7 +434,8 @@ class AckWork:
     def _deliver(self, message: AckMessage) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""
         claim = message.claim
-        claim.begin(message.at)
+        if not claim.begun:
+            claim.begin(message.at)
         tracker = claim.tracker
         if not tracker.has_room:
             return False
