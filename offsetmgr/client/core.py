@@ -66,8 +66,10 @@ ASIDE_S: Final = 1.0
 JOIN_S: Final = 1.0
 """Longest wait for a thread that has nothing left to do."""
 
-IDS_S: Final = 1.0
-"""Pause before the ids of topics are asked for that an answer did not name yet."""
+IDS_S: Final = 0.1
+"""Pause before the ids of topics are asked for that an answer did not name yet; it doubles with
+each try, up to ``MOST_IDS_S``."""
+MOST_IDS_S: Final = 2.0
 
 RETRY_S: Final = 5.0
 """Pause before managers that were refused are asked for again, and stops without an answer."""
@@ -131,6 +133,7 @@ class Core:
         """The next offsets are sent then, where they are few and nobody waits for them."""
         self._beat_by = math.inf
         """The next heartbeat is due then, if not sooner."""
+        self._ids_s = IDS_S
         self._sender = Worker(f"offsetmgr-{name}", partial(self._loop, self._run))
         reader = EventReader(self)
         self._reader = Worker(f"offsetmgr-events-{name}", partial(self._loop, reader.run))
@@ -461,6 +464,9 @@ class Core:
         with self.lock:
             self.partitions.learn(topic_ids)
             self._beat_by = math.inf
+            if self.partitions.lacks_ids and self._ids_s < MOST_IDS_S:
+                self._ids_s *= 2
+                self._beat_by = time.monotonic() + self._ids_s
             self._lease_s = max(lease_s, MIN_LEASE_S)
             self.first_event_id = self.first_event_id or str(event_id)
             self.met = True
@@ -524,6 +530,7 @@ class Core:
             with self.lock:
                 news = self.partitions.accept(batch, refused, topic_ids)
                 if self.partitions.wants_ids(batch):
+                    self._ids_s = IDS_S
                     self._beat_by = time.monotonic() + IDS_S
             self.succeeded()
         for key, refusal in news:

@@ -363,6 +363,11 @@ class Partitions:
             if not held.topic_id and held.sent == held.version:
                 held.topic_id = topic_ids.get(key.topic, "")
 
+    @property
+    def lacks_ids(self) -> bool:
+        """True if the id of a topic that was asked for is not known yet."""
+        return not self._asked <= self._topic_ids.keys()
+
     def wants_ids(self, batch: Batch) -> bool:
         """Return True, once for each topic, if the id of one in ``batch`` is not known yet."""
         topics = {item.key.topic for item in batch.items} - self._topic_ids.keys() - self._asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from offsetmgr.client.partitions import ClientPartition, Partitions
 from offsetmgr.errors import ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault, error_body
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,6 +160,25 @@ def test_an_offset_names_the_topic_that_the_answer_to_it_names() -> None:
     again = partitions.take()
     assert again is not None
     assert again.topic_ids == {"orders": "former"}
+
+
+def test_the_id_of_a_topic_is_asked_for_until_it_is_known(
+    service: ScriptedService, client: OffsetClient
+) -> None:
+    """The service may learn it later than the first offset: Kafka is asked meanwhile."""
+
+    def answer(**topic_ids: str) -> Fault:
+        found = {"lease_s": 1_000, "last_event_id": 7, "topic_ids": topic_ids}
+        return Fault(status=200, body=json.dumps(found).encode())
+
+    service.script("/v1/heartbeat", answer(), answer(), answer(), answer(orders="of-its-log"))
+    offsets = count(1)
+
+    def named() -> bool:
+        client.submit("g", {("orders", 0): next(offsets)}, sync=True)
+        return bool(service.of("/v1/offsets")[-1].body.get("topic_ids") == {"orders": "of-its-log"})
+
+    until(named)
 
 
 def test_a_repeated_offset_names_the_topic_that_it_was_read_from() -> None:
