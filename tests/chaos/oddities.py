@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _WAIT_S: Final = 60.0
 _ANSWER_S: Final = 20.0
-_SHOWN_CHARS: Final = 400
+_SHOWN_CHARS: Final = 2_000
 
 _LETTERS: Final = 3
 _POISONED: Final = 1
@@ -137,6 +137,7 @@ class Oddities:
         self, words: list[str], shows: Callable[[Any], set[str]], expected: set[str] | None = None
     ) -> Callable[[], Look]:
         command = [sys.executable, "-m", "offsetmgr", *words, "--json"]
+        door = f"offsetmgr {words[0]}{' --service' if '--service' in words else ''}"
 
         def look() -> Look:
             try:
@@ -144,10 +145,13 @@ class Oddities:
                     command, cwd=ROOT, capture_output=True, text=True, timeout=_WAIT_S, check=False
                 )
             except subprocess.TimeoutExpired as error:
-                return self._look(f"offsetmgr {words[0]}", expected, set(), str(error))
-            shown = shows(json.loads(done.stdout)) if done.stdout else set()
-            answer = f"{done.stdout}\nexit status {done.returncode}: {done.stderr}"
-            return self._look(f"offsetmgr {words[0]}", expected, shown, answer)
+                return self._look(door, expected, set(), str(error))
+            found = json.loads(done.stdout) if done.stdout else {}
+            shown = shows(found) if found else set()
+            answer = _unmeasured(found) or done.stdout
+            return self._look(
+                door, expected, shown, f"{answer}\nexit status {done.returncode}: {done.stderr}"
+            )
 
         return look
 
@@ -181,6 +185,17 @@ class Oddities:
             if sample.labels["topic"] == self._topic
         }
         return {name for name in self._all_groups if visible(name) in shown}
+
+
+def _unmeasured(answer: Any) -> str:
+    """Return the groups and partitions of an answer whose lag is not known; empty if all are."""
+    rows = [
+        (group["name"], group.get("error"), each)
+        for group in answer.get("groups", [])
+        for each in group.get("partitions") or [{"lag": 0}]
+        if group.get("error") is not None or each["lag"] is None
+    ]
+    return "\n".join(map(str, rows))
 
 
 def _listed(answer: Any) -> set[str]:
