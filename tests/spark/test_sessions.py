@@ -167,9 +167,8 @@ def test_a_flush_refuses_offsets_of_a_topic_that_was_recreated(
         result = commits.flush(query, WAIT_S)
         (left,) = result.uncommitted.values()
         assert left.offset.offset == 10
-        assert "beyond the end of the log, 3: the topic was deleted and recreated" in str(
-            left.error
-        )
+        # By the end of the log, or by the topic's id, whichever is known first.
+        assert "recreated" in str(left.error)
         assert "new checkpoint" in str(left.error)
     begin = json.loads(starting_offsets(client, group, [single.name]))
     assert begin in ({single.name: {"0": -2}}, {single.name: {"0": 0}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Message
 
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import GroupConsumer
@@ -14,7 +15,6 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.messages import WAIT_S, produce
 from tests.kafka.test_recreated_topics import delete, recreate
 from tests.stores.test_stores import url_of
-from tests.stores.test_transactions import FakeMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +41,8 @@ class Place:
 
     def new(self, store: SqlOffsetStore, offsets: Iterable[int]) -> list[int]:
         """Give messages with ``offsets`` to a transaction; return those that are new."""
-        batch = [FakeMessage(offset, self.where) for offset in offsets]
-        found = store.run(lambda _, stored: stored.new_messages("etl", batch))  # type: ignore[arg-type]
+        batch = [Message(*self.where, offset=offset) for offset in offsets]
+        found = store.run(lambda _, stored: stored.new_messages("etl", batch))
         return [message.offset() or 0 for message in found]
 
     def is_new(self, store: SqlOffsetStore, start: int, end: int) -> bool:

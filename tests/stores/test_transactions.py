@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -31,24 +31,8 @@ RESULTS = Table("results", TABLES, Column("message_offset", Integer))
 ORDERS = TopicPartition("orders", 0)
 
 
-class FakeMessage(NamedTuple):
-    """A message as far as a transaction looks at it."""
-
-    at: int
-    where: TopicPartition = ORDERS
-
-    def topic(self) -> str:
-        return self.where.topic
-
-    def partition(self) -> int:
-        return self.where.partition
-
-    def offset(self) -> int:
-        return self.at
-
-
 def messages(offsets: range) -> list[Message]:
-    return [cast("Message", FakeMessage(each)) for each in offsets]
+    return [Message(*ORDERS, offset=each) for each in offsets]
 
 
 @pytest.fixture(params=DATABASES)
