@@ -49,7 +49,7 @@ def test_nothing_of_a_refused_request_is_applied(service: Running) -> None:
         assert code_of(answer) == (400, "invalid_value")
         assert answer.json()["error"]["field"] == "offsets[999].offset"
         assert client.get("/v1/managers?group=wrong").json()["managers"] == []
-        nothing = {"committed": [], "uncommitted": [], "topic_ids": {}}
+        nothing: dict[str, object] = {"committed": [], "uncommitted": [], "topic_ids": {}}
         assert client.post("/v1/flush", json={}).json() == nothing
 
 
