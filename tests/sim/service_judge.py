@@ -68,7 +68,7 @@ class Fate:
     late: bool = False
     """True if that landed after its request had been given up."""
     orphaned: bool = False
-    """True if the service was ending then, so that nobody may be left to put it right."""
+    """True if the service ended before it was put right, so that nobody may be left to do it."""
     applied: set[int] = field(default_factory=set)
     last: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that took effect in time."""
@@ -108,7 +108,13 @@ class ServiceJudge(Referee):
         self.heard = Heard()
         self._service = service
         self._banned.clear()
+        self._orphan_late()
         self.follow(service.coordinator)
+
+    def _orphan_late(self) -> None:
+        """A life of the service is over: what landed late is not verified any more."""
+        for fate in self.fates.values():
+            fate.orphaned = fate.orphaned or fate.late
 
     # What users do, and are told.
 
@@ -256,7 +262,10 @@ class ServiceJudge(Referee):
                 self.blame(f"{key}: {driver.name} holds {value}; at last {fate.current} stands")
 
     def check_end(self, *, kept: bool) -> None:
-        """Nothing acknowledged is lost; with ``kept``, nothing that the service has taken."""
+        """Nothing acknowledged is lost; with ``kept``, nothing that the service has taken.
+
+        The exception is a commit that landed late, shortly before the service ended.
+        """
         for key, fate in self.fates.items():
             if fate.tampered or fate.orphaned or fate.current is None:
                 continue
