@@ -39,7 +39,6 @@ from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
 from offsetmgr.kafka.errors import (
     RIGHT_CODES,
     does_not_exist,
-    failure_of,
     known,
     request_error,
     tried,
@@ -337,12 +336,9 @@ class GroupChanges:
             answer = self._result(sent, what, group)
         finally:
             client.close(CLOSE_S)
-        if answer.error:
-            raise self._error(what, failure_of(answer.error, answer.text), "DELETE", group)
-        failures = {each.where: failure_of(each.error) for each in answer.found}
         return {
             where: self._reason(KafkaRequestError(what, *failure), group, where)
-            for where, failure in failures.items()
+            for where, failure in answer.failures.items()
         }
 
     def delete_group(self, group: str) -> None:

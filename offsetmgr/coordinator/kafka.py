@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zlib import crc32
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import OffsetSpec
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
@@ -36,6 +35,7 @@ from offsetmgr.coordinator.base import (
     commit_in_batches,
     live_members,
 )
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import open_admin
 from offsetmgr.kafka.config import ASKS_CONTROLLER, checked_config, client_config
@@ -46,16 +46,11 @@ from offsetmgr.kafka.connections import (
     QueuedRequest,
 )
 from offsetmgr.kafka.errors import failure_of
-from offsetmgr.kafka.librdkafka import (
-    CONSUMER,
-    PRODUCER,
-    GroupClient,
-    commit_result,
-    fetch_result,
-)
+from offsetmgr.kafka.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
-from offsetmgr.kafka.topics import EARLIEST, LATEST, topic_logs, topic_names
-from offsetmgr.types import check_existing_group, check_list, check_timeout, check_topic
+from offsetmgr.kafka.topics import topic_logs, topic_names
+from offsetmgr.types import check_existing_group, check_list, check_topic
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +59,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
     from typing_extensions import Self
 
-    from offsetmgr.kafka.librdkafka import Answer, PartitionAnswer
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CLIENTS: Final = 12
@@ -80,7 +74,7 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sh
 
 _GROUP_ID_NOT_FOUND: Final = 69
 
-_G = TypeVar("_G", FetchResult, CommitResult)
+_C = TypeVar("_C")
 _R = TypeVar("_R")
 
 
@@ -140,44 +134,42 @@ class KafkaCoordinator(Coordinator):
         An offset that an open transaction may replace is a failure: UNSTABLE_OFFSET_COMMIT.
         """
         check_existing_group(group)
-        check_timeout(timeout_s, "timeout_s")
         asked = None if partitions is None else list(dict.fromkeys(partitions))
 
-        def send(client: GroupClient, request: QueuedRequest[FetchResult]) -> None:
-            read = partial(fetch_result, asked)
-            sent = client.fetch(group, asked, self._left_s(request.deadline_s) + LIBRDKAFKA_S)
-            sent.add_done_callback(partial(self._answer_group, self._fetches, request, read))
+        def ask(client: GroupClient, left_s: float) -> Pending[FetchResult | Failure]:
+            return client.fetch(group, asked, left_s + LIBRDKAFKA_S)
 
-        deadline_s = self._clock.now() + timeout_s
-        failed = partial(FetchResult.failed, asked)
-        return self._fetches.submit(QueuedRequest(group, deadline_s, send, failed))
+        deadline = Deadline(timeout_s, "timeout_s")
+        return self._send(self._fetches, ask, partial(FetchResult.failed, asked), deadline, group)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         """Commit ``offsets`` as a simple (memberless) committer."""
         check_existing_group(group)
-        check_timeout(timeout_s, "timeout_s")
-        send = partial(self._commit, group, self._clock.now() + timeout_s)
+        deadline = Deadline(timeout_s, "timeout_s")
+        queue = self._commits[crc32(group.encode()) % len(self._commits)]
+
+        def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
+            def ask(client: GroupClient, left_s: float) -> Pending[CommitResult | Failure]:
+                return client.commit(group, batch, left_s + LIBRDKAFKA_S)
+
+            return self._send(queue, ask, partial(CommitResult.failed, batch), deadline, group)
+
         return commit_in_batches(group, offsets, send)
 
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float
     ) -> Future[Mapping[str, str | Failure]]:
-        asked = _checked(topics, timeout_s)
+        asked = _checked(topics)
+
+        def ask(client: GroupClient, left_s: float) -> Pending[dict[str, str | Failure] | Failure]:
+            return client.topic_ids(asked, left_s + LIBRDKAFKA_S)
 
         def failed(failure: Failure) -> Mapping[str, str | Failure]:
             return dict.fromkeys(asked, failure)
 
-        def send(client: GroupClient, request: QueuedRequest[Mapping[str, str | Failure]]) -> None:
-            def answered(sent: Pending[Answer]) -> None:
-                self._fetches.finish(request, self._result(request, sent.result(), dict))
-
-            left_s = self._left_s(request.deadline_s) + LIBRDKAFKA_S
-            client.topic_ids(asked, left_s).add_done_callback(answered)
-
-        deadline_s = self._clock.now() + timeout_s
-        return self._fetches.submit(QueuedRequest("", deadline_s, send, failed))
+        return self._send(self._fetches, ask, failed, Deadline(timeout_s, "timeout_s"))
 
     def topic_logs(
         self,
@@ -187,15 +179,11 @@ class KafkaCoordinator(Coordinator):
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        asked = _checked(topics, timeout_s)
-        specs = {"log_start_offset": EARLIEST, "high_watermark": LATEST}
-        if stable:
-            specs["last_stable_offset"] = LATEST
-        if at_ms is not None:
-            specs["offset_at"] = OffsetSpec.for_timestamp(at_ms)
+        asked = _checked(topics)
 
-        def question(client: AdminClient, left_s: float, wait_s: float) -> dict[str, TopicLog]:
-            return topic_logs(client, asked, specs, wait_s, left_s + LIBRDKAFKA_S)
+        def question(client: AdminClient, left_s: float) -> Mapping[str, TopicLog]:
+            limit_s = left_s + LIBRDKAFKA_S
+            return topic_logs(client, asked, _wait_s(left_s), limit_s, at_ms, stable=stable)
 
         def failed(failure: Failure) -> Mapping[str, TopicLog]:
             return dict.fromkeys(asked, TopicLog({}, failure))
@@ -205,15 +193,12 @@ class KafkaCoordinator(Coordinator):
     def members(self, group: str, timeout_s: float) -> Future[list[GroupMember] | Failure]:
         """Return the live members of ``group``; none if the group does not exist."""
         check_existing_group(group)
-        check_timeout(timeout_s, "timeout_s")
 
-        def question(
-            client: AdminClient, left_s: float, wait_s: float
-        ) -> list[GroupMember] | Failure:
+        def question(client: AdminClient, left_s: float) -> list[GroupMember]:
             limit_s = left_s + LIBRDKAFKA_S
             pending = client.describe_consumer_groups([group], request_timeout=limit_s)[group]
             try:
-                found = pending.result(wait_s).members
+                found = pending.result(_wait_s(left_s)).members
             except KafkaException as error:
                 if failure_of(error).info.code == _GROUP_ID_NOT_FOUND:
                     return []
@@ -226,22 +211,17 @@ class KafkaCoordinator(Coordinator):
         return self._ask(question, lambda failure: failure, timeout_s)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        check_timeout(timeout_s, "timeout_s")
-
-        def question(client: AdminClient, left_s: float, _: float) -> TopicNames:
+        def question(client: AdminClient, left_s: float) -> TopicNames:
             found = topic_names(client, None, left_s)
             return TopicNames(sorted(name for name in found if name not in _INTERNAL))
 
-        return self._ask(question, lambda failure: TopicNames([], failure), timeout_s)
+        return self._ask(question, partial(TopicNames, []), timeout_s)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:
-        check_timeout(timeout_s, "timeout_s")
-
-        def question(client: AdminClient, left_s: float, _: float) -> Failure | None:
+        def question(client: AdminClient, left_s: float) -> None:
             # Of one topic, as a cluster may have many; ``describe_cluster`` aborts the process
             # where a broker has not heard of any yet (``rdkafka_admin.c:960``).
             topic_names(client, "__consumer_offsets", left_s)
-            return None
 
         return self._ask(question, lambda failure: failure, timeout_s)
 
@@ -257,64 +237,89 @@ class KafkaCoordinator(Coordinator):
         Then the others are answered: as refused if they were never sent, else as unknown.  Twice is
         harmless.
         """
-        deadline_s = self._clock.now() + check_timeout(timeout)
+        deadline = Deadline(timeout)
         for queue in self._queues:
             queue.close()
         for queue in self._queues:
-            queue.drain(self._left_s(deadline_s))
-        self._timers.close(self._left_s(deadline_s))
+            queue.drain(deadline.left_s)
+        self._timers.close(deadline.left_s)
         # librdkafka joins its threads as it ends a client: long, if no broker answers.
         closer = threading.Thread(target=self._end_clients, name="kafka-close", daemon=True)
         try:
             closer.start()
         except RuntimeError:  # no thread is to be had; the connections end with the process
             return
-        closer.join(self._left_s(deadline_s))
+        closer.join(deadline.left_s)
 
-    # -- fetches and commits
+    # -- requests
 
-    def _commit(
-        self, group: str, deadline_s: float, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> Future[CommitResult]:
-        queue = self._commits[crc32(group.encode()) % len(self._commits)]
-
-        def send(client: GroupClient, request: QueuedRequest[CommitResult]) -> None:
-            sent = client.commit(group, offsets, self._left_s(deadline_s) + LIBRDKAFKA_S)
-            sent.add_done_callback(partial(self._answer_group, queue, request, commit_result))
-
-        failed = partial(CommitResult.failed, offsets)
-        return queue.submit(QueuedRequest(group, deadline_s, send, failed))
-
-    def _answer_group(
+    def _send(
         self,
-        queue: ConnectionQueue[GroupClient],
-        request: QueuedRequest[_G],
-        read: Callable[[list[PartitionAnswer]], _G],
-        sent: Pending[Answer],
+        queue: ConnectionQueue[_C],
+        ask: Callable[[_C, float], Pending[Any]],
+        failed: Callable[[Failure], _R],
+        deadline: Deadline,
+        group: str = "",
+    ) -> Future[_R]:
+        """Have a client of ``queue`` send a request; its answer is of the type _R, or a Failure.
+
+        ``ask`` gets the client and the seconds left.
+        """
+
+        def send(client: _C, request: QueuedRequest[_R]) -> None:
+            sent = ask(client, deadline.left_s)
+            sent.add_done_callback(partial(self._answered, queue, request))
+
+        return queue.submit(QueuedRequest(group, deadline, send, failed))
+
+    def _ask(
+        self,
+        question: Callable[[AdminClient, float], _R],
+        failed: Callable[[Failure], _R],
+        timeout_s: float,
+    ) -> Future[_R]:
+        """Have ``question`` answered in a thread of its own; it gets an admin client and seconds.
+
+        If it raises NotAnsweredError, the client may be stuck: it is replaced after STUCK_S.
+        """
+
+        def ask(client: AdminClient, left_s: float) -> Pending[_R]:
+            return Question(lambda: question(client, max(left_s, 0.001))).answer
+
+        return self._send(self._questions, ask, failed, Deadline(timeout_s, "timeout_s"))
+
+    def _answered(
+        self, queue: ConnectionQueue[Any], request: QueuedRequest[Any], sent: Pending[Any]
     ) -> None:
-        answer = sent.result()
-        result: _G = self._result(request, answer, read)
-        codes = {answer.error, *(failure.info.code for failure in result.failures.values())}
-        if NOT_COORDINATOR in codes:
+        try:
+            result = sent.result()
+        except NotAnsweredError:
+            return
+        except Exception as error:  # noqa: BLE001 -- it is the answer, whatever it is
+            result = failure_of(error)
+        codes = set()
+        if isinstance(result, Failure):
+            codes.add(result.info.code)
+            failure = self._reports.timed_out() if TIMED_OUT in codes else result
+            result = request.failed(failure)
+        else:
+            self._reports.answered()
+        if isinstance(result, (CommitResult, FetchResult)):
+            codes |= {failure.info.code for failure in result.failures.values()}
+        if request.group and NOT_COORDINATOR in codes:
             queue.pause(request.group)
-        if UNKNOWN_MEMBER_ID in codes:
+        if isinstance(result, CommitResult) and UNKNOWN_MEMBER_ID in codes:
             self._name_members(queue, request, result)
         else:
             queue.finish(request, result)
 
-    def _result(self, request: QueuedRequest[_R], answer: Answer, read: Callable[[Any], _R]) -> _R:
-        """Return what ``read`` makes of Kafka's answer, or of why there is none."""
-        if not answer.error:
-            self._reports.answered()
-            return read(answer.found)
-        timed_out = answer.error == TIMED_OUT
-        failure = self._reports.timed_out() if timed_out else failure_of(answer.error, answer.text)
-        return request.failed(failure)
-
     def _name_members(
-        self, queue: ConnectionQueue[GroupClient], request: QueuedRequest[_G], result: _G
+        self,
+        queue: ConnectionQueue[GroupClient],
+        request: QueuedRequest[CommitResult],
+        result: CommitResult,
     ) -> None:
-        """Answer ``request``, which the group's live members forbid, with their names."""
+        """Answer a commit, which the group's live members forbid, with their names."""
         group = request.group
 
         def named(done: Future[list[GroupMember] | Failure]) -> None:
@@ -324,54 +329,12 @@ class KafkaCoordinator(Coordinator):
                 p: f._replace(detail=detail) if f.info.code == UNKNOWN_MEMBER_ID else f
                 for p, f in result.failures.items()
             }
-            queue.finish(request, result._replace(failures=failures))
+            queue.finish(request, CommitResult(failures))
 
         # Half of the time that is left: an answer without names is better than none.
-        self.members(group, self._left_s(request.deadline_s) / 2).add_done_callback(named)
-
-    # -- questions about the cluster
-
-    def _ask(
-        self,
-        question: Callable[[AdminClient, float, float], _R],
-        failed: Callable[[Failure], _R],
-        timeout_s: float,
-    ) -> Future[_R]:
-        """Ask ``question`` in a thread of its own.
-
-        Its arguments are the client, the seconds until the deadline, and those it may wait.
-        """
-
-        def send(client: AdminClient, request: QueuedRequest[_R]) -> None:
-            answer = partial(self._answer, question, client, request)
-            threading.Thread(target=answer, name="kafka-question", daemon=True).start()
-
-        deadline_s = self._clock.now() + timeout_s
-        return self._questions.submit(QueuedRequest("", deadline_s, send, failed))
-
-    def _answer(
-        self,
-        question: Callable[[AdminClient, float, float], _R],
-        client: AdminClient,
-        request: QueuedRequest[_R],
-    ) -> None:
-        left_s = max(self._left_s(request.deadline_s), 0.001)
-        # Past the deadline of the request: a late answer shows that the client is not stuck.
-        wait_s = self._left_s(max(request.deadline_s, request.sent_s + STUCK_S))
-        try:
-            answer = question(client, left_s, wait_s)
-        except NotAnsweredError:
-            return
-        except Exception as error:  # noqa: BLE001 -- it is the answer, whatever it is
-            answer = request.failed(failure_of(error))
-        else:
-            self._reports.answered()
-        self._questions.finish(request, answer)
+        self.members(group, request.deadline.left_s / 2).add_done_callback(named)
 
     # -- the pool
-
-    def _left_s(self, deadline_s: float) -> float:
-        return max(deadline_s - self._clock.now(), 0.0)
 
     def _poll(self) -> None:
         # librdkafka's log and errors wait for a poll.
@@ -385,8 +348,12 @@ class KafkaCoordinator(Coordinator):
             queue.end_clients()
 
 
-def _checked(topics: Sequence[str], timeout_s: float) -> list[str]:
+def _checked(topics: Sequence[str]) -> list[str]:
     """Return checked topics, each once."""
-    check_timeout(timeout_s, "timeout_s")
     listed = check_list(topics, "topics", '["orders"]')
     return list(dict.fromkeys(check_topic(name) for name in listed))
+
+
+def _wait_s(left_s: float) -> float:
+    """Return the seconds to wait for an answer: a late one shows that the client is not stuck."""
+    return max(left_s, STUCK_S)

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from actors import MonotonicClock
-from offsetmgr.answers import Failure, GroupMember
+from offsetmgr.answers import Failure, FetchResult, GroupMember
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
@@ -33,7 +33,7 @@ from offsetmgr.kafka.errors import (
     request_error,
     tried,
 )
-from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient, fetch_result
+from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from offsetmgr.kafka.log_reader import next_records
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.errors import KafkaRequestError
-    from offsetmgr.kafka.librdkafka import Answer
     from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.types import OffsetAndMetadata
 
@@ -393,6 +392,8 @@ class ClusterReader:
             raise request_error(what, self._timed_out()) from None
         except KafkaException as error:
             raise self._error(what, error, name, right) from None
+        if isinstance(result, Failure):
+            raise self._error(what, result, name, right)
         self._reports.answered()
         return result
 
@@ -451,16 +452,13 @@ class ClusterReader:
                 found[where] = request_error(f"log of {where}", failure_of(code))
         return found
 
-    def _committed_of(self, group: str, answer: Answer) -> dict[TopicPartition, OffsetAndMetadata]:
-        if answer.error:
-            failure = failure_of(answer.error, answer.text)
-            what = f"committed offsets of group {visible(group, _NAME_CHARS)}"
-            raise self._error(what, failure, group)
-        offsets, failures, *_ = fetch_result(None, answer.found)
-        for where, failure in failures.items():
+    def _committed_of(
+        self, group: str, answer: FetchResult
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        for where, failure in answer.failures.items():
             what = f"committed offset of {where} in group {visible(group, _NAME_CHARS)}"
             raise self._error(what, failure, where.topic)
-        return {where: offset for where, offset in offsets.items() if offset is not None}
+        return {where: offset for where, offset in answer.offsets.items() if offset is not None}
 
     def _ask(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from actors import Future
 from offsetmgr.answers import Failure
 from offsetmgr.codes import CLOSED, NOT_SENT, error_info
+from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.clients import check_thread_room
 from offsetmgr.text import visible
 
@@ -62,14 +63,15 @@ class QueuedRequest(Generic[_R]):
     """One request to Kafka."""
 
     group: str
-    deadline_s: float
-    send: Callable[[Any, QueuedRequest[_R]], None]
+    deadline: Deadline
+    send: Callable[[Any, QueuedRequest[_R]], object]
     """Hands the request to a client."""
     failed: Callable[[Failure], _R]
     """Returns the answer to a request that failed as a whole."""
     future: Future[_R] = field(default_factory=Future)
     client: Any = None
-    sent_s: float = 0.0
+    stuck: Deadline | None = None
+    """The time from which on its client counts as unresponsive; None before it is sent."""
     timer: TimerHandle | None = None
 
 
@@ -147,8 +149,8 @@ class ConnectionQueue(Generic[_C]):
                 refusal = Failure(NOT_SENT, "too many requests are waiting for Kafka")
             else:
                 queue[request] = None
-                left_s = max(request.deadline_s - self._clock.now(), 0.0)
-                request.timer = self._timers.call_after(left_s, partial(self._expire, request))
+                expire = partial(self._expire, request)
+                request.timer = self._timers.call_after(request.deadline.left_s, expire)
         if refusal is not None:
             request.future.set(request.failed(refusal))
         self._pump()
@@ -210,12 +212,11 @@ class ConnectionQueue(Generic[_C]):
         with self._lock:
             if len(self._sent) >= min(WINDOW, self._limit - len(self._late)):
                 return None
-            now_s = self._clock.now()
             for request in self._waiting:
-                if request.deadline_s - now_s >= LEAST_SEND_S:
+                if request.deadline.left_s >= LEAST_SEND_S:
                     del self._waiting[request]
                     self._sent[request] = None
-                    request.sent_s = now_s
+                    request.stuck = Deadline(STUCK_S, now=self._clock.now)
                     return request
             return None
 
@@ -250,10 +251,9 @@ class ConnectionQueue(Generic[_C]):
             elif unsent is not None:
                 del unsent[request]
                 self._idle.notify_all()
-        if sent:
+        if sent and request.stuck is not None:
             request.future.set(request.failed(self._timed_out()))
-            left_s = max(request.sent_s + STUCK_S - self._clock.now(), 0.0)
-            self._timers.call_after(left_s, partial(self._give_up, request))
+            self._timers.call_after(request.stuck.left_s, partial(self._give_up, request))
             self._pump()
         elif unsent is not None:
             request.future.set(request.failed(Failure(NOT_SENT)))

@@ -24,7 +24,7 @@ from array import array
 from concurrent.futures import Future as Pending
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import cimpl
 
@@ -72,6 +72,8 @@ Operation: TypeAlias = Literal[
 ]
 """An admin request about the offsets of one group, as its functions are called."""
 
+_FETCH: Final = "ListConsumerGroupOffsets"
+
 _NUMBERS: Final[Mapping[Operation, int]] = {
     "DeleteConsumerGroupOffsets": 8,
     "ListConsumerGroupOffsets": 14,
@@ -88,26 +90,11 @@ _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 log = SafeLogger("offsetmgr.kafka")
 
 
-class PartitionAnswer(NamedTuple):
-    """The coordinator's answer for one partition."""
+_T = TypeVar("_T")
 
-    where: TopicPartition
-    offset: OffsetAndMetadata | None
-    """None where nothing is committed."""
-    error: int
-    """Kafka's code, 0 for none, ``NOT_NAMED`` where the answer leaves the partition out."""
-
-
-class Answer(NamedTuple):
-    """Kafka's answer to a request."""
-
-    error: int
-    """Code of the request as a whole, 0 for none."""
-    text: str = ""
-    """librdkafka's words for that error."""
-    found: Any = ()
-    """Of a fetch the PartitionAnswers of all partitions, of a commit or a deletion those that were
-    refused; of topics their ids, or a Failure, by name: empty from a broker before 2.8."""
+PartitionAnswer: TypeAlias = tuple[TopicPartition, OffsetAndMetadata | None, int]
+"""The coordinator's answer for one partition: its offset, None where nothing is committed, and
+Kafka's code: 0 for none, ``NOT_NAMED`` where the answer leaves the partition out."""
 
 
 class _Partition(ctypes.Structure):
@@ -367,7 +354,7 @@ class GroupClient:
         setting, and RuntimeError where no thread is to be had.
         """
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[Callable[[int], Answer], Pending[Answer]]] = {}
+        self._open: dict[int, tuple[Callable[[int], Any], Pending[Any]]] = {}
         """Requests under way, by number: the reader of each one's answer, and its future."""
         self._number = 0
         self._closed = False
@@ -381,35 +368,42 @@ class GroupClient:
     def fetch(
         self,
         group: str,
-        partitions: Iterable[tuple[str, int]] | None,
+        partitions: Collection[TopicPartition] | None,
         timeout_s: float,
         *,
         stable: bool = True,
-    ) -> Pending[Answer]:
+    ) -> Pending[FetchResult | Failure]:
         """Ask for the committed offsets of ``group`` (for ``partitions=None`` all of them).
 
         With ``stable``, a partition that an open transaction is about to commit is an error.
-        The answer is set in the client's thread.  Raises RuntimeError once closed.
+        The answer is set in the client's thread: a Failure if the request failed as a whole.
+        Raises RuntimeError once closed.
         """
         wanted = None if partitions is None else partition_list(partitions)
-        return self._ask("ListConsumerGroupOffsets", group, wanted, timeout_s, stable=stable)
+        read = partial(_fetch_result, partitions)
+        return self._ask(_FETCH, group, wanted, timeout_s, read, stable=stable)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
-    ) -> Pending[Answer]:
+    ) -> Pending[CommitResult | Failure]:
         """Commit ``offsets`` in one request; as for ``fetch``."""
         wanted = offset_list(self._handle.pointer, offsets)
-        return self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s)
+        return self._ask("AlterConsumerGroupOffsets", group, wanted, timeout_s, _commit_result)
 
     def delete(
         self, group: str, partitions: Iterable[tuple[str, int]], timeout_s: float
-    ) -> Pending[Answer]:
+    ) -> Pending[CommitResult | Failure]:
         """Delete the committed offsets of ``partitions``; as for ``fetch``."""
         wanted = partition_list(partitions)
-        return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s)
+        return self._ask("DeleteConsumerGroupOffsets", group, wanted, timeout_s, _commit_result)
 
-    def topic_ids(self, topics: Collection[str], timeout_s: float) -> Pending[Answer]:
-        """Ask for the ids of topics, and not for their partitions, which take long to read."""
+    def topic_ids(
+        self, topics: Collection[str], timeout_s: float
+    ) -> Pending[dict[str, str | Failure] | Failure]:
+        """Ask for the ids of topics, and not for their partitions, which take long to read.
+
+        An id is empty from a broker before 2.8.
+        """
         names = (_TEXT * len(topics))(*(topic.encode() for topic in topics))
         with self._lock:
             options, answer = self._begin(_DESCRIBE_TOPICS, timeout_s, _read_ids)
@@ -433,15 +427,19 @@ class GroupClient:
         group: str,
         wanted: Any,
         timeout_s: float,
+        read: Callable[[Any], _T],
         *,
         stable: bool = True,
-    ) -> Pending[Answer]:
-        """Send a request about ``wanted``, a partition list that is destroyed here, or None."""
-        read = partial(_read_group, operation)
+    ) -> Pending[_T | Failure]:
+        """Send a request about ``wanted``, a partition list that is destroyed here, or None.
+
+        ``read`` gets the list of the answer.
+        """
+        read_event = partial(_read_group, operation, read)
         try:
             with self._lock:
-                options, answer = self._begin(_NUMBERS[operation], timeout_s, read)
-                if operation == "ListConsumerGroupOffsets":
+                options, answer = self._begin(_NUMBERS[operation], timeout_s, read_event)
+                if operation == _FETCH:
                     _rd.AdminOptions_set_require_stable_offsets(options, int(stable))
                 request = getattr(_rd, f"{operation}_new")(group.encode(), wanted)
                 send = getattr(_rd, operation)
@@ -454,13 +452,13 @@ class GroupClient:
         return answer
 
     def _begin(
-        self, operation: int, timeout_s: float, read: Callable[[int], Answer]
-    ) -> tuple[int, Pending[Answer]]:
+        self, operation: int, timeout_s: float, read: Callable[[int], _T | Failure]
+    ) -> tuple[int, Pending[_T | Failure]]:
         """Return the options of a new request and its answer; with the lock held."""
         if self._closed:
             raise RuntimeError("the client is closed")
         self._number += 1
-        answer: Pending[Answer] = Pending()
+        answer: Pending[_T | Failure] = Pending()
         self._open[self._number] = read, answer
         options: int = _rd.AdminOptions_new(self._handle.pointer, operation)
         timeout_ms = ceil(max(timeout_s, 0.001) * 1000)
@@ -484,7 +482,7 @@ class GroupClient:
             left = list(self._open.values())
             self._open.clear()
         for _, answer in left:
-            answer.set_result(Answer(FAIL, "the Kafka client was closed"))
+            answer.set_result(failure_of(FAIL, "the Kafka client was closed"))
         _rd.queue_destroy(self._queue)
         self._handle.end()
 
@@ -497,10 +495,10 @@ class GroupClient:
             read, answer = asked
             code = _rd.event_error(event)
             text = decoded(_rd.event_error_string(event)) if code else ""
-            answer.set_result(Answer(code, text) if code else read(event))
+            answer.set_result(failure_of(code, text) if code else read(event))
 
 
-def _read_ids(event: int) -> Answer:
+def _read_ids(event: int) -> dict[str, str | Failure]:
     count, ids = _SIZE(), dict[str, str | Failure]()
     result = _rd.event_DescribeTopics_result(event)
     found = _rd.DescribeTopics_result_topics(result, ctypes.byref(count))
@@ -511,18 +509,17 @@ def _read_ids(event: int) -> Answer:
         ids[decoded(_rd.TopicDescription_name(found[index]))] = (
             failure_of(code) if code else "" if topic_id == _NO_ID else topic_id
         )
-    return Answer(0, "", ids)
+    return ids
 
 
-def _read_group(operation: Operation, event: int) -> Answer:
+def _read_group(operation: Operation, read: Callable[[Any], _T], event: int) -> _T | Failure:
     result = getattr(_rd, f"event_{operation}_result")(event)
     count = _SIZE()
     group = getattr(_rd, f"{operation}_result_groups")(result, ctypes.byref(count))[0]
     error = _rd.group_result_error(group)
     if error:
-        return Answer(_rd.error_code(error), decoded(_rd.error_string(error)))
-    refused = operation != "ListConsumerGroupOffsets"
-    return Answer(0, "", list(read_list(_rd.group_result_partitions(group), refused=refused)))
+        return failure_of(_rd.error_code(error), decoded(_rd.error_string(error)))
+    return read(_rd.group_result_partitions(group))
 
 
 class MemberEvent(NamedTuple):
@@ -582,7 +579,7 @@ class Member:
             found = read_list(_rd.event_topic_partition_list(event))
             # A request that failed as a whole has no codes of its partitions.
             whole = code or NOT_NAMED
-            codes = {answer.where: answer.error for answer in found}
+            codes = {where: error for where, _, error in found}
             return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
         finally:
             _rd.event_destroy(event)
@@ -693,7 +690,7 @@ def read_list(found: Any, *, refused: bool = False) -> Iterator[PartitionAnswer]
             given = at, metadata or "", epoch if epoch >= 0 else None
             offset = new_tuple(OffsetAndMetadata, given)
         where = new_tuple(TopicPartition, (topic, number))
-        yield new_tuple(PartitionAnswer, (where, offset, error))
+        yield where, offset, error
 
 
 def _address(found: Any) -> int:
@@ -717,18 +714,17 @@ def decoded(text: bytes | None) -> str:
     return (text or b"").decode(errors="replace")
 
 
-def commit_result(refused: Iterable[PartitionAnswer]) -> CommitResult:
-    """Return the answer to a commit that succeeded as a whole; these partitions were refused."""
-    return CommitResult({answer.where: _failure(answer.error) for answer in refused})
+def _commit_result(found: Any) -> CommitResult:
+    """Return the answer to a commit or a deletion that succeeded but for some partitions."""
+    refused = read_list(found, refused=True)
+    return CommitResult({where: _failure(error) for where, _, error in refused})
 
 
-def fetch_result(
-    asked: Iterable[TopicPartition] | None, answered: Iterable[PartitionAnswer]
-) -> FetchResult:
+def _fetch_result(asked: Iterable[TopicPartition] | None, found: Any) -> FetchResult:
     """Return the answer to a fetch of ``asked``, or of all that a group has committed if None."""
     offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
     failures = dict.fromkeys(asked or (), _failure(NOT_NAMED))
-    for where, offset, error in answered:
+    for where, offset, error in read_list(found):
         failures.pop(where, None)
         if error:
             failures[where] = _failure(error)

@@ -45,14 +45,16 @@ def topic_names(client: AdminClient, topic: str | None, left_s: float) -> list[s
 def topic_logs(
     client: AdminClient,
     topics: list[str],
-    specs: Mapping[str, OffsetSpec],
     wait_s: float,
     limit_s: float,
+    at_ms: int | None = None,
+    *,
+    stable: bool = False,
 ) -> dict[str, TopicLog]:
     """Ask for the partitions of ``topics``, then for offsets of their logs, and wait ``wait_s``.
 
-    ``specs`` are by the fields of a ``PartitionLog``.  librdkafka is given ``limit_s`` for each
-    request.  Raises TimeoutError.
+    ``at_ms`` and ``stable`` as in ``Coordinator.topic_logs``.  librdkafka is given ``limit_s`` for
+    each request.  Raises TimeoutError.
     """
     deadline = Deadline(wait_s)
     logs: dict[str, TopicLog] = {}
@@ -64,6 +66,11 @@ def topic_logs(
         except KafkaException as error:
             logs[topic] = TopicLog({}, failure_of(error))
     partitions = [KafkaPartition(topic, p.id) for topic in found for p in found[topic].partitions]
+    specs = {"log_start_offset": EARLIEST, "high_watermark": LATEST}
+    if stable:
+        specs["last_stable_offset"] = LATEST
+    if at_ms is not None:
+        specs["offset_at"] = OffsetSpec.for_timestamp(at_ms)
     answers: dict[str, dict[tuple[str, int], Pending[Any]]] = {}
     for field, spec in specs.items() if partitions else ():
         request = dict.fromkeys(partitions, spec)

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka.admin import NewTopic
@@ -20,7 +20,7 @@ from offsetmgr.kafka.errors import does_not_exist, known, request_error
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.kafka.producer import MessageProducer
-from offsetmgr.kafka.topics import EARLIEST, LATEST, create_topics, topic_logs
+from offsetmgr.kafka.topics import create_topics, topic_logs
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.graph import group_table
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.answers import TopicLog, Written
     from offsetmgr.streams.graph import GroupGraph
-
-_ENDS: Final = {
-    "log_start_offset": EARLIEST,
-    "high_watermark": LATEST,
-    "last_stable_offset": LATEST,
-}
 
 log = SafeLogger("offsetmgr.streams")
 
@@ -307,7 +301,7 @@ def setting_text(value: object) -> str:
 def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str, TopicLog]:
     """Return ids, ends and last stable offsets, or failures.  Raises KafkaRequestError if late."""
     try:
-        return topic_logs(reader.admin, topics, _ENDS, wait_s, reader.timeout_s)
+        return topic_logs(reader.admin, topics, wait_s, reader.timeout_s, stable=True)
     except NotAnsweredError:
         raise request_error(f"logs of {listed(topics)}", Failure(error_info(TIMED_OUT))) from None
 

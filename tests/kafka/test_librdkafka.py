@@ -21,7 +21,7 @@ for code in sys.argv[1:]:
         config = {"bootstrap.servers": cluster.bootstrap_servers}
         fetcher = GroupClient(config, CONSUMER, ConnectionReports(MonotonicClock()))
         cluster.push_errors(OFFSET_FETCH, int(code))
-        print(fetcher.fetch("g", [("t", 0)], 10).result(30).error)
+        print(fetcher.fetch("g", [("t", 0)], 10).result(30).info.code)
         fetcher.close(10)
 """
 

@@ -11,6 +11,7 @@ from actors import Timers
 from actors.testing import ManualClock
 from offsetmgr.codes import CLOSED, NOT_SENT
 from offsetmgr.coordinator.base import Failure
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import Verdict, error_info
 from offsetmgr.kafka.connections import (
     LEAST_SEND_S,
@@ -67,7 +68,7 @@ class Queue:
         def send(_client: Any, request: Queued) -> None:
             self.sent.append(request)
 
-        request = QueuedRequest(group, self.clock.now() + timeout_s, send, failed)
+        request = QueuedRequest(group, Deadline(timeout_s, now=self.clock.now), send, failed)
         self.queue.submit(request)
         return request
 
@@ -199,7 +200,8 @@ def test_a_refused_request_is_answered_as_unsent(queue: Queue) -> None:
     def refuse(client: Any, _request: object) -> None:
         raise ValueError(client)
 
-    refused = queue.queue.submit(QueuedRequest("g", 5.0, refuse, failed))
+    deadline = Deadline(5.0, now=queue.clock.now)
+    refused = queue.queue.submit(QueuedRequest("g", deadline, refuse, failed))
     expected = "NOT_SENT the Kafka client did not take the request"
     assert refused.get(timeout=0).startswith(expected)
     assert queue.submit() in queue.sent

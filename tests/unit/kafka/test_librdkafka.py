@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from actors.testing import ManualClock
+from offsetmgr.answers import Failure
 from offsetmgr.kafka.librdkafka import (
     FAIL,
     NOT_NAMED,
@@ -48,7 +49,9 @@ def test_a_failing_listener_delays_no_answer() -> None:
         offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
         answer = committer.commit("g", offsets, 300.0)
         committer.close(WAIT_S)
-        assert answer.result(WAIT_S).error == FAIL
+        failure = answer.result(WAIT_S)
+        assert isinstance(failure, Failure)
+        assert failure.info.code == FAIL
     assert "kafka_event_failed" in {entry["event"] for entry in logs}
 
 
