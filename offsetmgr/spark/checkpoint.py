@@ -22,7 +22,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.spark.files import Files, check_location, open_files
+from offsetmgr.spark.files import check_location, open_files
 from offsetmgr.spark.progress import lowest, read_offsets
 from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable
@@ -56,8 +56,8 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-class FinishedBatch(NamedTuple):
-    """The last batch that a query has finished."""
+class Batch(NamedTuple):
+    """A batch that a query has begun, or finished."""
 
     batch_id: int
     positions: tuple[Positions, ...]
@@ -71,23 +71,21 @@ class FinishedBatch(NamedTuple):
         return lowest(self.positions)
 
 
-class BegunBatch(NamedTuple):
-    """The newest batch of a query, finished or not."""
-
-    batch_id: int
-    at_s: float | None
-    """When Spark planned it, in seconds since 1970; None if the file does not say."""
-
-
 class Checkpoint:
     """The checkpoint of a query."""
 
-    def __init__(self, files: Files | str, requests: Counter[str] | None = None) -> None:
-        """``files`` may be a path or a URL, as for ``open_files``.  Raises InvalidValueError.
+    def __init__(
+        self,
+        location: object,
+        spark: SparkSession | None = None,
+        requests: Counter[str] | None = None,
+    ) -> None:
+        """``location`` is a path or a URL, read by the session if there is one.
 
         ``requests`` counts those for a file (``read``) and for the names in a folder (``list``).
+        Raises InvalidValueError.
         """
-        self.files = open_files(files, None) if isinstance(files, str) else files
+        self.files = open_files(location, spark)
         self.location = self.files.location
         self.write, self.remove = self.files.write, self.files.remove
         self._requests = Counter() if requests is None else requests
@@ -125,7 +123,7 @@ class Checkpoint:
         """
         return bool(self._batches("offsets"))
 
-    def last_finished(self) -> FinishedBatch | None:
+    def last_finished(self) -> Batch | None:
         """Return the newest finished batch whose files are there; None if there is none.
 
         Raises InvalidValueError if this is not a checkpoint, or cannot be read.
@@ -144,17 +142,17 @@ class Checkpoint:
         """Return True if Spark has written that the batch is over; asks for this file alone."""
         return bool(self.read(f"commits/{batch_id}"))
 
-    def batch(self, batch_id: int) -> FinishedBatch:
-        """Return a finished batch.  Raises InvalidValueError if the checkpoint does not have it."""
+    def batch(self, batch_id: int) -> Batch:
+        """Return a batch.  Raises InvalidValueError if the checkpoint does not have it."""
         head, *positions = self._lines(f"offsets/{batch_id}", 2)
-        return FinishedBatch(batch_id, tuple(map(_position, positions)), _batch_time(head))
+        return Batch(batch_id, tuple(map(_position, positions)), _batch_time(head))
 
-    def last_begun(self) -> BegunBatch | None:
-        """Return the newest batch that has its offsets; None if there is none."""
+    def last_begun(self) -> Batch | None:
+        """Return the newest batch that has its offsets, without them; None if there is none."""
         for batch_id in sorted(self._batches("offsets"), reverse=True):
             text = self.read(f"offsets/{batch_id}")
             if text:
-                return BegunBatch(batch_id, _batch_time(text))
+                return Batch(batch_id, (), _batch_time(text))
         return None
 
     def problems(self) -> list[str]:
@@ -245,14 +243,6 @@ class Checkpoint:
         return [line.strip() for line in lines]
 
 
-def open_checkpoint(location: object, spark: SparkSession | None) -> Checkpoint:
-    """Return the checkpoint, read by the session, or without one on this machine.
-
-    Raises InvalidValueError for a location that is not text, or that only a session could read.
-    """
-    return Checkpoint(open_files(location, spark))
-
-
 def batch_ranges(
     checkpoint: str,
 ) -> Callable[
@@ -285,7 +275,7 @@ def batch_ranges(
 
         @functools.wraps(function)
         def run(batch: DataFrame, batch_id: int) -> None:
-            files = open_checkpoint(checkpoint, batch.sparkSession)
+            files = Checkpoint(checkpoint, batch.sparkSession)
             try:
                 function(batch, batch_id, files.ranges(batch_id))
             except Exception:

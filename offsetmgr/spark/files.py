@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from offsetmgr.config import masked_url
@@ -23,24 +23,9 @@ _FILE: Final = re.compile(r"file:(//[^/]*)?")
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class Files(Protocol):
-    """The files below one folder; names are relative to it, such as ``offsets/7``."""
-
-    location: str
-
-    def read(self, name: str) -> str | None:
-        """Return the text of a file; None if it does not exist."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none if it does not exist."""
-
-    def write(self, name: str, text: str) -> None:
-        """Replace a file; a reader finds the old text, the new one or, for a moment, none."""
-
-    def remove(self, name: str) -> None: ...
-
-
 class LocalFiles:
+    """Files on this machine; names are relative to the folder, such as ``offsets/7``."""
+
     def __init__(self, location: str) -> None:
         """``location`` is a path or a ``file:`` URL.  Raises InvalidValueError."""
         self.location = location
@@ -51,6 +36,7 @@ class LocalFiles:
         self._root = Path(unquote(str(path))) if is_encoded else path
 
     def read(self, name: str) -> str | None:
+        """Return the text of a file; None if it does not exist."""
         try:
             return (self._root / name).read_bytes().decode()
         except _NO_FILE:
@@ -59,12 +45,14 @@ class LocalFiles:
             raise OSError(f"{self.location}/{name} is damaged: {error}") from None
 
     def names(self, folder: str) -> list[str]:
+        """Return the names in a folder; none if it does not exist."""
         try:
             return [path.name for path in (self._root / folder).iterdir()]
         except _NO_FILE:
             return []
 
     def write(self, name: str, text: str) -> None:
+        """Replace a file; a reader finds the old text, the new one or, for a moment, none."""
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.new")
@@ -171,6 +159,9 @@ class SessionFiles:
         with _failing(self.location, name):
             path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
             yield path, path.getFileSystem(self._settings)
+
+
+Files: TypeAlias = LocalFiles | UrlFiles | SessionFiles
 
 
 def open_files(location: object, spark: SparkSession | None) -> Files:

@@ -28,7 +28,7 @@ from offsetmgr.spark.committer import Committer, Hints, Subscription
 from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint
 from offsetmgr.spark.logs import foreign, read_logs
-from offsetmgr.spark.progress import Run, finished_batch
+from offsetmgr.spark.progress import Run, finished_batch, lowest
 from offsetmgr.text import error_text, visible
 from offsetmgr.workers import Worker
 
@@ -37,22 +37,19 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.errors import ServiceError
-    from offsetmgr.spark.checkpoint import FinishedBatch
+    from offsetmgr.spark.checkpoint import Batch
     from offsetmgr.spark.follow_settings import Follow
     from offsetmgr.spark.follow_state import Seen
-    from offsetmgr.spark.group_state import Groups
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.follow")
 
-LOOKS: Final = 8
-"""Looks at checkpoints of one Follow at once, without those that are stuck."""
-
 MOST_LOOKS: Final = 64
+"""Looks at checkpoints of one Follow at once; those of a dead mount may never return."""
 
-STUCK_S: Final = 5.0
-"""A look that takes longer is stuck, as in a mount that does not answer."""
+LONGEST_PAUSE_S: Final = 5.0
+"""Longest pause before threads that could not be started are tried again."""
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
@@ -112,24 +109,22 @@ class Follower:
         """Requests to file systems: for a file, and for the names in a folder."""
         self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
         """Looks that failed, by name of the Follow."""
+        self.closed = False
         self._searches = [_Search(self, name, each) for name, each in follows.items()]
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _Task]] = []
         self._numbers = itertools.count()
-        self._in_work = 0
         self._waiting: dict[str, SimpleQueue[_Task | None]]
         self._waiting = {name: SimpleQueue() for name in follows}
+        self._in_work = Counter(dict.fromkeys(follows, 0))
+        """Tasks that wait or are looked at, by name of the Follow."""
         self._readers = Counter(dict.fromkeys(follows, 0))
         """Threads that look at checkpoints, by name of the Follow."""
-        self._looks: dict[str, dict[_Task, float]] = {name: {} for name in follows}
-        """The tasks that are looked at, with the time when each look began."""
-        self._runs = self._closed = False
         self._worker = Worker("offsetmgr-follow", self._run)
 
     def start(self) -> None:
-        self._runs = True
         for search in self._searches:
-            self.schedule(search)
+            self.schedule(search, self.now())
         self._worker.ensure()
 
     def close(self) -> None:
@@ -138,16 +133,12 @@ class Follower:
         The managers are left to whoever closes the client.
         """
         with self._changed:
-            was_closed, self._closed = self._closed, True
+            was_closed, self.closed = self.closed, True
             self._changed.notify_all()
             for name in self._readers.elements():
                 self._waiting[name].put(None)
         for each in [] if was_closed else self._followed():
             each.drop()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def once(self, timeout: float) -> bool:
         """Look at each checkpoint once; False if some have not answered in ``timeout`` seconds."""
@@ -155,12 +146,9 @@ class Follower:
         for tasks in (lambda: self._searches, self._followed):
             for task in tasks():
                 self._begin(task)
-            for _ in deadline.polls():
-                self._start_readers()
-                if not self._in_work:
-                    break
-            else:
-                return False
+            with self._changed:
+                if not self._changed.wait_for(self._is_idle, deadline.left_s):
+                    return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
@@ -171,89 +159,80 @@ class Follower:
     def _followed(self) -> list[_Followed]:
         return [each for search in self._searches for each in list(search.found.values())]
 
+    def _is_idle(self) -> bool:
+        return not any(self._in_work.values())
+
     # The thread that keeps the times.
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self.closed:
             with self._changed:
-                pause_s = self._due[0][0] - self.now() if self._due else STUCK_S
+                pause_s = self._due[0][0] - self.now() if self._due else LONGEST_PAUSE_S
                 if pause_s > 0:
-                    self._changed.wait(min(pause_s, STUCK_S))
+                    self._changed.wait(min(pause_s, LONGEST_PAUSE_S))
+                    self._start_readers()
                 else:
                     self._begin(heapq.heappop(self._due)[2])
-            self._start_readers()
 
-    def schedule(self, task: _Task) -> None:
-        """Have a task done at its ``due_s``, and then again and again."""
-        if self._runs:
-            with self._changed:
-                heapq.heappush(self._due, (task.due_s, next(self._numbers), task))
-                self._changed.notify_all()
+    def schedule(self, task: _Task, due_s: float) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (due_s, next(self._numbers), task))
+            self._changed.notify_all()
 
     def _begin(self, task: _Task) -> None:
         with self._changed:
-            self._in_work += 1
-        task.begun_s = self.now()
-        self._waiting[task.follow_name].put(task)
+            self._in_work[task.follow_name] += 1
+            task.begun_s = self.now()
+            self._waiting[task.follow_name].put(task)
+            self._start_readers()
 
     def _start_readers(self) -> None:
-        """Start threads for tasks that wait, up to ``LOOKS`` of a Follow that are not stuck."""
-        with self._changed:
-            for name, looks in self._looks.items():
-                late_s = self.now() - STUCK_S
-                stuck = sum(begun_s < late_s for begun_s in list(looks.values()))
-                wanted = 0 if self._closed else len(looks) + self._waiting[name].qsize()
-                while self._readers[name] < min(wanted, LOOKS + stuck, MOST_LOOKS):
-                    if not Worker(f"offsetmgr-follow {name}", partial(self._read, name)).ensure():
-                        return
-                    self._readers[name] += 1
+        for name, wanted in self._in_work.items():
+            while self._readers[name] < min(wanted, MOST_LOOKS) and not self.closed:
+                if not Worker(f"offsetmgr-follow {name}", partial(self._read, name)).ensure():
+                    return
+                self._readers[name] += 1
 
     # The threads of the looks.
 
     def _read(self, name: str) -> None:
-        looks = self._looks[name]
         while (task := self._waiting[name].get()) is not None:
-            looks[task] = self.now()
-            self._do(task)
-            looks.pop(task, None)
-
-    def _do(self, task: _Task) -> None:
-        try:
-            if not self._closed:
-                task.look()
-        except BaseException as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
-            is_plain = isinstance(error, (OffsetManagerError, OSError))
-            text = visible(str(error) if is_plain else error_text(error))
-            task.failed(text if task.location in text else f"failed: {text}")
-        finally:
-            task.begun_s = None
-            with self._changed:
-                self._in_work -= 1
-                self._changed.notify_all()
-            if not task.is_gone:
-                self.schedule(task)
+            due_s = self.now()
+            try:
+                if not self.closed:
+                    due_s = task.look()
+            except BaseException as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
+                is_plain = isinstance(error, (OffsetManagerError, OSError))
+                text = visible(str(error) if is_plain else error_text(error))
+                due_s = task.failed(text if task.location in text else f"failed: {text}")
+            finally:
+                task.begun_s = None
+                with self._changed:
+                    self._in_work[name] -= 1
+                    self._changed.notify_all()
+                if not task.is_gone:
+                    self.schedule(task, due_s)
 
 
 class _Task(ABC):
+    """A look that is repeated.  ``look`` and ``failed`` return when the next one is due."""
+
     def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
         self.follower = follower
         self.follow_name = follow_name
         # For logs, pages and metrics, which an odd name must not spoil.
         has_login = "://" in location and not location.startswith("file:")
         self.location = visible(masked_url(location) if has_login else location)
-        self.due_s = follower.now()
         self.begun_s: float | None = None
         """When the look began that is under way."""
         self.problem: str | None = None
         self.is_gone = False
 
     @abstractmethod
-    def look(self) -> None:
-        """Read what is new; called when it is due."""
+    def look(self) -> float: ...
 
-    def failed(self, problem: str) -> None:
-        self.follower.failures[self.follow_name] += 1
-        self.report(problem)
+    @abstractmethod
+    def failed(self, problem: str) -> float: ...
 
     def report(self, problem: str | None) -> None:
         """Note the state, and log it if its cause is another than before."""
@@ -263,6 +242,10 @@ class _Task(ABC):
             _log.warning("checkpoint %s of follow %s: %s", self.location, name, problem)
         elif problem is None and before is not None:
             _log.info("checkpoint %s of follow %s is well again", self.location, self.follow_name)
+
+    def report_failure(self, problem: str) -> None:
+        self.follower.failures[self.follow_name] += 1
+        self.report(problem)
 
     def trouble(self) -> str | None:
         """Return the problem, or that the look under way is not answered."""
@@ -279,20 +262,19 @@ class _Search(_Task):
         self.follow = follow
         self.found: dict[str, _Followed] = {}
 
-    def look(self) -> None:
+    def look(self) -> float:
         now_s, follow = self.follower.now(), self.follow
-        self.due_s = now_s + follow.interval_s
         unreadable: dict[str, OSError] = {}
         locations = dict(expand(follow.checkpoint, self.follower.requests, unreadable))
         if unreadable:
-            self.failed(visible(f"failed: {listed(unreadable.values())}"))
+            self.report_failure(visible(f"failed: {listed(unreadable.values())}"))
         else:
             self.report(None if locations else "nothing matches it")
         for location, name in locations.items():
             known = self.found.get(location)
             if known is None:
                 known = self.found[location] = _Followed(self, location, name)
-                self.follower.schedule(known)
+                self.follower.schedule(known, now_s)
             known.listed_s = now_s
         not_listed = tuple(f"{folder}/" for folder in unreadable)
         for location, known in list(self.found.items()):
@@ -302,10 +284,11 @@ class _Search(_Task):
             elif now_s - known.listed_s > follow.keep_alive_s:
                 del self.found[location]
                 known.forget()
+        return now_s + follow.interval_s
 
-    def failed(self, problem: str) -> None:
-        super().failed(problem)
-        self.due_s = self.follower.now() + self.follow.interval_s
+    def failed(self, problem: str) -> float:
+        self.report_failure(problem)
+        return self.follower.now() + self.follow.interval_s
 
     def view(self) -> FollowedQuery:
         return FollowedQuery(self.follow_name, "", self.location, problem=self.trouble())
@@ -317,53 +300,49 @@ class _Followed(_Task):
     def __init__(self, search: _Search, location: str, name: str) -> None:
         follower, follow = search.follower, search.follow
         super().__init__(follower, search.follow_name, location)
-        self.name = visible(name)
-        self.listed_s = self.due_s
+        self.listed_s = follower.now()
         self.state = FollowedCheckpoint(
-            follow.interval_s, follow.keep_alive_s, self.due_s, follower.rng
+            follow.interval_s, follow.keep_alive_s, self.listed_s, follower.rng
         )
-        self._search, self._url, self._name = search, location, name
+        self._follow, self._url, self._name = follow, location, name
         self._checkpoint: Checkpoint | None = None
         self._subscription: Subscription | None = None
         self._run: Run | None = None
         self._foreign: dict[TopicPartition, str] = {}
-        self._view = FollowedQuery(search.follow_name, self.name, self.location)
+        self._view = FollowedQuery(search.follow_name, visible(name), self.location)
 
-    def look(self) -> None:
+    def look(self) -> float:
         state, follower = self.state, self.follower
         subscription, checkpoint = self._opened()
         before, run = state.seen, state.run
         is_news = state.look(checkpoint, follower.now)
-        self.due_s = state.due_s
         is_again = not is_news and bool(subscription.refusals or self._foreign)
         state.run += is_again
         seen, batch = state.seen, state.seen.batch
         self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
         if (is_news or is_again) and batch is not None:
             try:
-                offsets = self._offsets_of(batch, subscription.groups, is_start=state.run != run)
-                self._commit(batch.batch_id, offsets, subscription)
+                self._commit(batch, subscription, before, is_start=state.run != run)
             except BaseException:
                 state.seen = before  # to commit it at the next look
                 raise
-            self._show(batch, offsets, before, subscription.groups, is_again=is_again)
-        elif state.ends(follower.now()) and self._run is not None:
-            subscription.end(self._run)
+        else:
+            self._end_if_quiet()
         self.report(self._refusal(subscription))
+        return state.due_s
 
-    def failed(self, problem: str) -> None:
-        super().failed(problem)
+    def failed(self, problem: str) -> float:
+        self.report_failure(problem)
         self.state.failed(self.follower.now())
-        self.due_s = self.state.due_s
         self._view = self._view._replace(looked_at_s=self.follower.wall())
-        if self.state.ends(self.follower.now()):
-            self._end()
+        self._end_if_quiet()
+        return self.state.due_s
 
     def forget(self) -> None:
         """Let the group go on without a checkpoint that was removed."""
         self.is_gone = True
-        self._end()
         if self._subscription is not None and self._run is not None:
+            self._subscription.end(self._run)
             self._subscription.release(self._run.query_id)
         self.drop()
 
@@ -378,20 +357,22 @@ class _Followed(_Task):
     def _opened(self) -> tuple[Subscription, Checkpoint]:
         if self._subscription is None or self._checkpoint is None:
             follower = self.follower
-            groups = self._search.follow.groups_of(self._name)
-            self._checkpoint = Checkpoint(self._url, follower.requests)
+            groups = self._follow.groups_of(self._name)
+            self._checkpoint = Checkpoint(self._url, requests=follower.requests)
             self._subscription = Subscription(follower.committer, groups, follower, _HINTS)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))
         return self._subscription, self._checkpoint
 
-    def _end(self) -> None:
-        if self._subscription is not None and self._run is not None:
+    def _end_if_quiet(self) -> None:
+        is_over = self.state.ends(self.follower.now())
+        if is_over and self._subscription is not None and self._run is not None:
             self._subscription.end(self._run)
 
-    def _offsets_of(
-        self, batch: FinishedBatch, groups: Groups, *, is_start: bool
-    ) -> dict[TopicPartition, int]:
-        """Return the offsets to commit: not those of another log than the topic's."""
+    def _commit(
+        self, batch: Batch, subscription: Subscription, before: Seen, *, is_start: bool
+    ) -> None:
+        """Hand a batch over, without the offsets of another log than the topic's."""
+        groups = subscription.groups
         offsets = {
             partition: offset
             for partition, offset in batch.offsets.items()
@@ -406,37 +387,25 @@ class _Followed(_Task):
                 for partition in offsets
                 if partition.topic in unreadable
             }
-        return {each: offset for each, offset in offsets.items() if each not in self._foreign}
-
-    def _commit(self, batch_id: int, offsets: Positions, subscription: Subscription) -> None:
+        offsets = {each: offset for each, offset in offsets.items() if each not in self._foreign}
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))
-        if not self.follower.closed:
-            at_s, query_id = self.follower.wall(), self.state.seen.query_id
-            subscription.put(
-                finished_batch(self._run, self.location, batch_id, offsets, at_s, id=query_id)
-            )
-
-    def _show(
-        self,
-        batch: FinishedBatch,
-        offsets: Positions,
-        before: Seen,
-        groups: Groups,
-        *,
-        is_again: bool,
-    ) -> None:
-        by_group: dict[str, dict[TopicPartition, int]] = {}
-        for partition, offset in offsets.items():
-            group = groups.group_of(partition.topic) or ""
-            by_group.setdefault(group, {})[partition] = offset
-        view = self._view = self._view._replace(
-            batch_id=batch.batch_id, batch_at_s=batch.at_s, offsets=by_group
+        at_s, query_id = self.follower.wall(), self.state.seen.query_id
+        snapshot = finished_batch(
+            self._run, self.location, batch.batch_id, offsets, at_s, id=query_id
         )
-        if is_again:
-            return
+        if not self.follower.closed:
+            subscription.put(snapshot)
+        parts = groups.parts(snapshot)
+        view = self._view = self._view._replace(
+            batch_id=batch.batch_id,
+            batch_at_s=batch.at_s,
+            offsets={group: lowest(part.sources) for group, part in parts.items()},
+        )
+        if batch == before.batch and query_id == before.query_id:
+            return  # what was refused before is tried again
         records: int | None = None
-        if before.batch is not None and before.query_id == view.query_id:
+        if before.batch is not None and before.query_id == query_id:
             starts = before.batch.offsets
             records = sum(max(0, at - starts.get(each, 0)) for each, at in batch.offsets.items())
         view = self._view = view._replace(records=records)

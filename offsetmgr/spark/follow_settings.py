@@ -84,7 +84,7 @@ def expand(
     fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
     root = folder or slash or "."
     try:
-        names = Checkpoint(root, requests).names("")
+        names = Checkpoint(root, requests=requests).names("")
     except OSError as error:
         if unreadable is None:
             raise

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from offsetmgr.spark.checkpoint import Checkpoint, FinishedBatch
+    from offsetmgr.spark.checkpoint import Batch, Checkpoint
 
 QUIET_INTERVALS: Final = 6
 """A query without a batch for ``keep_alive_s`` is looked at this many times less often."""
@@ -36,9 +36,8 @@ class Seen(NamedTuple):
     """A checkpoint as of one look."""
 
     query_id: str = ""
-    batch: FinishedBatch | None = None
+    batch: Batch | None = None
     """The newest finished batch; None if there is none yet."""
-    was_listed: bool = False
 
     @property
     def batch_id(self) -> int:
@@ -74,9 +73,8 @@ class FollowedCheckpoint:
         """Counts up when the query may go back."""
         self.is_running = False
         """True while the query commits batches."""
-        self.changed_s = now_s
-        """The last news."""
         self.is_gapped = False
+        self._changed_s = now_s
         self._is_replaced = True
         """Another query, of which no batch was seen yet."""
         self._interval_s = interval_s
@@ -92,42 +90,38 @@ class FollowedCheckpoint:
 
         Raises InvalidValueError, OSError.
         """
-        is_late = self._is_late(now())
-        may_list = is_late or now() >= self._list_s
-        return self._saw(self._read(checkpoint, may_list=may_list), now())
-
-    def _read(self, checkpoint: Checkpoint, *, may_list: bool) -> Seen:
+        may_list = now() >= self._list_s or self._is_late(now())
         # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for
         # those of the old query, which do not put the group ahead.
-        query_id, known = checkpoint.query_id(), self.seen.batch_id
-        if query_id == self.seen.query_id and not self.is_gapped:
-            newest = newest_by_name(checkpoint.is_finished, known)
-            if newest > known:
-                return Seen(query_id, checkpoint.batch(newest))
-            if not may_list:
-                return self.seen._replace(was_listed=False)
-        # After batches were removed, a known number may be that of another batch.
-        return Seen(query_id, checkpoint.last_finished(), was_listed=True)
-
-    def _saw(self, seen: Seen, now_s: float) -> bool:
-        before, was_late = self.seen, self._is_late(now_s)
-        self.seen, self._looked_s = seen, now_s
-        self._backoff.succeeded()
-        is_other = before.query_id != seen.query_id
-        known = Seen() if is_other else before
-        is_news = seen.batch is not None and seen.batch != known.batch
+        query_id, known = checkpoint.query_id(), self.seen
+        is_other = query_id != known.query_id
         if is_other:
-            self._is_replaced, self.is_gapped = True, False
+            known, self._is_replaced, self.is_gapped = Seen(), True, False
+        batch, newest = known.batch, known.batch_id
+        if not is_other and not self.is_gapped:
+            newest = newest_by_name(checkpoint.is_finished, newest)
+        is_listed = newest == known.batch_id and (is_other or self.is_gapped or may_list)
+        if newest > known.batch_id:
+            batch = checkpoint.batch(newest)
+        elif is_listed:
+            # After batches were removed, a known number may be that of another batch.
+            batch = checkpoint.last_finished()
+        now_s, was_late = now(), self._is_late(now())
+        self.seen, self._looked_s = Seen(query_id, batch), now_s
+        self._backoff.succeeded()
+        is_news = batch is not None and batch != known.batch
+        goes_on = self.seen.batch_id > known.batch_id
+        if is_other:
             # A list at the first look that finds nothing new, and then less and less often.
             self._list_s, self._list_pause_s = now_s, FIRST_LIST_S
-        elif seen.was_listed:
-            self.is_gapped |= is_news and seen.batch_id > known.batch_id and not was_late
+        elif is_listed:
+            self.is_gapped |= is_news and goes_on and not was_late
             self._list_s = now_s + self._list_pause_s
             self._list_pause_s = min(2 * self._list_pause_s, LONGEST_LIST_S)
         if is_news:
-            if self._is_replaced or seen.batch_id <= known.batch_id or not self.is_running:
+            if self._is_replaced or not goes_on or not self.is_running:
                 self.run += 1
-            self.is_running, self._is_replaced, self.changed_s = True, False, now_s
+            self.is_running, self._is_replaced, self._changed_s = True, False, now_s
         self.due_s = now_s + self._pause_s(now_s) * self._rng.uniform(0.9, 1.0)
         return is_news
 
@@ -138,7 +132,7 @@ class FollowedCheckpoint:
 
     def ends(self, now_s: float) -> bool:
         """Return True, once, when the query has committed no batch for ``keep_alive_s``."""
-        if not self.is_running or now_s - self.changed_s < self._keep_alive_s:
+        if not self.is_running or now_s - self._changed_s < self._keep_alive_s:
             return False
         self.is_running = False
         return True
@@ -147,5 +141,5 @@ class FollowedCheckpoint:
         return now_s - self._looked_s > LATE_INTERVALS * self._pause_s(now_s)
 
     def _pause_s(self, now_s: float) -> float:
-        is_quiet = now_s - self.changed_s >= self._keep_alive_s
+        is_quiet = now_s - self._changed_s >= self._keep_alive_s
         return self._interval_s * (QUIET_INTERVALS if is_quiet else 1)

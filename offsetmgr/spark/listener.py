@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
 
@@ -114,7 +114,7 @@ class CommitListener(StreamingQueryListener):
         if not _is_continuous(query):
             return None
         location = query._jsq.streamingQuery().resolvedCheckpointRoot()  # noqa: SLF001 -- PySpark does not have it
-        finished = open_checkpoint(str(location), self._spark).last_finished()
+        finished = Checkpoint(str(location), self._spark).last_finished()
         if finished is None:
             return None
         batch_id, run = finished.batch_id, Run.of(query)

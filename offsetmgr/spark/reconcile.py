@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
-from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.logs import foreign, newer_logs, read_logs
 from offsetmgr.types import check_group
 
@@ -107,7 +107,7 @@ def reconcile(
     read, and what ``client.committed`` and ``client.topics`` raise.
     """
     check_group(group)
-    files = open_checkpoint(checkpoint, spark)
+    files = Checkpoint(checkpoint, spark)
     finished, problems = files.last_finished(), files.problems()
     if finished is None:
         return Reconciliation(group, None, {}, problems=problems)

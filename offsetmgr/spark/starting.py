@@ -29,7 +29,7 @@ from offsetmgr.errors import (
     listed,
 )
 from offsetmgr.logs import SafeLogger
-from offsetmgr.spark.checkpoint import OffsetRange, open_checkpoint
+from offsetmgr.spark.checkpoint import Checkpoint, OffsetRange
 from offsetmgr.spark.files import java_text
 from offsetmgr.spark.logs import recreated
 from offsetmgr.types import (
@@ -125,7 +125,7 @@ def starting_offsets(
     elif topics is not None:
         raise InvalidValueError("pattern", pattern, "is given with topics", "give one of them")
     if checkpoint is not None:
-        files = open_checkpoint(checkpoint, spark)
+        files = Checkpoint(checkpoint, spark)
         if files.has_offsets():
             _log.info("checkpoint %s has offsets; group %s is not asked", files.location, group)
             return _IGNORED

@@ -23,7 +23,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
-from offsetmgr.spark.checkpoint import open_checkpoint
+from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import check_session, is_stopped, java_text
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.progress import read_offsets, report_of
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.spark.checkpoint import Checkpoint
     from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.types import TopicPartition
 
@@ -351,7 +350,7 @@ class Processor:
         self.stop()
 
     def _files(self) -> Checkpoint:
-        return open_checkpoint(self._checkpoint, self._spark)
+        return Checkpoint(self._checkpoint, self._spark)
 
     def _check_unshared(self) -> None:
         """Raise ProcessorError, before a file changes, if another processor uses the checkpoint."""

@@ -94,7 +94,7 @@ def test_the_newest_batch_with_both_files_counts(checkpoint: WrittenCheckpoint) 
     checkpoint.write("commits/4", "v1\n{}")
     assert finished(checkpoint.files) == (2, {where(0): 20, where(1): 0})
     assert checkpoint.files.ranges(5) == {where(0): (20, 50), where(1): (0, 0)}
-    assert checkpoint.files.last_begun() == (5, 1_700_000_000)
+    assert checkpoint.files.last_begun() == (5, (), 1_700_000_000)
 
 
 @pytest.mark.parametrize("left", ["", "\0" * 30])
@@ -148,7 +148,7 @@ def test_epochs_of_a_continuous_query_are_batches(checkpoint: WrittenCheckpoint)
     checkpoint.write("offsets/7", "v1\n\n" + json.dumps(orders(5)))
     checkpoint.write("commits/7", "v1\n{}")
     assert finished(checkpoint.files) == (7, {where(0): 5})
-    assert checkpoint.files.last_begun() == (7, None)
+    assert checkpoint.files.last_begun() == (7, (), None)
     assert checkpoint.files.query_id() == "7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"
 
 

@@ -17,7 +17,6 @@ from offsetmgr.answers import Failure
 from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, error_info
-from offsetmgr.spark import follow as follow_threads
 from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
@@ -192,10 +191,9 @@ def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Pa
 
 
 def test_a_place_without_an_answer_delays_no_other(
-    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
     """Twenty checkpoints whose reads do not return, as of dead mounts, in the same Follow."""
-    monkeypatch.setattr(follow_threads, "STUCK_S", 0.2)
     dead = [tmp_path / str(number) / "metadata" for number in range(20)]
     for path in dead:
         path.parent.mkdir(parents=True)

@@ -41,7 +41,8 @@ class Watched:
     def __init__(self, root: Path) -> None:
         self.written = WrittenCheckpoint(root)
         self.requests: list[str] = []
-        self.checkpoint = Checkpoint(NotedFiles(str(root), self.requests))
+        self.checkpoint = Checkpoint(str(root))
+        self.checkpoint.files = NotedFiles(str(root), self.requests)
         self.now_s = 0.0
         self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
 
