@@ -72,6 +72,9 @@ def recreate(manager: OffsetManager, event: Recreated, now: float) -> Effects:
     former_id, last, found = manager.topic_id, manager.committed, event.found
     newest, first = manager.version(), not manager.initial.done()
     ours = [version for version in (last, *manager.in_doubt, newest) if version is not None]
+    landed = next((version for version in ours if same(version.value, found)), None)
+    if landed is not None and landed not in manager.in_doubt:
+        manager.doubt(landed, now)  # known again where a read finds it before it is replaced
     manager.topic_id = event.topic_id
     manager.external = manager.recommit = manager.missing = False
     manager.can_be_read()
@@ -93,7 +96,7 @@ def recreate(manager: OffsetManager, event: Recreated, now: float) -> Effects:
         manager.begin_log()
     manager.drop_committed()
     manager.acknowledged = None
-    if found is not None and any(same(version.value, found) for version in ours):
+    if landed is not None:
         manager.replace_stray(now)
     elif found is not None:
         manager.external, manager.acknowledged = True, found

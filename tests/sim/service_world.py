@@ -13,6 +13,7 @@ from unittest import mock
 
 from offsetmgr.config import CommitSettings
 from offsetmgr.errors import OffsetRegressionError
+from offsetmgr.manager.timing import STOPPED_TIMEOUTS
 from offsetmgr.types import OffsetAndMetadata
 from tests.sim.crowd import Crowd
 from tests.sim.network import Network, Wire
@@ -181,8 +182,10 @@ class ServiceWorld:
             process.thaw(timers_first=self.rng.random() < 0.5)
         if self.service is None:
             self.start_service()
-        # A commit that landed last is found by the verification after it, which waits for a commit.
-        self.pass_time(LATEST_LANDING_S + VERIFY_S + self.settings.commit_interval_s)
+        # A commit that landed last is found by the verification after it, which waits for a commit;
+        # where its manager stops now, by the one that follows a stop.
+        verified_s = max(LATEST_LANDING_S, STOPPED_TIMEOUTS * REQUEST_TIMEOUT_S)
+        self.pass_time(verified_s + VERIFY_S + self.settings.commit_interval_s)
         if self.service is None:  # it was being drained
             self.start_service()
             self.pass_time(15.0)

@@ -285,6 +285,24 @@ class TestRaces:
         core.advance(1_000.0)
         assert core.holds() == found
 
+    def test_an_offset_that_waits_to_be_replaced_is_not_an_external_change(self) -> None:
+        """The kind: an offset of the former log is read again before its replacement is committed.
+
+        It was committed in the moment in which the topic was recreated, so it was never in doubt.
+        """
+        core = Core(recommit_interval_s=0, verify_interval_s=1.0, retry_backoff_s=5.0)
+        core.broker.create_topic("t", 3)
+        core.broker.set_log(tp(), 0, FORMER)
+        handle = core.spawn()
+        handle.submit(FORMER)
+        core.advance(2.0)
+        recreate(core, LONGER)
+        core.put(at(FORMER))
+        core.coordinator.inject("commit", Refuse(14), Refuse(14))
+        core.advance(60.0)
+        assert core.holds() == at(0)
+        assert codes(core).count("OFFSET_CHANGED_EXTERNALLY") == 0
+
     def test_a_stopped_manager_leaves_a_replacement_to_its_successor(self) -> None:
         """The kind: the answer to a look arrives after another manager took over."""
         core, handle = began()
