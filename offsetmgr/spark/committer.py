@@ -5,9 +5,9 @@ of any of its queries.  Its thread submits what queries report, so that Spark's 
 waits; when it has nothing to submit, it stops the managers of ended queries.
 
 Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
-driver was killed before the last report, may never report anything.  Until its first report, a run
-is asked for its progress when it is idle and when it ends.  A continuous query reports nothing at
-all: it is asked every second.
+driver was killed before the last report, may never report anything: until its first report it is
+asked when it is idle and when it ends.  A continuous query, which never reports, is asked every
+second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -36,7 +38,7 @@ from offsetmgr.types import ManagerKey, Uncommitted
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Groups
@@ -73,9 +75,6 @@ _ERROR_CHARS: Final = 4_000
 _MAX_REMEMBERED: Final = 1_000
 """Warnings that were logged, and partitions of ended runs."""
 
-Ask: TypeAlias = "Callable[[], Snapshot | None]"
-"""Returns how far a run is; None if it cannot say yet."""
-
 _Task: TypeAlias = "Callable[[], object]"
 
 
@@ -104,6 +103,19 @@ class Hints(NamedTuple):
     held_back: str = "commits.release({query}) lets the group go on without it"
 
 
+@dataclass
+class Expected:
+    """A run that has not reported anything yet."""
+
+    ask: Callable[[], Snapshot | None]
+    """Returns how far it is; None if it cannot say yet."""
+    is_continuous: bool
+    """It never reports."""
+    silent_since_s: float = field(default_factory=time.monotonic)
+    batch_id: int | None = None
+    """Of a continuous query, the last batch that was committed."""
+
+
 class Subscription:
     """One call of ``commit_offsets``: the groups of its topics, and its counts.
 
@@ -117,14 +129,9 @@ class Subscription:
         self.session = session
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
         self.warn_once = committer.warn_once
-        self.unheard: dict[Run, Ask] = {}
-        """Runs that have not reported anything yet."""
+        self.expected: dict[Run, Expected] = {}
         self.refusals: dict[str, OffsetManagerError] = {}
         """Groups whose last offsets the client did not take, with the reason."""
-        self.silent: dict[Run, Ask] = {}
-        """Runs that never report anything."""
-        self.epochs: dict[Run, int] = {}
-        """Of these, the last batch that was committed."""
         self.look_around: Callable[[], None] = lambda: None
         """Called now and then on the committer's thread."""
         self.is_over: Callable[[], bool] = lambda: False
@@ -134,12 +141,16 @@ class Subscription:
         committer.attach(self)
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
-        self.unheard.pop(snapshot.run, None)
+        expected = self.expected.get(snapshot.run)
+        if expected is not None and not expected.is_continuous:
+            self.expected.pop(snapshot.run, None)
         return self._do(lambda: self._committer.progress(self, snapshot))
 
     def idle(self, run: Run) -> None:
         """Ask a run that found nothing new, unless it has reported already."""
-        if run in self.unheard:
+        expected = self.expected.get(run)
+        if expected is not None:
+            expected.silent_since_s = inf
             self._do(lambda: self._committer.ask(self, run))
 
     def end(self, run: Run, error: str | None = None) -> None:
@@ -168,9 +179,9 @@ class Subscription:
         submitted, and still sent as long as the client lives.
         """
         self.is_closed = True  # no late report of Spark comes behind the end
-        for run in list(self.unheard):
+        for run in list(self.expected):
             self._committer.do(partial(self._committer.ask, self, run))
-        self._committer.do(partial(self._committer.end_all, self))
+        self._committer.do(lambda: self._committer.end_all(self))
         self._committer.detach(self, timeout)
 
     def _do(self, task: _Task) -> Future[bool]:
@@ -196,11 +207,10 @@ class Committer:
         last try could not commit."""
         self._lost: set[ManagerKey] = set()
         """Of those, the managers whose uncommitted offset was logged."""
-        self._topic_ids: dict[tuple[Run, ManagerKey], str] = {}
+        self._topic_ids: defaultdict[Run, dict[ManagerKey, str]] = defaultdict(dict)
         """Ids of the topics that ended runs have read."""
         self._retry_at = self._tick_at = self._look_at = self._look_up_at = 0.0
         self._lock = threading.RLock()
-        """For the tasks and ``_lost``."""
         self._changed = threading.Condition(self._lock)
         """Notified when managers were stopped."""
         self._tasks: SimpleQueue[tuple[Future[bool], _Task]] = SimpleQueue()
@@ -261,18 +271,16 @@ class Committer:
                 found.update((ManagerKey(group, *p), each.offset) for p, each in committed.items())
         return found
 
-    def topic_ids_of(self, run: Run, keys: Collection[ManagerKey]) -> dict[ManagerKey, str]:
+    def topic_ids_of(self, run: Run, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
         """Return the ids of the topics that the run has read ``keys`` from, where known."""
-        ended = {key: topic_id for key in keys if (topic_id := self._topic_ids.get((run, key)))}
         live = [key for key in keys if self._groups[key.group].is_running(run)]
-        return ended | self._client.topic_ids_of(live)
+        return self._topic_ids.get(run, {}) | self._client.topic_ids_of(live)
 
     def _remember(self, group: str, run: Run) -> None:
         if len(self._topic_ids) > _MAX_REMEMBERED:
             self._topic_ids.clear()
         keys = [ManagerKey(group, *place) for place in self._groups[group].read_by(run.query_id)]
-        found = self._client.topic_ids_of(keys)
-        self._topic_ids.update({(run, key): topic_id for key, topic_id in found.items()})
+        self._topic_ids[run].update(self._client.topic_ids_of(keys))
 
     def warn_once(self, key: tuple[str, ...], message: str) -> None:
         if key not in self._warned:
@@ -344,9 +352,7 @@ class Committer:
 
     def end(self, by: Subscription, run: Run, error: str | None) -> bool:
         self.ask(by, run)
-        by.unheard.pop(run, None)
-        by.silent.pop(run, None)
-        by.epochs.pop(run, None)
+        by.expected.pop(run, None)
         for group in by.groups.names():
             state = self._groups[group]
             if state.is_running(run):
@@ -363,14 +369,14 @@ class Committer:
         with self._lock:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
-            for state in list(self._groups.values()):
-                for run, callers in state.running().items():
+            for group in by.groups.names():
+                for run, callers in self._groups[group].running().items():
                     if by in callers:
                         self.end(by, run, None)
 
     def end_all(self, by: Subscription) -> bool:
         """End the runs that no other call of ``commit_offsets`` commits."""
-        by.silent.clear()
+        by.expected.clear()
         others = self._used(without=by)
         for group in by.groups.names():
             for run, callers in self._groups[group].running().items():
@@ -389,18 +395,21 @@ class Committer:
         return any(decision is not None for decision in decisions.values())
 
     def ask(self, by: Subscription, run: Run) -> bool:
-        """Ask a run how far it is, if it has not reported yet, or never does."""
-        ask = by.unheard.get(run) or by.silent.get(run)
+        """Ask a run how far it is, if it has not reported yet."""
+        expected = by.expected.get(run)
+        if expected is None:
+            return False
         try:
-            snapshot = ask() if ask else None
+            snapshot = expected.ask()
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # Its own reports, and a flush, still come; its session may be gone as well.
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
             return False
-        if snapshot is None or by.epochs.get(run) == snapshot.batch_id:
+        if snapshot is None or expected.batch_id == snapshot.batch_id:
             return False
-        if by.unheard.pop(run, None) is None:
-            by.epochs[run] = snapshot.batch_id
+        expected.batch_id = snapshot.batch_id
+        if not expected.is_continuous:
+            by.expected.pop(run, None)
         return self.progress(by, snapshot)
 
     def _tick(self) -> bool:
@@ -408,8 +417,9 @@ class Committer:
         with self._lock:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:
-            for run in list(by.silent):
-                self.ask(by, run)
+            for run, expected in list(by.expected.items()):
+                if expected.is_continuous:
+                    self.ask(by, run)
         now_s = time.monotonic()
         if now_s < self._look_at:
             return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.committer import Expected
 from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
 
@@ -75,8 +77,6 @@ class CommitListener(StreamingQueryListener):
         self._spark = spark
         self._subscription = subscription
         self._has_matched = query_name is None
-        self._silent: dict[Run, float] = {}
-        """Runs of Spark Connect without an event → when they were met."""
         subscription.look_around, subscription.is_over = self.look_around, self.is_over
         _attached.add(self)
 
@@ -135,12 +135,10 @@ class CommitListener(StreamingQueryListener):
 
     @_without_raising
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        self._silent.pop(Run.of(event), None)
         self._subscription.idle(Run.of(event))
 
     @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        self._silent.pop(Run.of(event), None)
         self._subscription.end(Run.of(event), event.exception)
 
     def hand_over(self, progress: object) -> None:
@@ -150,11 +148,8 @@ class CommitListener(StreamingQueryListener):
 
     def _expect(self, run: Run, query: StreamingQuery) -> None:
         self._has_matched = True
-        if _is_continuous(query):
-            self._subscription.silent[run] = lambda: self.position(query)
-        else:
-            self._silent[run] = time.monotonic()
-            self._subscription.unheard[run] = lambda: self.position(query)
+        expected = Expected(lambda: self.position(query), _is_continuous(query))
+        self._subscription.expected[run] = expected
 
     def is_over(self) -> bool:
         """Return True once the session was stopped: Spark posts no event of its queries then."""
@@ -189,9 +184,9 @@ class CommitListener(StreamingQueryListener):
 
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""
-        for run, since in list(self._silent.items()):
-            if time.monotonic() - since > SILENT_S:
-                self._silent.pop(run, None)
+        for run, expected in list(self._subscription.expected.items()):
+            if time.monotonic() - expected.silent_since_s > SILENT_S:
+                expected.silent_since_s = inf
                 _log.warning(
                     "query %s has reported nothing for %g s; if its trigger is continuous, it is "
                     "not committed: with Spark Connect only offsetmgr spark follow, or reconcile, "
@@ -207,7 +202,6 @@ class CommitListener(StreamingQueryListener):
             self._subscription.counts["unreadable"] += 1
             warn_once(("report",), f"a query's progress is not understood: {error}")
             return None
-        self._silent.pop(snapshot.run, None)
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
             if not self._has_matched:
