@@ -13,6 +13,7 @@ from offsetmgr.text import visible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.lag.measure import GroupLag, PartitionLag
 
 _PARTITION: Final = ("cluster_name", "group", "topic", "partition")
@@ -67,7 +68,7 @@ def families(
     With ``other_names`` also under those of kafka-lag-exporter and kafka_exporter.
     """
     made = _Families()
-    failed = max(sum(map(_is_incomplete, view.values())), int(unlisted))
+    failed = max(sum(1 for group in view.values() if read_errors(group)), int(unlisted))
     text = "Watched groups that could not be read, or not wholly, in the last round."
     made.set("offsetmgr_unreadable_groups", text, ("cluster_name",), (cluster,), failed)
     for name, group in view.items():
@@ -87,10 +88,12 @@ def families(
     return iter(made)
 
 
-def _is_incomplete(group: GroupLag) -> bool:
-    errors = (each.error for each in group.partitions)
-    unread = (code_of(each) is not None and not does_not_exist(each) for each in errors)
-    return group.error is not None or any(unread)
+def read_errors(group: GroupLag) -> list[OffsetManagerError]:
+    """Return why a watched group could not be read, or not wholly, in the last round."""
+    if group.error is not None:
+        return [group.error]
+    errors = [each.error for each in group.partitions if each.error is not None]
+    return [each for each in errors if code_of(each) is not None and not does_not_exist(each)]
 
 
 def _partition(made: _Families, labels: tuple[object, ...], lag: PartitionLag) -> None:

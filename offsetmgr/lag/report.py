@@ -82,8 +82,8 @@ def lag_report(
 
 
 def with_watch(group: GroupLag, watched: GroupLag | None) -> GroupLag:
-    """Return a group as it was measured now, with what a watcher knows of it."""
-    if watched is None:
+    """Return a group as it was measured now, with what the watcher's last round knows of it."""
+    if watched is None or watched.error is not None:  # what it knows is of an earlier round
         return group
     seen = {each.partition: each for each in watched.partitions}
     partitions = []
@@ -97,8 +97,7 @@ def with_watch(group: GroupLag, watched: GroupLag | None) -> GroupLag:
                 rate_out=each.rate_out,
             )
         )
-    error = group.error or watched.error
-    return group._replace(partitions=tuple(partitions), error=error, status=watched.status)
+    return group._replace(partitions=tuple(partitions), status=watched.status)
 
 
 def group_summary(group: GroupLag) -> dict[str, Any]:

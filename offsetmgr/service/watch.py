@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import threading
 from collections import Counter
@@ -20,18 +19,21 @@ from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
+from offsetmgr.kafka.connections import MOVED_WAIT_S
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
-from offsetmgr.lag.metrics import families
+from offsetmgr.lag.metrics import families, read_errors
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, with_watch
 from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.access import Names, Requester, no_names
+from offsetmgr.service.matching import chosen_names
 from offsetmgr.service.messages import ApiRequest, ClusterQuery, ConsumerQuery, LagQuery, TopicQuery
 from offsetmgr.service.openapi import Operation, operation
+from offsetmgr.text import listed, visible
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ _BURROW: Final = (
 
 VIEW_TIMEOUT_S: Final = 2.0
 
+_LEAST_READ_S: Final = 2 * MOVED_WAIT_S
+"""Least time limit of a read: enough to ask again after a group's coordinator has moved."""
+
+_NAME_CHARS: Final = 100
 
 log = SafeLogger("offsetmgr.watch")
 
@@ -111,7 +117,8 @@ class GroupWatch(Collector):
         self._wall = wall
         self._threads = threads
         self._settings = settings.watch
-        self._chosen = re.compile(self._settings.groups, re.DOTALL)
+        self._chosen: Mapping[str, bool | None] = {}
+        """The groups of the last round, with True if ``watch.groups`` names them."""
         self._lock = threading.Lock()
         self._reader: ClusterReader | None = None
         self._watcher: Watcher | None = None
@@ -260,10 +267,7 @@ class GroupWatch(Collector):
 
     def _selected(self, view: Mapping[str, GroupLag]) -> dict[str, GroupLag]:
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
-        return {name: group for name, group in view.items() if self._is_chosen(name)}
-
-    def _is_chosen(self, group: str) -> bool:
-        return self._chosen.fullmatch(group) is not None
+        return {name: group for name, group in view.items() if self._chosen.get(name)}
 
     def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
@@ -287,7 +291,7 @@ class GroupWatch(Collector):
         with self._lock:
             if self._reader is None:
                 settings = self._all_settings
-                timeout_s = settings.commit.request_timeout_s
+                timeout_s = max(settings.commit.request_timeout_s, _LEAST_READ_S)
                 kafka = settings.kafka.for_librdkafka()
                 self._reader = open_cluster(kafka, settings.database, timeout_s)
             return self._reader
@@ -330,18 +334,25 @@ class GroupWatch(Collector):
         listing = {each.name: each for each in found}
         # The groups of a broker that did not answer are read all the same, to learn more of them.
         self.listing = {**self.listing, **listing} if errors else listing
-        names = dict.fromkeys(
-            each.name
-            for each in self.listing.values()
-            if each.has_offsets and self._is_chosen(each.name)
-        )
-        if self._is_looked_at():
-            names |= dict.fromkeys(each.key.group for each in self._factory.managers())
+        offered = [each.name for each in self.listing.values() if each.has_offsets]
+        held = [each.key.group for each in self._factory.managers()] if self._is_looked_at() else []
+        self._chosen = chosen_names(self._settings.groups, (*offered, *held), self._chosen)
+        late = [visible(name, _NAME_CHARS) for name, found in self._chosen.items() if found is None]
+        if late:
+            text = f"watch.groups takes too long for the names of {listed(late)}; simplify it"
+            self._warn("groups_unmatched", OffsetManagerError(text), groups=len(late))
+        names = [*filter(self._chosen.get, offered), *held]
         view = self._watcher.poll(names, None if tail is None else self._new_commits(tail))
         self.failed_rounds, self.read_at_s = 0, self._wall()
         self.error = errors[0] if errors else None
         if errors:
             self._warn("groups_unlisted", errors[0])
+        unread: dict[str, list[OffsetManagerError]] = {}
+        for group in view.values():
+            for code, error in {each.code: each for each in read_errors(group)}.items():
+                unread.setdefault(code, []).append(error)
+        for causes in unread.values():
+            self._warn("groups_unread", causes[0], groups=len(causes))
         unknown = (p.seconds_unknown for group in view.values() for p in group.partitions)
         for why, partitions in Counter(filter(None, unknown)).items():
             self._warn("lag_seconds_unknown", OffsetManagerError(why), partitions=partitions)
@@ -349,7 +360,8 @@ class GroupWatch(Collector):
     def _fail(self, error: Exception) -> None:
         """Take in that a round has failed: nothing is known of the groups until the next one."""
         if not isinstance(error, OffsetManagerError):
-            log.error("watch_failed", exc_info=error)
+            if not isinstance(error, OSError):
+                log.error("watch_failed", exc_info=error)
             error = OffsetManagerError(f"{type(error).__name__}: {error}")
         self._failures += 1
         self.failed_rounds += 1

@@ -24,6 +24,7 @@ from offsetmgr.types import TopicPartition
 from tests.faults.support import WAIT_S
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.secured import allow, user_login
+from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ class User:
 
     def __init__(self, kafka: DevKafka, folder: Path) -> None:
         self._kafka = kafka
-        self._config = folder / "user.toml"
+        self.config = folder / "user.toml"
         self._name = f"user-{uuid.uuid4().hex[:8]}"
         self.login = user_login(kafka)
         self.login |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": self._name}
@@ -51,13 +52,13 @@ class User:
         admin.alter_user_scram_credentials([made])[self._name].result(WAIT_S)
         lines = [f'"{name}" = {json.dumps(value)}' for name, value in login.items()]
         lines += [f'"sasl.password_file" = "{secret}"']
-        self._config.write_text("[kafka]\n" + "\n".join(lines))
+        self.config.write_text("[kafka]\n" + "\n".join(lines))
 
     def may(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
         allow(self._kafka, kind, name, operation, user=self._name)
 
     def types(self, *words: str) -> Result:
-        options = ["--config", str(self._config), "--timeout", "60"]
+        options = ["--config", str(self.config), "--timeout", "60"]
         return CliRunner().invoke(app, [*words, *options])
 
 
@@ -112,6 +113,19 @@ def test_each_command_needs_the_rights_of_the_guide(
     user.may(AclOperation.DELETE, ResourceType.GROUP, group)
     assert user.types("delete-offsets", group, "--topic", topic, "--execute").exit_code == 0
     assert user.types("delete-group", group, "--execute").exit_code == 0
+
+
+def test_the_watch_logs_why_groups_are_unread(
+    kafka: DevKafka, user: User, new_topic: TopicFactory, group: str
+) -> None:
+    """Each cause once, with the number of groups."""
+    commit(kafka, group, {TopicPartition(new_topic(), 0): 0})
+    user.may(AclOperation.DESCRIBE, ResourceType.BROKER, "kafka-cluster")  # it may list all groups
+    settings = ["--config", str(user.config), "--set", f"watch.groups={group}.*"]
+    with serve_process("--listen", "127.0.0.1:0", *settings) as service:
+        line = service.wait_for("groups_unread")
+        assert line["groups"] == 1
+        assert f"lacks DESCRIBE on group {group}" in line["error"]
 
 
 def test_a_right_is_missing_from_the_start(user: User, group: str) -> None:
