@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
@@ -53,6 +54,10 @@ GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
 
 
+class InterruptedCallError(OffsetTimeoutError):
+    """A signal handler cannot wait for the call that it has interrupted."""
+
+
 class LocalOffsets(Offsets):
     """Commits offsets from this process to Kafka; replaces an OffsetClient.
 
@@ -89,104 +94,77 @@ class LocalOffsets(Offsets):
         elif sys.version_info >= (3, 12):
             in_kafka.connect()  # the first submit may come just before the interpreter exits
         servers = kafka if isinstance(kafka, str) else str(kafka["bootstrap.servers"])
-        self._start(coordinator, servers, owner, settings)
-
-    def _start(
-        self, coordinator: Coordinator, servers: str, owner: str, settings: CommitSettings | None
-    ) -> None:
-        from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
-
-        reporter = Reporter()
-        factory = Factory(coordinator, settings, observer=reporter)
-        self._use(factory, coordinator, f"kafka://{servers}", owner, reporter)
+        self._use(coordinator, f"kafka://{servers}", owner, settings)
 
     def _use(
         self,
-        factory: Factory,
         coordinator: Coordinator,
         url: str,
         owner: str,
-        reporter: Reporter,
+        settings: CommitSettings | None = None,
+        factory: Factory | None = None,
     ) -> None:
+        from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
+
+        self._reporter = Reporter()
         self._coordinator = coordinator
-        self._factory = factory
+        self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
         self._is_calling = False
-        self._interrupting: deque[Callable[[], object]] = deque()
+        self._later: deque[Callable[[], object]] = deque()
         """Calls of signal handlers, made when the call returns that they have interrupted."""
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
-        self._reporter = reporter
-        super().__init__(url, owner, reporter.log, Latch())
+        super().__init__(url, owner, self._reporter.log, Latch())
 
     @property
     def closed(self) -> bool:
         return self._ended.is_set()
 
+    def call(self, do: Callable[[], _T], later: Callable[[], object] | None = None) -> _T:
+        """Call the factory or the coordinator, which never wait.
+
+        Raises InterruptedCallError in a signal handler that has interrupted such a call, and must
+        not find what that is changing; ``later`` is then called when that returns.
+        """
+        self.check_process()
+        with self._lock:
+            if self._is_calling:
+                if later is not None:
+                    self._later.append(later)
+                text = "a signal handler cannot wait for the call that it has interrupted"
+                raise InterruptedCallError(f"{text}; it is made after it")
+            self._is_calling = True
+            try:
+                return do()
+            finally:
+                self._is_calling = False
+                while self._later:
+                    self._later.popleft()()
+
     # Managers
 
     def _spawn(self, key: ManagerKey) -> LocalManagerHandle:
-        self.check_process()
-        with self._lock:
-            self._check_open()
-            return LocalManagerHandle(self, self.call(lambda: self._made(key)))
+        return LocalManagerHandle(self, self.call(lambda: self._made(key)))
 
     def _made(self, key: ManagerKey) -> ManagerHandle:
+        self._check_open()
         handle = self._factory.get(key)
         if handle is None or handle.initial in self._spawned:
             handle = self._factory.spawn(*key, owner=self._name)
         self._spawned.add(handle.initial)
         return handle
 
-    def call(self, do: Callable[[], _T]) -> _T:
-        """Call the factory or the coordinator, which never wait.
-
-        Raises OffsetTimeoutError in a signal handler that has interrupted such a call.
-        """
-        with self._lock:
-            if self._is_calling:
-                raise _interrupted()
-            return self._call(do)
-
-    def call_later(self, do: Callable[[], object]) -> bool:
-        """Have ``do`` called behind the call that this one has interrupted; False if there is none.
-
-        For signal handlers.
-        """
-        with self._lock:
-            if self._is_calling:
-                self._interrupting.append(do)
-            return self._is_calling
-
-    def refuse(self, key: ManagerKey, error: OffsetManagerError) -> None:
-        """Report what a signal handler's submit was refused for, after the handler has returned."""
-        # As a call: a handler that waits meanwhile would wait for a thread that waits for the log.
-        self.call(partial(self._reporter.failed, key, error))
-
-    def _call(self, do: Callable[[], _T]) -> _T:
-        """Call the factory, which never waits, with the lock held.
-
-        A signal handler may interrupt it anywhere, and must not find what it is changing.
-        """
-        self._is_calling = True
-        try:
-            return do()
-        finally:
-            self._is_calling = False
-            while self._interrupting:
-                self._interrupting.popleft()()
-
     def _claim(self, keys: list[ManagerKey], deadline: Deadline) -> None:
         del deadline  # managers are made at once
-        self.check_process()
-        with self._lock:
-            self._check_open()
-            self.call(lambda: self._make_all(keys))
 
-    def _make_all(self, keys: list[ManagerKey]) -> None:
-        for key in keys:
-            if self._factory.get(key) is not None:
-                raise ManagerExistsError(str(key), self._name)
-        self._make(keys)
+        def make_all() -> None:
+            self._check_open()
+            for key in keys:
+                if self._factory.get(key) is not None:
+                    raise ManagerExistsError(str(key), self._name)
+            self._make(keys)
+
+        self.call(make_all)
 
     def _make(self, keys: list[ManagerKey]) -> None:
         if keys:
@@ -194,14 +172,11 @@ class LocalOffsets(Offsets):
             self._factory.spawn_many(keys[0].group, wanted, owner=self._name)
 
     def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
-        self.check_process()
+        try:
+            refused = self.put(partial(self._take, offsets, rewind=rewind))
+        except InterruptedCallError as interrupted:
+            return {}, dict.fromkeys(() if wait is None else offsets, interrupted)
         late: Refusals = {}
-        with self._lock:
-            self._check_open()
-            if self.call_later(partial(self._submit_later, offsets, rewind=rewind)):
-                return {}, dict.fromkeys(() if wait is None else offsets, _interrupted())
-            refused = self._call(lambda: self._take(offsets, rewind=rewind))
-            self._check_open()  # a signal handler may have closed it meanwhile
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
             results = _answer(self.call(lambda: self._factory.flush(keys, wait.left_s)), wait)
@@ -214,58 +189,81 @@ class LocalOffsets(Offsets):
                 (late if is_late else refused)[key] = error
         return refused, late
 
-    def _submit_later(self, offsets: Values, *, rewind: bool) -> None:
-        if not self.closed:
-            for key, error in self._submit(offsets, rewind=rewind, wait=None)[0].items():
-                self.refuse(key, error)
+    def put(self, submit: Callable[[], Refusals]) -> Refusals:
+        """Return the refusals of ``submit``.
+
+        A signal handler that has interrupted another call gets InterruptedCallError; the refusals
+        are then reported when it has returned.
+        """
+
+        def put_later() -> None:
+            if not self.closed:
+                for key, error in self.put(submit).items():
+                    # As a call: a handler that waits meanwhile would wait for a thread that waits
+                    # for the log.
+                    self.call(partial(self._reporter.failed, key, error))
+
+        self.check_process()
+        with self._lock:
+            self._check_open()
+            refused = self.call(submit, put_later)
+            self._check_open()  # a signal handler may have closed it meanwhile
+        return refused
 
     def _take(self, offsets: Values, *, rewind: bool) -> Refusals:
-        self._make([key for key in offsets if self._factory.get(key) is None])
-        return self._put(offsets, rewind=rewind)
-
-    def _put(self, offsets: Values, *, rewind: bool) -> Refusals:
         """Hand offsets of one group to their managers; return the refusals."""
-        if not offsets:
-            return {}
-        group = next(iter(offsets)).group
-        values = {key.topic_partition: value for key, value in offsets.items()}
-        refused = self._factory.submit(group, values, rewind=rewind)
-        return {ManagerKey(group, *where): error for where, error in refused.items()}
+        handles = {key: self._factory.get(key) for key in offsets}
+        self._make([key for key, handle in handles.items() if handle is None])
+        refused: Refusals = {
+            key: ManagerExistsError(str(key), handle.owner)
+            for key, handle in handles.items()
+            if handle is not None and handle.owner != self._name
+        }
+        taken = [key for key in offsets if key not in refused]
+        if taken:
+            group = taken[0].group
+            values = {key.topic_partition: offsets[key] for key in taken}
+            found = self._factory.submit(group, values, rewind=rewind)
+            refused |= {ManagerKey(group, *where): error for where, error in found.items()}
+        return refused
 
     def _settle(
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
     ) -> FlushResult:
-        self.check_process()
         ask = self._factory.stop_managers if stop else self._factory.flush
 
         def asked() -> Future[dict[ManagerKey, StopResult]]:
-            held = self._factory.managers(group)
-            keys = (handle.key for handle in held if handle.owner == self._name)
-            wanted = (key for key in keys if partitions is None or key[1:] in partitions)
-            return ask(wanted, deadline.left_s)
+            keys = [handle.key for handle in self._held(group, partitions)]
+            return ask(keys, deadline.left_s)
 
         try:
             return _flush_result(_answer(self.call(asked), deadline))
         except OffsetTimeoutError as error:
-            return self._unsettled(error)
+            return self._unsettled(error, group, partitions)
+
+    def _held(self, group: str | None, partitions: Named) -> list[ManagerHandle]:
+        return [
+            handle
+            for handle in self._factory.managers(group)
+            if handle.owner == self._name
+            and (partitions is None or handle.key.topic_partition in partitions)
+        ]
 
     def stop_manager(self, handle: ManagerHandle, deadline: Deadline) -> StopResult:
         """Stop the manager of ``handle``, and return the result; also if it is stopped already."""
 
-        def ask() -> Future[dict[ManagerKey, StopResult]] | StopResult:
+        def ask() -> Future[dict[ManagerKey, StopResult]]:
             found = self._factory.get(handle.key)
-            if found is None or found.initial is not handle.initial:
-                return handle.stop(timeout=0)  # it does not wait any more
-            return self._factory.stop_managers([handle.key], deadline.left_s)
+            lives = found is not None and found.initial is handle.initial
+            return self._factory.stop_managers([handle.key] if lives else [], deadline.left_s)
 
-        asked = self.call(ask)
-        if isinstance(asked, StopResult):
-            return asked
         try:
-            return _answer(asked, deadline)[handle.key]
+            asked = self.call(ask, partial(self.stop_manager, handle, deadline))
+            found = _answer(asked, deadline).get(handle.key)
         except OffsetTimeoutError as error:
             status = handle.status()
             return StopResult(status.committed, status.submitted if status.dirty else None, error)
+        return found or handle.stop(timeout=0)  # which does not wait where it was stopped before
 
     # Questions to Kafka
 
@@ -308,21 +306,25 @@ class LocalOffsets(Offsets):
     # The end
 
     def _close(self, deadline: Deadline) -> None:
-        with self._lock:
-            if self._is_calling:
-                self._interrupting.append(partial(self.close, timeout=deadline.left_s))
-                return
+        def begin() -> None:
             self._reporter.keeps_results = True
             self._ended.set()
+
+        try:
+            self.call(begin, lambda: self.close(timeout=deadline.left_s))
+        except InterruptedCallError:
+            return
         results = self._factory.stop(deadline.left_s)
         # Some may have been stopped by another call, or by a signal handler in the middle of this.
         self._closed_with(_flush_result(self._reporter.results | results))
         self._coordinator.close(deadline.left_s)
 
-    def _unsettled(self, error: OffsetManagerError) -> FlushResult:
+    def _unsettled(
+        self, error: OffsetManagerError, group: str | None = None, partitions: Named = None
+    ) -> FlushResult:
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
-        for handle in self._factory.managers():
+        for handle in self._held(group, partitions):
             status = handle.status()
             if status.dirty and status.submitted is not None:
                 uncommitted[handle.key] = Uncommitted(status.submitted, error)
@@ -363,14 +365,16 @@ class LocalManagerHandle(OffsetManagerHandle):
         self._submit(partial(self._handle.rewind, offset, metadata, leader_epoch))
 
     def _submit(self, submit: Callable[[], None]) -> None:
-        if not self._offsets.call_later(partial(self._submit_later, submit)):
-            self._offsets.call(submit)
+        def refusals() -> Refusals:
+            try:
+                submit()
+            except OffsetManagerError as error:
+                return {self.key: error}
+            return {}
 
-    def _submit_later(self, submit: Callable[[], None]) -> None:
-        try:
-            self._offsets.call(submit)
-        except OffsetManagerError as error:
-            self._offsets.refuse(self.key, error)
+        with suppress(InterruptedCallError):
+            for error in self._offsets.put(refusals).values():
+                raise error
 
     def committed_offsets(self) -> Stream[OffsetAndMetadata]:
         return self._handle.committed_offsets()
@@ -379,11 +383,7 @@ class LocalManagerHandle(OffsetManagerHandle):
         return self._handle.errors()
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        deadline = Deadline(timeout)
-        if self._offsets.call_later(partial(self.stop, timeout=timeout)):
-            status = self._handle.status()
-            return StopResult(status.committed, status.submitted, _interrupted())
-        return self._offsets.stop_manager(self._handle, deadline)
+        return self._offsets.stop_manager(self._handle, Deadline(timeout))
 
 
 class Reporter:
@@ -409,11 +409,6 @@ class Reporter:
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])
-
-
-def _interrupted() -> OffsetManagerError:
-    text = "a signal handler cannot wait for the call that it has interrupted; it is made after it"
-    return OffsetTimeoutError(text)
 
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:

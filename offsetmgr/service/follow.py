@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import ManagerExistsError, OffsetManagerError
-from offsetmgr.local import LocalOffsets, Reporter
+from offsetmgr.errors import OffsetManagerError
+from offsetmgr.local import LocalOffsets
 from offsetmgr.spark.follow import FollowedQuery, Follower
 from offsetmgr.spark.logs import read_logs
 from offsetmgr.text import visible
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from offsetmgr.client.offsets import LogEnds, Refusals, Values
+    from offsetmgr.client.offsets import LogEnds
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.manager import Factory
     from offsetmgr.service.access import Requester
@@ -66,16 +66,7 @@ class ServiceOffsets(LocalOffsets):
     """The managers of the service, for one owner in its process."""
 
     def __init__(self, factory: Factory, coordinator: Coordinator) -> None:
-        self._use(factory, coordinator, "kafka://service", OWNER, Reporter())
-
-    def _put(self, offsets: Values, *, rewind: bool) -> Refusals:
-        refused: Refusals = {}
-        for key in offsets:
-            handle = self._factory.get(key)
-            if handle is not None and handle.owner != self.name:
-                refused[key] = ManagerExistsError(str(key), handle.owner)
-        free = {key: value for key, value in offsets.items() if key not in refused}
-        return refused | super()._put(free, rewind=rewind)
+        self._use(coordinator, "kafka://service", OWNER, factory=factory)
 
     def _close(self, deadline: Deadline) -> None:
         # Managers and coordinator are the service's.

@@ -131,7 +131,8 @@ def local_over(
 ) -> LocalOffsets:
     """Offsets of this process over any coordinator, which their close closes."""
     made = LocalOffsets.__new__(LocalOffsets)
-    made._start(coordinator, "memory", name, CommitSettings(commit_interval_s=commit_interval_s))
+    settings = CommitSettings(commit_interval_s=commit_interval_s)
+    made._use(coordinator, "kafka://memory", name, settings)
     return made
 
 

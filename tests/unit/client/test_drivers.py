@@ -46,7 +46,7 @@ PROCESS = """
     def make():
         coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         made = LocalOffsets.__new__(LocalOffsets)
-        made._start(coordinator, "memory", "etl", CommitSettings(commit_interval_s=0.01))
+        made._use(coordinator, "kafka://", "etl", CommitSettings(commit_interval_s=0.01))
         return made, coordinator
 
     def at(coordinator):
