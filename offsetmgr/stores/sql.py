@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
@@ -79,6 +80,11 @@ class StoredOffset(NamedTuple):
     """Id of the topic whose log the offset belongs to; None if it is not known."""
     is_of_new_log: bool = False
     """True if the topic was recreated since the last commit: ``offset`` is the start of its log."""
+
+    @property
+    def position(self) -> int:
+        """The committed offset, 0 without one."""
+        return self.offset.offset if self.offset else 0
 
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
@@ -243,7 +249,7 @@ class SqlOffsetStore(OffsetStore):
 
         def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
             rows = _lock_rows(connection, group, wanted)
-            rows = self._in_current_logs(group, rows, dict.fromkeys(rows, -1))
+            rows = self._in_current_logs(group, rows, doubted=rows)
             rows = {w: row._replace(generation=row.generation + 1) for w, row in rows.items()}
             connection.execute(_CLAIM, [_claim_of(group, w, row) for w, row in rows.items()])
             starts = {w: row.offset for w, row in rows.items() if row.offset and row.is_of_new_log}
@@ -273,11 +279,9 @@ class SqlOffsetStore(OffsetStore):
         ):
             found = self._retried(read)
         with_ids = {where: row for where, row in found.items() if row.offset and row.topic_id}
-        logs = self._in_current_logs(group, with_ids, dict.fromkeys(with_ids, -1))
-        committed = {
-            where: None if where in logs and logs[where].is_of_new_log else row.offset
-            for where, row in found.items()
-        }
+        logs = self._in_current_logs(group, with_ids, doubted=with_ids)
+        committed = {where: row.offset for where, row in found.items()}
+        committed |= {where: None for where, row in logs.items() if row.is_of_new_log}
         if partitions is None:
             return {where: offset for where, offset in committed.items() if offset}
         return {where: committed.get(where) for where in partitions}
@@ -335,17 +339,16 @@ class SqlOffsetStore(OffsetStore):
     def _write(self, connection: Connection, group: str, offsets: _Offsets, found: _Rows) -> None:
         """Commit ``offsets`` over the locked rows ``found``."""
         rows = {where: found[where] for where in offsets}
-        firsts = {where: each.offset for where, each in offsets.items()}
-        _write_rows(connection, group, offsets, self._in_current_logs(group, rows, firsts))
+        lower = {where for where, each in offsets.items() if each.offset < rows[where].position}
+        _write_rows(connection, group, offsets, self._in_current_logs(group, rows, lower))
 
     def _in_current_logs(
-        self, group: str, found: _Rows, firsts: Mapping[TopicPartition, int]
+        self, group: str, found: _Rows, doubted: Collection[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
         """Return rows as of the logs that their topics have now.
 
-        Kafka is asked only where the first offset to be stored lies before the stored one, or the
-        log of that is not known.  A generation that a fail-over or a restored backup has set back
-        is again that of our claim.
+        Kafka is asked only about those that are ``doubted``, or whose log is not known.  A
+        generation that a fail-over or a restored backup has set back is again that of our claim.
         """
         claimed = {w: self._generations.get(ManagerKey(group, *w), 0) for w in found}
         rows = {
@@ -358,9 +361,9 @@ class SqlOffsetStore(OffsetStore):
         doubtful = [
             where
             for where, row in found.items()
-            if row.topic_id is None
+            if where in doubted
+            or row.topic_id is None
             or row.offset is None
-            or firsts[where] < row.offset.offset
             or row.topic_id != self._new_logs.get(ManagerKey(group, *where), row.topic_id)
         ]
         if not doubtful:
@@ -450,34 +453,28 @@ class OffsetTransaction:
             hint = "read with GroupConsumer, or store each message under its partition and offset"
             problem = "may come after later ones, which would make it count as stored"
             raise InvalidValueError("messages", "of an AckConsumer", problem, hint)
-        firsts: dict[tuple[str, int], int] = {}
-        lasts: dict[tuple[str, int], int] = {}
-        back = set()
+        spans: dict[TopicPartition, list[int]] = {}
         for message in given:
             where, offset = _place(message)
-            firsts.setdefault(where, offset)
-            if lasts.get(where, -1) >= offset:
-                back.add(where)
-            lasts[where] = offset
-        ends = {TopicPartition(*w): last + 1 for w, last in lasts.items()}
+            spans.setdefault(where, []).append(offset)
+        back = {w for w, each in spans.items() if any(b <= a for a, b in pairwise(each))}
+        ends = {w: each[-1] + 1 for w, each in spans.items()}
         with self._locked(group, ends) as found:
             offsets = {w: OffsetAndMetadata(end) for w, end in ends.items()}
             raise_for(group, self._store._refusals(group, offsets, found))
-            went_back = {w: -1 if w in back else firsts[w] for w in ends}
-            rows = self._store._in_current_logs(group, found, went_back)
-            stored = {w: row.offset.offset if row.offset else 0 for w, row in found.items()}
+            stored = {w: row.position for w, row in found.items()}
+            doubted = back | {w for w in ends if spans[w][0] < stored[w]}
+            rows = self._store._in_current_logs(group, found, doubted)
             new = given
-            if any(went_back[w] < stored[w] for w in ends):
+            if doubted:
                 new_logs = {w for w, row in rows.items() if row.is_of_new_log}
                 new, ends = _not_stored(given, stored, new_logs, back)
+            changed = {}
             for where, end in ends.items():
-                at = 0 if rows[where].is_of_new_log else stored[where]
-                self._store._check_order(group, where, firsts[where], end, at)
-            changed = {
-                w: OffsetAndMetadata(end)
-                for w, end in ends.items()
-                if rows[w].is_of_new_log or end > stored[w]
-            }
+                at = rows[where].position  # 0 in a new log
+                self._store._check_order(group, where, spans[where][0], end, at)
+                if end > at:
+                    changed[where] = OffsetAndMetadata(end)
             _write_rows(self._connection, group, changed, rows)
         return new
 
@@ -491,9 +488,8 @@ class OffsetTransaction:
         """
         wanted = {where: each for where, each in ranges.items() if each[0] < each[1]}
         with self._locked(group, wanted) as found:
-            ends = {w: row.offset.offset if row.offset else -1 for w, row in found.items()}
-            firsts = {w: start if start == ends[w] else -1 for w, (start, _) in wanted.items()}
-            rows = self._store._in_current_logs(group, found, firsts)
+            doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
+            rows = self._store._in_current_logs(group, found, doubted)
             stored = {
                 w: row.offset.offset
                 for w, row in rows.items()
@@ -642,7 +638,7 @@ def _not_stored(
     messages: Iterable[Message],
     stored: Mapping[TopicPartition, int],
     new_logs: Collection[TopicPartition],
-    back: Collection[tuple[str, int]],
+    back: Collection[TopicPartition],
 ) -> tuple[list[Message], dict[TopicPartition, int]]:
     """Return the messages that are not stored, and the offsets behind them.
 
@@ -651,8 +647,7 @@ def _not_stored(
     positions, lasts, new = dict(stored), dict.fromkeys(stored, -1), []
     left = set(new_logs)
     for message in messages:
-        place, offset = _place(message)
-        where = TopicPartition(*place)
+        where, offset = _place(message)
         if where in left and (where not in back or offset <= lasts[where]):
             left.remove(where)
             positions[where] = 0
@@ -669,5 +664,6 @@ def _claim_of(group: str, where: TopicPartition, row: StoredOffset) -> dict[str,
     return {**key, "generation": row.generation, "topic_id": row.topic_id}
 
 
-def _place(message: Message) -> tuple[tuple[str, int], int]:
-    return (message.topic() or "", message.partition() or 0), message.offset() or 0
+def _place(message: Message) -> tuple[TopicPartition, int]:
+    topic_partition = TopicPartition(message.topic() or "", message.partition() or 0)
+    return topic_partition, message.offset() or 0
