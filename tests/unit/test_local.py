@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from offsetmgr import InvalidValueError, LocalOffsets, ManagerExistsError, ManagerStoppedError
+from offsetmgr import InvalidValueError, LocalOffsets, ManagerStoppedError
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
@@ -57,14 +57,6 @@ def test_bad_settings(kafka: object, field: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         LocalOffsets(kafka)  # type: ignore[arg-type]
     assert caught.value.field == field
-
-
-def test_the_owner_has_the_given_name() -> None:
-    """A second spawn is told of it."""
-    with local_over(MemoryCoordinator(), name="nightly") as offsets:
-        offsets.spawn("g", *WHERE)
-        with pytest.raises(ManagerExistsError, match="g/orders/3 is held by nightly"):
-            offsets.spawn("g", *WHERE)
 
 
 def test_it_stays_in_its_process() -> None:

@@ -204,21 +204,15 @@ class ScriptedService:
     def _submit(self, client: str, seen: Seen) -> Json:
         group = seen.body["group"]
         refused: list[Json] = []
-        committed: list[Json] = []
-        uncommitted: list[Json] = []
         for each in seen.body["offsets"]:
             key = ManagerKey(group, each["topic"], each["partition"])
-            where = {"topic": key.topic, "partition": key.partition}
             error = self._spawn(key, client)
             if error is None and each["version"] > self.versions.get(key, 0):
                 error = self._take(key, each)
             if error is not None:
+                where = {"topic": key.topic, "partition": key.partition}
                 refused.append({**where, "error": error})
-            elif seen.body.get("wait"):
-                (uncommitted if self._commit(key) else committed).append(self._entry(key))
-        accepted = len(seen.body["offsets"]) - len(refused)
-        answer = {"accepted": accepted, "refused": refused}
-        return {**answer, "committed": committed, "uncommitted": uncommitted}
+        return {"accepted": len(seen.body["offsets"]) - len(refused), "refused": refused}
 
     def _take(self, key: ManagerKey, offered: Json) -> Json | None:
         newest = self.taken.get(key)

@@ -68,6 +68,8 @@ def test_a_bad_offset_is_refused_alone(
     assert isinstance(error, ServiceError)
     assert error.status == status
     assert "too long for us" in str(manager.errors().get(timeout=10))
+    manager.submit(6)
+    assert client.flush(timeout=600).committed[manager.key] == OffsetAndMetadata(6)
 
 
 ENDLESS = {"code": "offset_regression", "message": "m", "offset": 1e999, "floor": 1}

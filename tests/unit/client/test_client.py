@@ -60,17 +60,6 @@ def test_known_offsets_are_not_sent_again(service: ScriptedService, client: Offs
     assert len(service.paths()) == before
 
 
-def test_batches_are_bounded(service: ScriptedService, client: OffsetClient) -> None:
-    """A request carries at most a thousand partitions, of one group, and all of them arrive."""
-    client.submit("g", {("orders", number): number for number in range(2500)})
-    client.submit("h", {("orders", 0): 1})
-    result = client.flush()
-    assert len(result.committed) == 2501
-    assert not result.uncommitted
-    sizes = [len(seen.body["offsets"]) for seen in service.of("/v1/offsets")]
-    assert max(sizes) == 1000
-
-
 def test_initial_offset_names_the_reason_of_its_time_out(
     service: ScriptedService, client: OffsetClient
 ) -> None:

@@ -13,7 +13,6 @@ from offsetmgr.errors import (
     ManagerExistsError,
     OffsetRegressionError,
     OffsetTimeoutError,
-    ServiceError,
     ServiceUnavailableError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
@@ -174,18 +173,6 @@ def test_a_stalled_service(service: ScriptedService, client: OffsetClient) -> No
         client.submit("g", {("orders", 3): 5}, sync=True, timeout=0.3)
     hold.set()
     assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
-
-
-def test_a_bad_request_is_not_repeated(service: ScriptedService, client: OffsetClient) -> None:
-    """A refusal of the whole request is final until something else is submitted."""
-    bad = error_body("invalid_value", "too long for us")
-    service.script("/v1/offsets", Fault(act=False, status=400, body=bad))
-    client.submit("g", {("orders", 3): 5})
-    error = client.flush(timeout=600).uncommitted[KEY].error
-    assert isinstance(error, ServiceError)
-    assert error.status == 400
-    client.submit("g", {("orders", 3): 6})
-    assert client.flush().committed == {KEY: OffsetAndMetadata(6)}
 
 
 def test_a_regression_is_reported_once(service: ScriptedService, client: OffsetClient) -> None:

@@ -73,34 +73,22 @@ def answer(*texts: bytes) -> Serve:
     return serve
 
 
-def test_a_connection_is_kept(listening: socket.socket) -> None:
-    """Requests after each other share one connection."""
-    Listener(listening, answer(OK, OK))
+def breaking(connection: socket.socket) -> None:
+    """Answer one request, and hang up at the next."""
+    answer(OK)(connection)
+    connection.recv(65536)
+
+
+@pytest.mark.parametrize(
+    "serves",
+    [[answer(OK, OK)], [answer(OK), answer(OK)], [breaking, answer(OK)]],
+    ids=["kept", "closed", "breaking"],
+)
+def test_a_connection_is_kept_while_it_works(listening: socket.socket, serves: list[Serve]) -> None:
+    """One that the service has closed, or that breaks with the next request, is replaced."""
+    Listener(listening, *serves)
     session = session_at(address(listening))
     assert [session.ask("/", Deadline(WAIT_S), dict) for _ in range(2)] == [{}, {}]
-    session.end()
-
-
-def test_a_kept_connection_that_was_closed(listening: socket.socket) -> None:
-    """A connection that the service closed while it was kept is replaced without an error."""
-    Listener(listening, answer(OK), answer(OK))
-    session = session_at(address(listening))
-    session.ask("/", Deadline(WAIT_S), dict)
-    assert session.ask("/", Deadline(WAIT_S), dict) == {}
-    session.end()
-
-
-def test_a_kept_connection_that_breaks_as_it_is_used(listening: socket.socket) -> None:
-    """A break that shows only with the next request is met by a new connection, once."""
-
-    def break_second(connection: socket.socket) -> None:
-        answer(OK)(connection)
-        connection.recv(65536)
-
-    Listener(listening, break_second, answer(OK))
-    session = session_at(address(listening))
-    session.ask("/", Deadline(WAIT_S), dict)
-    assert session.ask("/", Deadline(WAIT_S), dict) == {}
     session.end()
 
 
