@@ -7,7 +7,6 @@ holds up no other.  The application's thread takes the messages.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -22,7 +21,7 @@ from offsetmgr.consumer.acks import AckConsumer, check_pool
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
 from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, drain
-from offsetmgr.deadlines import Latch
+from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
@@ -161,7 +160,7 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
 
         Raises OffsetManagerError once no cluster can ever answer again.
         """
-        deadline = time.monotonic() + check_timeout(timeout, forever=True)
+        deadline = Deadline(timeout, forever=True)
         while not self._closed:
             try:
                 for _ in self._feeds:
@@ -174,10 +173,9 @@ class _MergedClient(ClusterClient, Generic[_T, _F]):
                     self._closed = True
                 raise
             self._check()
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if deadline.over:
                 break
-            self._news.wait(min(left_s, LONG_S))
+            self._news.wait(min(deadline.left_s, LONG_S))
             self._news.clear()
         return None
 
@@ -326,7 +324,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         cluster does not answer, and KafkaRequestError where it refuses.  Raises InvalidValueError
         without a group.
         """
-        deadline = time.monotonic() + check_timeout(timeout)
+        deadline = Deadline(timeout)
         if self._group is None:
             fix = "give the reader a group; without one nothing is committed"
             raise InvalidValueError("group", None, "is missing", fix)
@@ -341,7 +339,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
             feed.mark(found[feed.link.name])
         waiting = [(feed, Question(feed.commit)) for feed in feeds] if timeout else []
         for feed, commit in waiting:
-            if not commit.wait(max(0.0, deadline - time.monotonic())):
+            if not commit.wait(deadline.left_s):
                 text = f"not committed in cluster {feed.link.name} within {timeout:g} s"
                 raise OffsetTimeoutError(f"{text}; it is tried again")
             commit.result()

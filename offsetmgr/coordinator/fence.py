@@ -36,6 +36,7 @@ from offsetmgr.coordinator.base import (
     commit_in_batches,
     live_members,
 )
+from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.clients import check_thread_room
 from offsetmgr.kafka.config import DEFAULTS, FORCED, INSTANCE
 from offsetmgr.kafka.errors import failure_of
@@ -134,9 +135,9 @@ class FencedCoordinator:
             "session.timeout.ms": int(session_timeout_s * 1_000),
             "socket.timeout.ms": FORCED["socket.timeout.ms"],
         }
-        self._clock = MonotonicClock()
-        self._listener = ConnectionReports(self._clock)
-        self._timers = ThreadTimers(self._clock, name="kafka-fence-deadlines")
+        clock = MonotonicClock()
+        self._listener = ConnectionReports(clock)
+        self._timers = ThreadTimers(clock, name="kafka-fence-deadlines")
         self._lock = threading.Lock()
         self._groups: dict[str, _FencedGroup] = {}
         self._closed = False
@@ -155,27 +156,26 @@ class FencedCoordinator:
         """Take the group over, then fetch; a fetch of all partitions takes nothing over."""
         if not partitions:
             return self._inner.fetch(group, partitions, timeout_s)
-        deadline_s = self._clock.now() + timeout_s
 
-        def run(kept: _FencedGroup) -> FetchResult:
-            found = self._inner.fetch(group, partitions, self._left_s(deadline_s)).get()
+        def run(kept: _FencedGroup, left_s: float) -> FetchResult:
+            found = self._inner.fetch(group, partitions, left_s).get()
             kept.read(found.offsets)  # taken note of before it is used
             return found
 
         failed = partial(FetchResult.failed, partitions)
-        return self._submit(group, partitions, deadline_s, run, failed)
+        return self._submit(group, partitions, Deadline(timeout_s, "timeout_s"), run, failed)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
         """Take the group over, where that is still to be done, and commit as its member."""
-        deadline_s = self._clock.now() + timeout_s
+        deadline = Deadline(timeout_s, "timeout_s")
 
         def send(batch: Mapping[TopicPartition, OffsetAndMetadata]) -> Future[CommitResult]:
-            def run(kept: _FencedGroup) -> CommitResult | None:
-                return kept.commit(batch, self._left_s(deadline_s))
+            def run(kept: _FencedGroup, left_s: float) -> CommitResult | None:
+                return kept.commit(batch, left_s)
 
-            return self._submit(group, batch, deadline_s, run, partial(CommitResult.failed, batch))
+            return self._submit(group, batch, deadline, run, partial(CommitResult.failed, batch))
 
         return commit_in_batches(group, offsets, send)
 
@@ -188,30 +188,30 @@ class FencedCoordinator:
 
     def close(self, timeout: float = 10.0) -> None:
         """Leave all groups, as far as the time allows, then close the other side too."""
-        deadline_s = self._clock.now() + timeout
+        deadline = Deadline(timeout)
         with self._lock:
             self._closed = True
             groups = list(self._groups.values())
         for group in groups:
             group.release()
-        leave_by_s = self._clock.now() + timeout * 0.8  # the rest is for the other side
+        leaving = Deadline(timeout * 0.8)  # the rest is for the other side
         for group in groups:
-            group.join(self._left_s(leave_by_s))
-        self._timers.close(self._left_s(deadline_s))
-        self._inner.close(self._left_s(deadline_s))
+            group.join(leaving.left_s)
+        self._timers.close(deadline.left_s)
+        self._inner.close(deadline.left_s)
 
     def _submit(
         self,
         name: str,
         partitions: Iterable[TopicPartition],
-        deadline_s: float,
-        run: Callable[[_FencedGroup], _R | None],
+        deadline: Deadline,
+        run: Callable[[_FencedGroup, float], _R | None],
         failed: Callable[[Failure], _R],
     ) -> Future[_R]:
         """Call ``run`` once this service is the group's member."""
         check_group(name)  # librdkafka ends the process where it is empty
         topics = sorted({topic for topic, _ in partitions})
-        request = _FencedRequest(topics, deadline_s, run, failed)
+        request = _FencedRequest(topics, deadline, run, failed)
         with self._lock:
             group = self._group(name)
             refusal = group if isinstance(group, Failure) else group.submit(request)
@@ -236,9 +236,6 @@ class FencedCoordinator:
             self._groups[name] = made
         return self._groups[name]
 
-    def _left_s(self, deadline_s: float) -> float:
-        return max(deadline_s - self._clock.now(), 0.0)
-
 
 @dataclass(eq=False)
 class _FencedRequest(Generic[_R]):
@@ -246,9 +243,9 @@ class _FencedRequest(Generic[_R]):
 
     topics: Sequence[str]
     """To subscribe to."""
-    deadline_s: float
-    run: Callable[[_FencedGroup], _R | None]
-    """Returns its answer, or None if it had no effect as the membership had ended."""
+    deadline: Deadline
+    run: Callable[[_FencedGroup, float], _R | None]
+    """Gets the seconds left; returns its answer, or None if the membership ended without effect."""
     failed: Callable[[Failure], _R]
     """Returns its answer if all of it failed."""
     future: Future[_R] = field(default_factory=Future)
@@ -281,7 +278,6 @@ class _FencedGroup:
         self._config = config
         self._listener = listener
         self._timers = timers
-        self._clock = MonotonicClock()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = False
@@ -324,7 +320,8 @@ class _FencedGroup:
                 self._thread = thread
             self._waiting.append(request)
             self._changed.notify_all()
-        self._expire_in_time(request)
+        expire = partial(self._fail, [request], _JOINING)
+        self._timers.call_after(request.deadline.left_s, expire)
         return None
 
     def read(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
@@ -344,7 +341,7 @@ class _FencedGroup:
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
-        self._fail_waiting(Failure(CLOSED))
+        self._fail(self._waiting, Failure(CLOSED))
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
@@ -396,22 +393,12 @@ class _FencedGroup:
                 answer[partition] = 0
         return answer
 
-    def _expire_in_time(self, request: _FencedRequest[Any]) -> None:
-        left_s = max(request.deadline_s - self._clock.now(), 0.0)
-        self._timers.call_after(left_s, partial(self._expire, request))
-
-    def _expire(self, request: _FencedRequest[Any]) -> None:
+    def _fail(self, requests: Sequence[_FencedRequest[Any]], failure: Failure) -> None:
+        """Refuse those of ``requests`` that still wait."""
         with self._changed:
-            unsent = request in self._waiting
-            if unsent:
-                self._waiting.remove(request)
-        if unsent:
-            request.fail(_JOINING)
-
-    def _fail_waiting(self, failure: Failure) -> None:
-        with self._changed:
-            waiting, self._waiting = self._waiting, []
-        for request in waiting:
+            unsent = [request for request in requests if request in self._waiting]
+            self._waiting = [request for request in self._waiting if request not in unsent]
+        for request in unsent:
             request.fail(failure)
 
     # -- the group's thread
@@ -428,7 +415,7 @@ class _FencedGroup:
                 failure = _not_sent(error)
             self._drop()
             if failure is not None:
-                self._fail_waiting(failure)
+                self._fail(self._waiting, failure)
             over = self._pause(failed=failure is not None)
 
     def _join(self) -> Failure | None:
@@ -509,16 +496,17 @@ class _FencedGroup:
                     continue
                 request = self._waiting.pop(0)
             try:
-                answer = request.run(self)
+                answer = request.run(self, request.deadline.left_s)
             except Exception as error:
                 request.fail(Failure(error_info(TIMED_OUT), visible(str(error), 100)))
                 raise
-            if answer is None:
-                with self._changed:
-                    self._waiting.insert(0, request)
-                self._expire_in_time(request)
-            else:
+            if answer is not None:
                 request.future.set(answer)
+                continue
+            with self._changed:
+                self._waiting.insert(0, request)
+            if request.deadline.over:  # its timer came while it ran
+                self._fail([request], _JOINING)
 
     def _ended(self, member: Member) -> bool:
         """Return True if the membership has ended."""
@@ -547,7 +535,7 @@ class _FencedGroup:
             if over:
                 self._thread = None
         if over:
-            self._fail_waiting(self.refusal or _JOINING)
+            self._fail(self._waiting, self.refusal or _JOINING)
         return over
 
     def _fence(self, what: str) -> Failure:

@@ -196,11 +196,10 @@ class BrokerState:
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        with self._lock:
-            offsets = self._committed.get(group, {})
-            if partitions is None:
-                return dict(offsets)
-            return {partition: offsets.get(partition) for partition in partitions}
+        offsets = self.committed(group)
+        if partitions is None:
+            return {**offsets}
+        return {partition: offsets.get(partition) for partition in partitions}
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -244,13 +243,13 @@ class BrokerState:
         logs = dict(self._logs.get(topic, {}))
         if not logs:
             return TopicLog({}, Failure(_UNKNOWN_TOPIC))
-        if not stable:
-            logs = {number: log._replace(last_stable_offset=None) for number, log in logs.items()}
-        if at_ms is not None:
-            for number, log in logs.items():
-                times_ms = self._times_ms.get(TopicPartition(topic, number), {})
-                later = [offset for offset, each_ms in times_ms.items() if each_ms >= at_ms]
-                logs[number] = log._replace(offset_at=min(later, default=None))
+        for number, log in logs.items():
+            times_ms = self._times_ms.get(TopicPartition(topic, number), {})
+            later = [] if at_ms is None else [at for at, ms in times_ms.items() if ms >= at_ms]
+            logs[number] = log._replace(
+                offset_at=min(later, default=None),
+                last_stable_offset=log.last_stable_offset if stable else None,
+            )
         return TopicLog(logs, topic_id=str(self._ids[topic]))
 
     def _refusal(self, partition: TopicPartition, value: OffsetAndMetadata) -> ErrorInfo | None:
@@ -358,10 +357,10 @@ class MemoryCoordinator(Coordinator):
         return self._start(SentRequest("topic_logs", answer, failed), timeout_s)
 
     def topic_names(self, timeout_s: float) -> Future[TopicNames]:
-        def answer(_: object) -> TopicNames:
-            return TopicNames(self.broker.topic_names())
-
-        request = SentRequest("topic_names", answer, partial(TopicNames, []))
+        failed = partial(TopicNames, [])
+        request = SentRequest(
+            "topic_names", lambda _: TopicNames(self.broker.topic_names()), failed
+        )
         return self._start(request, timeout_s)
 
     def check(self, timeout_s: float) -> Future[Failure | None]:

@@ -24,6 +24,7 @@ from array import array
 from concurrent.futures import Future as Pending
 from functools import partial
 from math import ceil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from confluent_kafka import cimpl
@@ -224,24 +225,21 @@ _NOW: Final = "queue_poll_now"
 """``queue_poll`` without a wait, which keeps the lock too."""
 
 
-class _Functions:
-    """The functions of confluent-kafka's own librdkafka, by their names behind ``rd_kafka_``."""
-
-    def __init__(self) -> None:
-        waiting, quick = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
-        for name in (*_SIGNATURES, _NOW):
-            library = waiting if name in _WAITING else quick
-            called = name.removesuffix("_now")
-            # Each is an object of its own, of the same function.
-            function = library[f"rd_kafka_{called}"]
-            function.restype, function.argtypes = _SIGNATURES[called]
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{name} is not among the functions of librdkafka that are used here")
+def _functions() -> Any:
+    """Return the functions of confluent-kafka's librdkafka, by their names behind ``rd_kafka_``."""
+    found = SimpleNamespace()
+    waiting, quick = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
+    for name in (*_SIGNATURES, _NOW):
+        library = waiting if name in _WAITING else quick
+        called = name.removesuffix("_now")
+        # Each is an object of its own, of the same function.
+        function = library[f"rd_kafka_{called}"]
+        function.restype, function.argtypes = _SIGNATURES[called]
+        setattr(found, name, function)
+    return found
 
 
-_rd: Final = _Functions()
+_rd: Final = _functions()
 
 
 class _Handle:
@@ -574,15 +572,12 @@ class Member:
         event = _rd.queue_poll(self._answers, int(timeout_s * 1000))
         if not event:
             return None
-        try:
-            code = _rd.event_error(event)
-            found = read_list(_rd.event_topic_partition_list(event))
-            # A request that failed as a whole has no codes of its partitions.
-            whole = code or NOT_NAMED
-            codes = {where: error for where, _, error in found}
-            return {p: whole if codes.get(p, NOT_NAMED) == NOT_NAMED else codes[p] for p in offsets}
-        finally:
-            _rd.event_destroy(event)
+        # A request that failed as a whole has no codes of its partitions.
+        whole = _rd.event_error(event) or NOT_NAMED
+        found = read_list(_rd.event_topic_partition_list(event))
+        codes = {where: whole if error == NOT_NAMED else error for where, _, error in found}
+        _rd.event_destroy(event)
+        return dict.fromkeys(offsets, whole) | codes
 
     def poll(self, timeout_s: float) -> MemberEvent | None:
         """Return the next event; None if there was none within ``timeout_s``."""
