@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from actors import MonotonicClock
 from offsetmgr.admin.history import read_causes, steps, targets_at
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
@@ -328,8 +327,7 @@ class GroupChanges:
         Raises OffsetTimeoutError: whether it was done is not known then.
         """
         config = client_config(checked_config(self._config))
-        reports = ConnectionReports(MonotonicClock())
-        client = GroupClient(config, PRODUCER, reports, "kafka-deletes")
+        client = GroupClient(config, PRODUCER, ConnectionReports(), "kafka-deletes")
         try:
             what = f"deletion of offsets of group {visible(group, 100)}"
             sent = client.delete(group, [row.partition for row in rows], self._timeout_s)

@@ -135,9 +135,8 @@ class FencedCoordinator:
             "session.timeout.ms": int(session_timeout_s * 1_000),
             "socket.timeout.ms": FORCED["socket.timeout.ms"],
         }
-        clock = MonotonicClock()
-        self._listener = ConnectionReports(clock)
-        self._timers = ThreadTimers(clock, name="kafka-fence-deadlines")
+        self._listener = ConnectionReports()
+        self._timers = ThreadTimers(MonotonicClock(), name="kafka-fence-deadlines")
         self._lock = threading.Lock()
         self._groups: dict[str, _FencedGroup] = {}
         self._closed = False

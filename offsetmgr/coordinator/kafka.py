@@ -92,10 +92,10 @@ class KafkaCoordinator(Coordinator):
         if type(clients) is not int or not 1 <= clients <= MAX_CLIENTS:
             hint = f"give a number from 1 to {MAX_CLIENTS}"
             raise InvalidValueError("clients", clients, "is out of range", hint)
-        self._clock = MonotonicClock()
-        self._reports = ConnectionReports(self._clock)
-        self._timers = ThreadTimers(self._clock, name="kafka-deadlines")
-        shared = self._timers, self._clock, self._reports.timed_out
+        clock = MonotonicClock()
+        self._reports = ConnectionReports()
+        self._timers = ThreadTimers(clock, name="kafka-deadlines")
+        shared = self._timers, clock, self._reports.timed_out
         complete = client_config(config)
         open_committer = partial(GroupClient, complete, PRODUCER, self._reports, "kafka-commits")
         asking = {**complete, **ASKS_CONTROLLER}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from actors import MonotonicClock
 from offsetmgr.deadlines import POLL_S
 from offsetmgr.errors import InvalidValueError, OverloadedError
 from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
@@ -98,7 +97,7 @@ def check_values(config: Mapping[str, object]) -> None:
     """Raise InvalidValueError if librdkafka refuses a setting; it connects to nothing."""
     connecting = {"bootstrap.servers", "oauth_cb", "sasl.oauthbearer.method"}
     kept = {name: value for name, value in config.items() if name not in connecting}
-    open_admin(kept, ConnectionReports(MonotonicClock()))
+    open_admin(kept, ConnectionReports())
 
 
 def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> Consumer:

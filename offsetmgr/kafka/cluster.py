@@ -17,7 +17,6 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
-from actors import MonotonicClock
 from offsetmgr.answers import Failure, FetchResult, GroupMember
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
@@ -156,7 +155,7 @@ class ClusterReader:
         """
         settings = self._settings = checked_config(config)
         self.timeout_s = min(check_timeout(timeout_s, "timeout_s"), _LONGEST_S)
-        self._reports = ConnectionReports(MonotonicClock())
+        self._reports = ConnectionReports()
         check_thread_room()
         self.admin: AdminClient = open_admin(settings, self._reports)
         """confluent-kafka's own client, for requests that have no method here."""
@@ -298,19 +297,13 @@ class ClusterReader:
 
     def partitions_of(self, topics: Iterable[str]) -> dict[str, list[int] | OffsetManagerError]:
         """Return the partition numbers of ``topics``, sorted."""
-
-        def numbers(_topic: str, found: Any) -> list[int]:
-            return sorted(partition.id for partition in found.partitions)
-
-        return self._topics(topics, numbers)
+        return self._topics(topics, lambda _, found: sorted(each.id for each in found.partitions))
 
     def replicas_of(self, topics: Iterable[str]) -> dict[str, dict[int, int] | OffsetManagerError]:
         """Return the number of replicas of each partition of ``topics``."""
-
-        def replicas(_topic: str, found: Any) -> dict[int, int]:
-            return {partition.id: len(partition.replicas) for partition in found.partitions}
-
-        return self._topics(topics, replicas)
+        return self._topics(
+            topics, lambda _, found: {each.id: len(each.replicas) for each in found.partitions}
+        )
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics that this user may see.  Raises KafkaRequestError."""
@@ -321,11 +314,7 @@ class ClusterReader:
 
         An id is empty if Kafka has none.
         """
-
-        def topic_id(_topic: str, found: Any) -> str:
-            return id_of(found.topic_id)
-
-        return self._topics(topics, topic_id)
+        return self._topics(topics, lambda _, found: id_of(found.topic_id))
 
     def existing_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of those of ``topics`` that exist and that this user may see.
@@ -505,10 +494,10 @@ class ClusterReader:
     ) -> KafkaRequestError:
         failure = error if isinstance(error, Failure) else failure_of(error)
         if failure.info.code == TIMED_OUT and not failure.detail:
-            failure = self._timed_out()
+            error = self._timed_out()
         return request_error(
             what,
-            error if failure.info.code != TIMED_OUT else failure,
+            error,
             right=right,
             topic=name,
             group=name or None,

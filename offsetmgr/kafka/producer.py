@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from actors import MonotonicClock
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.kafka.config import refused_config
@@ -113,7 +112,7 @@ class MessageProducer:
         self._config = config
         self._on_error = on_error
         self._alone = alone
-        self._reports = ConnectionReports(MonotonicClock())
+        self._reports = ConnectionReports()
         self._given = ours or {}
         self._ours = {"logger": self._reports, **self._given, "error_cb": self._failed}
         if alone:

@@ -6,6 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+from actors import MonotonicClock
 from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, error_info
 from offsetmgr.kafka.errors import cause_of
@@ -46,8 +47,8 @@ class ConnectionReports:
     It is also the ``logger`` of confluent-kafka's clients.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
         self._repeats = RepeatLimiter()
         self._trouble: tuple[int, str] | None = None
 

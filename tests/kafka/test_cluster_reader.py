@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.kafka.leaders import give_back_to_preferred
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import OFFSET_FETCH, MockCluster
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 _LIST_OFFSETS = 2
-_OFFSET_FETCH = 9
+
 """Numbers of requests in Kafka's protocol."""
 
 
@@ -136,7 +136,7 @@ def test_the_number_of_requests() -> None:
             assert reader.log_ranges(orders) == dict.fromkeys(orders, (0, 0))
             assert reader.committed(["first", "second"]) == {"first": {}, "second": {}}
         assert kafka.count(_LIST_OFFSETS) == 4  # both ends of the logs
-        assert kafka.count(_OFFSET_FETCH) == 2
+        assert kafka.count(OFFSET_FETCH) == 2
 
 
 @pytest.mark.parametrize("code", [5, 6, 14, 15, 16])
@@ -153,7 +153,7 @@ def test_a_moving_leader_or_coordinator_is_asked_again(code: int) -> None:
                     kafka.push_errors(_LIST_OFFSETS, code)
                     found = reader.log_ranges([where])[where]
                 else:
-                    kafka.push_errors(_OFFSET_FETCH, code)
+                    kafka.push_errors(OFFSET_FETCH, code)
                     found = reader.committed(["orders"])["orders"]
             assert isinstance(found, KafkaRequestError) is (timeout_s == 1)
 
@@ -207,9 +207,3 @@ def test_a_frozen_broker_hides_only_its_own(
     assert healthy
     assert {where: logs.result()[where] for where in healthy} == dict.fromkeys(healthy, (0, 0))
     give_back_to_preferred(kafka3)
-
-
-def test_an_unknown_setting_is_refused() -> None:
-    """A setting that librdkafka does not take is refused by name."""
-    with pytest.raises(InvalidValueError, match=r"security\.protocol"):
-        ClusterReader({"bootstrap.servers": "h:1", "security.protocol": "nonsense"})

@@ -17,7 +17,7 @@ from offsetmgr.errors import Verdict
 from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.leaders import await_coordinator, coordinator_of, give_back_to_preferred
-from tests.kafka.mock_cluster import OFFSET_COMMIT, MockCluster
+from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -185,6 +185,14 @@ class TestMock:
                 assert failure is not None
                 assert (failure.info.name, failure.info.verdict) == (name, verdict)
                 assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
+
+    @pytest.mark.parametrize("code", [14, 15, 16, 27])
+    def test_a_moved_coordinator_does_not_end_the_process(self, group: str, code: int) -> None:
+        """On an admin client's handle, librdkafka ends the process with SIGSEGV at 15 and 16."""
+        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=1) as kafka:
+            mock.push_errors(OFFSET_FETCH, code)
+            found = kafka.fetch(group, [TopicPartition("t", 0)], WAIT_S).get(timeout=WAIT_S)
+            assert [failure.info.code for failure in found.failures.values()] == [code]
 
     def test_a_group_always_commits_over_the_same_client(self, group: str) -> None:
         """Writes of one connection stay in order; clients are made when they are used."""

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.answers import Written
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.errors import is_too_large
-from offsetmgr.kafka.producer import MessageProducer, open_producer
+from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
 from tests.kafka.mock_cluster import MockCluster
 
@@ -159,9 +159,3 @@ def test_a_full_queue_refuses_or_waits(answers: Answers) -> None:
         producer.send("orders", "3", None, answers.put, wait=True)
         timed_out = [answers.get(timeout=WAIT_S) for _ in range(2)]
     assert [getattr(each, "code", "") for each in timed_out] == ["_MSG_TIMED_OUT"] * 2
-
-
-def test_a_refused_setting_is_named() -> None:
-    """As with all other clients."""
-    with pytest.raises(InvalidValueError, match=r"linger\.msec"):
-        open_producer({"bootstrap.servers": "h:1", "linger.msec": 5}, {})

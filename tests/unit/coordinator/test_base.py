@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors import Future
-from offsetmgr.codes import CLOSED, NOT_SENT
 from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
@@ -113,8 +112,3 @@ def test_hostile_names_stay_on_their_line() -> None:
     text = live_members("g", [GroupMember("", "evil\r\n\x1b[2J\u202e", "/h\0")])
     assert text.isprintable()
     assert r"evil\r\n\x1b[2J\u202e, host /h\x00" in text
-
-
-def test_unsent_requests_are_refused_not_unknown() -> None:
-    """A request that never left this process had no effect, so there is nothing to read back."""
-    assert {info.verdict for info in (NOT_SENT, CLOSED)} == {Verdict.REFUSED}

@@ -23,20 +23,15 @@ TIME = struct.pack(">q", 1_500)
         (2, OFFSET + b"\0\2hi" + TIME),
         (3, OFFSET + b"\0\0\0\7" + b"\0\2hi" + TIME),
         (4, OFFSET + b"\0\0\0\7" + b"\3hi" + TIME + b"\0"),
+        # The length takes two bytes of a varint.
+        (4, OFFSET + b"\0\0\0\7" + b"\xad\2" + b"hi" * 150 + TIME + b"\0"),
     ],
 )
 @pytest.mark.parametrize("key", [KEY, b"\0\0" + KEY[2:]])
 def test_every_version_of_a_commit_is_decoded(version: int, value: bytes, key: bytes) -> None:
     """As OffsetCommitKey.json and OffsetCommitValue.json of Kafka describe them."""
     found = decode(key, struct.pack(">h", version) + value)
-    assert found == CommitRecord(NAME, 42, "hi", 1.5)
-
-
-def test_long_metadata_is_decoded() -> None:
-    """Its length takes two bytes of a varint."""
-    text = "x" * 300
-    value = b"\0\4" + OFFSET + b"\0\0\0\7" + b"\xad\x02" + text.encode() + TIME + b"\0"
-    assert decode(KEY, value) == CommitRecord(NAME, 42, text, 1.5)
+    assert found in {CommitRecord(NAME, 42, text, 1.5) for text in ("hi", "hi" * 150)}
 
 
 def test_a_tombstone_is_decoded_as_a_deletion() -> None:

@@ -140,11 +140,15 @@ class TestDeadline:
         assert answers([waiting]) == [NOT_SENT.name]
         assert waiting not in queue.sent
 
-    def test_a_request_can_expire_while_its_client_opens(self, queue: Queue) -> None:
-        """It is not sent after it was answered, and takes no place."""
-        queue.while_opened = lambda: queue.advance(5)
+    @pytest.mark.parametrize("answer", ["_TIMED_OUT", "_DESTROY"])
+    def test_a_request_can_be_answered_while_its_client_opens(
+        self, queue: Queue, answer: str
+    ) -> None:
+        """It is not sent after its deadline or the end of its queue, and takes no place."""
+        is_late = answer == "_TIMED_OUT"
+        queue.while_opened = lambda: queue.advance(5) if is_late else queue.queue.drain(0)
         request = queue.submit(timeout_s=5)
-        assert answers([request]) == ["_TIMED_OUT"]
+        assert answers([request]) == [answer]
         assert queue.sent == []
         queue.queue.drain(0)
 
@@ -238,9 +242,3 @@ class TestClose:
         assert answers([*requests[WINDOW:], paused]) == [CLOSED.name] * 4
         assert answers(requests[:2]) == ["done", "_DESTROY"]
         assert queue.sent == requests[:WINDOW]
-
-    def test_a_request_can_expire_while_its_client_opens(self, queue: Queue) -> None:
-        queue.while_opened = lambda: queue.queue.drain(0)
-        request = queue.submit()
-        assert answers([request]) == ["_DESTROY"]
-        assert queue.sent == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from actors.testing import ManualClock
 from offsetmgr.answers import Failure
 from offsetmgr.kafka.librdkafka import (
     FAIL,
@@ -29,7 +28,7 @@ class Clumsy(ConnectionReports):
     """A listener that fails whenever it hears something."""
 
     def __init__(self) -> None:
-        super().__init__(ManualClock())
+        super().__init__()
         self.heard = threading.Event()
 
     def failed(self, code: int, text: str) -> None:
@@ -57,7 +56,7 @@ def test_a_failing_listener_delays_no_answer() -> None:
 
 def test_a_partition_missing_in_the_answer_is_not_committed() -> None:
     """The answer is the list that was sent, here as it is before the answer."""
-    client = GroupClient(NOWHERE, PRODUCER, ConnectionReports(ManualClock()))
+    client = GroupClient(NOWHERE, PRODUCER, ConnectionReports())
     offsets = {
         TopicPartition("b", 1): OffsetAndMetadata(2**63 - 1, "é 'x'\n", 7),
         TopicPartition("a", 0): OffsetAndMetadata(0),
