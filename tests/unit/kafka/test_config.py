@@ -63,7 +63,7 @@ class TestConnectionReports:
             ("_TIMED_OUT", "Disconnected: connection closed by peer (after 5ms in state UP)"),
         ],
     )
-    def test_a_failed_handshake_is_told_from_a_silent_broker(self, name: str, text: str) -> None:
+    def test_a_failed_handshake_differs_from_a_silent_broker(self, name: str, text: str) -> None:
         """Librdkafka calls both transport; a broker that goes later on has refused nothing."""
         reports = ConnectionReports()
         reports.failed(TRANSPORT, f"ssl://{'k' * 300}:1: {text}")
