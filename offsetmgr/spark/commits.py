@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.offsets import by_group
@@ -115,14 +116,15 @@ class OffsetCommits:
         self._spark = spark
         self._client = client
         self._groups = groups
-        self._on_error = on_error
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._detached = self._is_over = False
         self._committer = Committer.of(client)
         self._subscription = Subscription(self._committer, groups, spark, Hints())
         self._listener = CommitListener(spark, self._subscription, query_name)
-        self._caller = Worker("offsetmgr-errors", self._call)
+        self._caller: Worker | None = None
+        if on_error is not None:
+            self._caller = Worker("offsetmgr-errors", partial(self._call, on_error))
         self._unwatch = client.watch_errors(self._failed)
         # In this order nothing falls between: what comes twice is the same batch.
         spark.streams.addListener(self._listener)
@@ -212,15 +214,14 @@ class OffsetCommits:
         if key is None or key.group in self._groups.names():
             self._subscription.counts["refused"] += isinstance(error, OffsetCommitError)
             self._errors.put(error)
-            if self._on_error is not None:
+            if self._caller is not None:
                 self._to_call.put(error)
                 self._caller.ensure()
 
-    def _call(self) -> None:
-        on_error = self._on_error
-        for error in self._to_call if on_error is not None else ():
+    def _call(self, on_error: Callable[[OffsetManagerError], object]) -> None:
+        for error in self._to_call:
             try:
-                on_error(error)  # type: ignore[misc]  # which mypy takes for None again
+                on_error(error)
             except BaseException as raised:  # noqa: BLE001 -- the user's function may raise anything
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
                 self._subscription.warn_once(("on_error", str(id(self))), text)
@@ -282,15 +283,15 @@ class OffsetCommits:
         reasons = recreated(read_from, logs)
         if check_ends:
             reasons = foreign(offsets, logs) | reasons
-        return {
-            key: Uncommitted(OffsetAndMetadata(offset), _former_error(key, offset, reason))
-            for key, offset in wanted.items()
-            if (reason := reasons.get(key.topic_partition)) is not None
-        }
-
-
-def _former_error(key: ManagerKey, offset: int, reason: str) -> OffsetCommitError:
-    hint = (
-        "start the query with a new checkpoint: starting_offsets reads the new log from its start"
-    )
-    return OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), f"{reason}; {hint}")
+        hint = (
+            "start the query with a new checkpoint: starting_offsets reads the new log from its "
+            "start"
+        )
+        found: dict[ManagerKey, Uncommitted] = {}
+        for key, offset in wanted.items():
+            reason = reasons.get(key.topic_partition)
+            if reason is not None:
+                detail = f"{reason}; {hint}"
+                error = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), detail)
+                found[key] = Uncommitted(OffsetAndMetadata(offset), error)
+        return found

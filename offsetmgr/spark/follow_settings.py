@@ -45,10 +45,6 @@ class Follow:
         if "**" in self.checkpoint:
             fix = "give each level a * of its own, as in s3://lake/*/checkpoints/*"
             raise InvalidValueError("checkpoint", self.checkpoint, "has a **", fix)
-        if bool(self.group) == bool(self.groups):
-            problem = "is given with groups" if self.group else "is empty, and so is groups"
-            fix = 'give one of the two: group = "spark-{name}", or groups = {orders = "orders-etl"}'
-            raise InvalidValueError("group", self.group, problem, fix)
         self.groups_of("name")
         for name, least in (("interval_s", LEAST_INTERVAL_S), ("keep_alive_s", 1)):
             value = getattr(self, name)
@@ -58,10 +54,9 @@ class Follow:
 
     def groups_of(self, name: str) -> Groups:
         """Return the groups of the checkpoint of this name.  Raises InvalidValueError."""
-        if self.group:
-            return Groups.of(self.group.replace(_NAME, name), None)
-        groups = {topic: str(group).replace(_NAME, name) for topic, group in self.groups.items()}
-        return Groups.of(None, groups)
+        group = self.group.replace(_NAME, name)
+        groups = {topic: str(each).replace(_NAME, name) for topic, each in self.groups.items()}
+        return Groups.of(group or None, groups or None)
 
 
 def expand(

@@ -24,9 +24,8 @@ QUIET_INTERVALS: Final = 6
 LATE_INTERVALS: Final = 3
 """After a longer pause between two looks a list is asked for."""
 
-FIRST_LIST_S: Final = 60.0
-LONGEST_LIST_S: Final = 600.0
-"""Pauses between the lists that look for a gap; each is twice as long as the one before."""
+LIST_S: Final = 600.0
+"""Pause between the lists that look for a gap."""
 
 LONGEST_FAILURE_S: Final = 60.0
 """Longest pause after failures in a row."""
@@ -81,7 +80,6 @@ class FollowedCheckpoint:
         self._keep_alive_s = keep_alive_s
         self._looked_s = now_s
         self._list_s = now_s
-        self._list_pause_s = FIRST_LIST_S
         self._rng = rng
         self._backoff = Backoff(interval_s, max(LONGEST_FAILURE_S, interval_s), rng)
 
@@ -112,12 +110,10 @@ class FollowedCheckpoint:
         is_news = batch is not None and batch != known.batch
         goes_on = self.seen.batch_id > known.batch_id
         if is_other:
-            # A list at the first look that finds nothing new, and then less and less often.
-            self._list_s, self._list_pause_s = now_s, FIRST_LIST_S
+            self._list_s = now_s  # at the next look that finds nothing by name
         elif is_listed:
             self.is_gapped |= is_news and goes_on and not was_late
-            self._list_s = now_s + self._list_pause_s
-            self._list_pause_s = min(2 * self._list_pause_s, LONGEST_LIST_S)
+            self._list_s = now_s + LIST_S
         if is_news:
             if self._is_replaced or not goes_on or not self.is_running:
                 self.run += 1

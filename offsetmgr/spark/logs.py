@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.client.offsets import Logs, Offsets
+    from offsetmgr.spark.checkpoint import Batch
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
@@ -73,27 +74,22 @@ def recreated(read_from: Mapping[TopicPartition, str], logs: Logs) -> dict[Topic
 
 
 def newer_logs(
-    client: Offsets,
-    offsets: Positions,
-    logs: Logs,
-    batch_s: float,
-    deadline: Deadline,
+    client: Offsets, batch: Batch, logs: Logs, deadline: Deadline
 ) -> dict[TopicPartition, str]:
     """Return the partitions whose first record is newer than the batch that has read it.
 
-    It shows most recreated topics whose new log is longer than the former one.  ``offsets`` are the
-    ends of the batch, ``batch_s`` is its time in seconds since 1970.  Raises as ``client.logs``.
+    It shows most recreated topics whose new log is longer than the former one.  Raises as
+    ``client.logs``.
     """
-    read = {
-        partition: log.log_start_offset
-        for partition, offset in offsets.items()
-        if (log := logs.get(partition)) is not None
-        and log.log_start_offset < offset <= log.high_watermark
-    }
-    if not read:
+    read: dict[TopicPartition, int] = {}
+    for partition, offset in batch.offsets.items():
+        log = logs.get(partition)
+        if log is not None and log.log_start_offset < offset <= log.high_watermark:
+            read[partition] = log.log_start_offset
+    if not read or batch.at_s is None:
         return {}
     topics = {partition.topic for partition in read}
-    at = client.offsets_at(topics, int(batch_s * 1_000), timeout=deadline.left_s)
+    at = client.offsets_at(topics, int(batch.at_s * 1_000), timeout=deadline.left_s)
     return {
         partition: "the log's first record is newer than this batch: was the topic recreated?"
         for partition, start in read.items()

@@ -114,14 +114,10 @@ def reconcile(
     deadline = Deadline(timeout)
     committed = client.committed(group, timeout=deadline.left_s)
     logs = read_logs(client, (partition.topic for partition in finished.offsets), deadline)
-    pairs = {
-        partition: OffsetPair(
-            offset, committed[partition].offset if partition in committed else None
-        )
-        for partition, offset in sorted(finished.offsets.items())
-    }
+    pairs: dict[TopicPartition, OffsetPair] = {}
+    for partition, offset in sorted(finished.offsets.items()):
+        known = committed.get(partition)
+        pairs[partition] = OffsetPair(offset, None if known is None else known.offset)
     refused = foreign(finished.offsets, logs)
-    warnings = {}
-    if finished.at_s is not None:
-        warnings = newer_logs(client, finished.offsets, logs, finished.at_s, deadline)
+    warnings = newer_logs(client, finished, logs, deadline)
     return Reconciliation(group, finished.batch_id, pairs, refused, problems, warnings)

@@ -94,23 +94,21 @@ def starting_offsets(
 ) -> str:
     """Return the committed offsets of ``group`` for the option ``startingOffsets`` of Spark.
 
-    It has every partition of ``topics``, or of the topics that the source's option
-    ``subscribePattern`` takes for the same ``pattern``: those whose name contains a match, or, with
-    ``spark.sql.streaming.kafka.useDeprecatedOffsetFetching``, is one.  That setting, and Java's
-    regular expressions, are those of the session ``spark``, by default the active one.
+    It has every partition of ``topics``, or of the topics that ``subscribePattern`` takes for the
+    same ``pattern``, by the settings and regular expressions of the session ``spark``, by default
+    the active one.
 
-    A partition without a committed offset, or with one beyond the end of its log (as after the
-    topic was recreated), starts at ``missing``: ``earliest``, ``latest`` (streaming queries only),
-    the first record at a datetime with a time zone, or ``error``.  One whose committed offset has
-    expired starts at the first record.  The log says where and why.
+    A partition without a committed offset, or with one beyond the end of its log, starts at
+    ``missing``: ``earliest``, ``latest`` (streaming queries only), the first record at a datetime
+    with a time zone, or ``error``.  One whose committed offset has expired starts at the first
+    record.  The log says where and why.
 
-    Spark ignores the option if the query has a checkpoint.  With ``checkpoint``, the query's
-    checkpointLocation, such a job starts even if the service or Kafka is down.  The checkpoint is
-    read by the session ``spark``; without one, or with Spark Connect, it must be on this machine.
+    If ``checkpoint``, the query's checkpointLocation, has offsets, Spark ignores the option: the
+    job starts even if the service or Kafka is down.  It is read by the session ``spark``; without
+    one, or with Spark Connect, it must be on this machine.
 
-    Otherwise an answer from the service and Kafka is needed within ``timeout`` seconds.  If there
-    is none, ``unavailable`` decides: ``error`` raises; with ``earliest`` or ``latest`` every
-    partition starts there, with a warning.
+    If there is no answer within ``timeout`` seconds, ``unavailable`` decides: ``error`` raises;
+    with ``earliest`` or ``latest`` every partition starts there, with a warning.
 
     Raises InvalidValueError, ServiceError if a topic does not exist, and what ``client.topics``
     and ``client.committed`` raise.
@@ -216,23 +214,13 @@ def kafka_batch(
 
     The range of each partition begins at the committed offset of the group, or at ``missing``
     without one, and ends at the end of the log or at ``until``; all ranges together have at most
-    ``max_records`` offsets.  If the block raises an exception, nothing is committed, and the next
-    batch reads the same records again.
+    ``max_records`` offsets.  With ``read_committed`` it ends before the first open transaction, and
+    records of aborted ones are not read.  If the block raises an exception, nothing is committed.
 
-    With ``read_committed`` the records of open and aborted transactions are not read: the range
-    ends before the first open transaction.  The entry and the commit each have ``timeout`` seconds.
-
-    Raises:
-        InvalidValueError: an argument is wrong, ``until`` names an offset that its partition does
-            not have, or ``missing`` is ``error`` and an offset is missing.
-        ManagerExistsError: another batch, query or client commits for the group.
-        OffsetTimeoutError, ServiceError, ServiceUnavailableError: the range could not be read in
-            time; nothing was changed.
-        OffsetConflictError: after the block: the group's offsets were changed in the meantime, or
-            a topic was recreated.
-        OffsetTimeoutError, OffsetCommitError, ClientFencedError: after the block, as a submit with
-            ``sync``.
-
+    The entry and the commit each have ``timeout`` seconds.  The entry raises InvalidValueError,
+    ManagerExistsError if somebody else commits for the group, and what ``client.logs`` and
+    ``client.committed`` raise.  The end of the block raises OffsetConflictError if the group's
+    offsets were changed meanwhile or a topic was recreated, and what a submit with ``sync`` raises.
     """
     check_client(client)
     check_group(group)
@@ -395,10 +383,9 @@ def _starts(
             *(group, listed(beyond), missing),
         )
     if len(absent) > len(beyond):
-        some = f" for {len(absent) - len(beyond)} of {len(logs)} partitions"
-        is_new = len(absent) == len(logs) and not beyond
         _log.info(
-            "group %s has no offsets%s; starting at %s", group, "" if is_new else some, missing
+            "group %s has no offsets for %d of %d partitions; starting at %s",
+            *(group, len(absent) - len(beyond), len(logs), missing),
         )
     return starts, absent
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.admin.spark_status import positions, status
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import commit_offsets, starting_offsets
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -104,7 +107,7 @@ def test_a_continuous_query_is_committed_from_its_checkpoint(
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["contains", "deprecated"])
-def test_a_pattern_starts_a_query_on_all_topics_that_spark_takes(
+def test_a_pattern_and_a_time_start_a_query_on_all_topics_that_spark_takes(
     spark: SparkSession,
     client: OffsetClient,
     single: Topic,
@@ -113,19 +116,25 @@ def test_a_pattern_starts_a_query_on_all_topics_that_spark_takes(
     whole: bool,
 ) -> None:
     """Spark fails on a partition more or less in its startingOffsets."""
+    moment = datetime.fromtimestamp(int(time.time()) + 3_600, timezone.utc)
+    single.produce(5, first=10, at=moment)
     create_topic(single.kafka, f"eu-{single.name}", 1)
     setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     spark.conf.set(setting, str(whole).lower())
     try:
-        begin = starting_offsets(client, group, pattern=single.name)
+        begin = starting_offsets(client, group, pattern=single.name, missing=moment)
         assert len(json.loads(begin)) == (1 if whole else 2)
+        assert json.loads(begin)[single.name] == {"0": 10}
         frame = single.stream(spark, subscribePattern=single.name, startingOffsets=begin)
         query = frame.writeStream.format("noop").trigger(availableNow=True).start()
         assert query.awaitTermination(int(WAIT_S))
         assert query.lastProgress is not None
-        assert query.lastProgress["numInputRows"] == 10
+        assert query.lastProgress["numInputRows"] == 5
     finally:
         spark.conf.unset(setting)
+    for wrong, problem in (("(", "Unclosed group"), (7, "compile")):
+        with pytest.raises(InvalidValueError, match=rf"pattern .* cannot be read \(.*{problem}"):
+            starting_offsets(client, group, pattern=wrong, spark=spark)  # type: ignore[arg-type]
 
 
 def test_a_query_in_a_recreated_topic_takes_its_group_along(

@@ -152,12 +152,6 @@ def test_epochs_of_a_continuous_query_are_batches(checkpoint: WrittenCheckpoint)
     assert checkpoint.files.query_id() == "7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11"
 
 
-def test_no_checkpoint(tmp_path: Path) -> None:
-    """A folder that is none is told as such, before a group is put back to nothing."""
-    with pytest.raises(InvalidValueError, match="no file named metadata"):
-        Checkpoint(str(tmp_path / "absent")).last_finished()
-
-
 def test_another_version(checkpoint: WrittenCheckpoint) -> None:
     """Files of unknown later versions are refused."""
     checkpoint.batch(0, orders(1))
@@ -192,9 +186,3 @@ def test_an_absurd_batch_time_is_unknown(checkpoint: WrittenCheckpoint, digits: 
     checkpoint.batch(0, orders(1))
     checkpoint.write("offsets/0", f'v1\n{{"batchTimestampMs":{"9" * digits}}}\n{{}}')
     assert checkpoint.files.batch(0).at_s is None
-
-
-def test_a_checkpoint_elsewhere_needs_the_session() -> None:
-    """A checkpoint that is not on this machine is refused with what to do instead."""
-    with pytest.raises(InvalidValueError, match="spark= with the session"):
-        Checkpoint("unknown://bucket/checkpoint")

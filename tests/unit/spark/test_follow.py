@@ -17,7 +17,6 @@ from offsetmgr.answers import Failure
 from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import InvalidValueError, error_info
-from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
 from offsetmgr.types import TopicPartition
@@ -338,20 +337,3 @@ def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for start in ("/", "file:///"):
         found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter())
         assert (f"{start}{root}", "") in found
-
-
-def test_a_url_without_its_package_names_the_extra() -> None:
-    """The kind: whatever fsspec does not read is an error that says how to mend it."""
-    with pytest.raises(InvalidValueError, match="nowhere"):
-        open_files("nowhere://bucket/path", None)
-
-
-def test_files_of_a_url_are_those_that_were_written() -> None:
-    """The test uses fsspec's own file system in memory."""
-    files = open_files("memory://lake/checkpoint", None)
-    assert (files.read("metadata"), files.names("offsets")) == (None, [])
-    files.write("offsets/3", "v1")
-    assert (files.read("offsets/3"), files.names("offsets")) == ("v1", ["3"])
-    files.remove("offsets/3")
-    files.remove("offsets/3")
-    assert files.read("offsets/3") is None

@@ -157,22 +157,17 @@ def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:
     assert not state.running()
 
 
-def test_the_last_report_of_an_ended_run_is_still_taken(state: GroupState) -> None:
-    """The last read offsets of a finished query are submitted, but it cannot go back."""
+@pytest.mark.parametrize("committed", [{}, {KEY: 90}])
+def test_the_last_report_of_an_ended_run_is_still_taken(
+    state: GroupState, committed: dict[TopicPartition, int]
+) -> None:
+    """The last read offsets are submitted, but do not undo a later commit by others."""
     state.progress(snapshot({0: 50}), {}, CALL)
     state.end(Run("q", "r1"))
-    last = snapshot({0: 60}, batch=1)
-    assert state.progress(last, {}, CALL).submits == {KEY: 60}
-    assert state.end(Run("q", "r1")).unread == {KEY}
-
-
-def test_the_last_report_of_an_ended_run_undoes_nobodys_commit(state: GroupState) -> None:
-    """Later commits by others are not undone."""
-    state.progress(snapshot({0: 50}), {}, CALL)
-    state.end(Run("q", "r1"))
-    decision = state.progress(snapshot({0: 60}, batch=1), {KEY: 90}, CALL)
-    assert not decision.commits
-    assert decision.lower == {KEY: Lower(60, 90)}
+    decision = state.progress(snapshot({0: 60}, batch=1), committed, CALL)
+    assert decision.commits == ({} if committed else {KEY: 60})
+    assert decision.lower == ({KEY: Lower(60, 90)} if committed else {})
+    assert state.end(Run("q", "r1")).unread == (set() if committed else {KEY})
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def test_a_start_without_kafka(
 @pytest.mark.parametrize(
     ("group", "missing", "said"),
     [
-        ("new", "earliest", "group new has no offsets; starting at earliest"),
+        ("new", "earliest", "group new has no offsets for 2 of 2 partitions; starting at earliest"),
         ("new", datetime.fromtimestamp(6, timezone.utc), "starting at 1970-01-01 00:00:06+00:00"),
         ("partly", "earliest", "group partly has no offsets for 1 of 2 partitions; starting at"),
         ("wholly", "earliest", None),
