@@ -21,7 +21,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
-from offsetmgr.spark.committer import CommitCounts, Committer, Hints, Subscription
+from offsetmgr.spark.committer import CommitCounts, Committer
 from offsetmgr.spark.files import check_session
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import foreign, read_logs, recreated
@@ -120,8 +120,7 @@ class OffsetCommits:
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._detached = self._is_over = False
         self._committer = Committer.of(client)
-        self._subscription = Subscription(self._committer, groups, spark, Hints())
-        self._listener = CommitListener(spark, self._subscription, query_name)
+        self._listener = CommitListener(self._committer, groups, spark, query_name)
         self._caller: Worker | None = None
         if on_error is not None:
             self._caller = Worker("offsetmgr-errors", partial(self._call, on_error))
@@ -133,7 +132,7 @@ class OffsetCommits:
 
     @property
     def counts(self) -> CommitCounts:
-        return CommitCounts(**self._subscription.counts)
+        return CommitCounts(**self._listener.counts)
 
     def errors(self) -> Stream[OffsetManagerError]:
         """Return the unread errors of the groups' commits, until ``detach``.
@@ -164,7 +163,7 @@ class OffsetCommits:
             return self._flushed(query, snapshot, deadline)
         finally:
             if not query.isActive:
-                self._subscription.end(Run.of(query))
+                self._listener.end(Run.of(query))
 
     def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
         """Remove a stopped query (or its name or id) from the minimum of its groups.
@@ -176,8 +175,8 @@ class OffsetCommits:
         check_timeout(timeout)
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
         if not getattr(query, "isActive", True):
-            self._subscription.end(Run.of(query))
-        answered = wait([self._subscription.release(name)], timeout).done
+            self._listener.end(Run.of(query))
+        answered = wait([self._listener.release(name)], timeout).done
         if not all(each.result() for each in answered):
             hint = "give a query of this client, its queryName or its id"
             raise InvalidValueError("query", name, "has not been committed to these groups", hint)
@@ -198,7 +197,7 @@ class OffsetCommits:
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
             # A session that was stopped before has no listeners any more.
             _log.debug("the listener was not removed", exc_info=True)
-        self._subscription.close(timeout)
+        self._listener.close(timeout)
         self._unwatch()
         self._errors.close()
         self._to_call.close()
@@ -212,7 +211,7 @@ class OffsetCommits:
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         if key is None or key.group in self._groups.names():
-            self._subscription.counts["refused"] += isinstance(error, OffsetCommitError)
+            self._listener.counts["refused"] += isinstance(error, OffsetCommitError)
             self._errors.put(error)
             if self._caller is not None:
                 self._to_call.put(error)
@@ -224,7 +223,7 @@ class OffsetCommits:
                 on_error(error)
             except BaseException as raised:  # noqa: BLE001 -- the user's function may raise anything
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
-                self._subscription.warn_once(("on_error", str(id(self))), text)
+                self._listener.warn_once(("on_error", str(id(self))), text)
 
     def _flushed(
         self, query: StreamingQuery, snapshot: Snapshot, deadline: Deadline
@@ -234,9 +233,9 @@ class OffsetCommits:
             has_failed = query.exception() is not None
             uncommitted = self._of_former_logs(snapshot, deadline, check_ends=has_failed)
             snapshot = snapshot.without({key.topic_partition for key in uncommitted})
-        wanted = self._subscription.offsets(snapshot)
+        wanted = self._listener.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
-        is_submitted = bool(wait([self._subscription.put(snapshot)], deadline.left_s).done)
+        is_submitted = bool(wait([self._listener.put(snapshot)], deadline.left_s).done)
         for group, partitions in by_group(wanted if is_submitted else ()).items():
             left_s = deadline.left_s
             result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
@@ -268,7 +267,7 @@ class OffsetCommits:
         Spark fails a query whose topic was recreated, and still reports where it was before.  The
         topic's id shows it or, with ``check_ends``, an offset that is not in the log.
         """
-        wanted = self._subscription.offsets(snapshot)
+        wanted = self._listener.offsets(snapshot)
         offsets = {key.topic_partition: offset for key, offset in wanted.items()}
         topic_ids = self._committer.topic_ids_of(snapshot.run, wanted)
         read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
@@ -292,6 +291,6 @@ class OffsetCommits:
             reason = reasons.get(key.topic_partition)
             if reason is not None:
                 detail = f"{reason}; {hint}"
-                error = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), detail)
-                found[key] = Uncommitted(OffsetAndMetadata(offset), error)
+                refused = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), detail)
+                found[key] = Uncommitted(OffsetAndMetadata(offset), refused)
         return found

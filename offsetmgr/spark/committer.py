@@ -96,13 +96,6 @@ class CommitCounts(NamedTuple):
     """Offsets and reports of Spark that could not be read."""
 
 
-class Hints(NamedTuple):
-    """Advice in the warnings about a group of several queries; by default to PySpark's user."""
-
-    shared: str = "give each query a group of its own (query_name=... commits one query alone)"
-    held_back: str = "commits.release({query}) lets the group go on without it"
-
-
 @dataclass
 class Expected:
     """A run that has not reported anything yet."""
@@ -117,28 +110,33 @@ class Expected:
 
 
 class Subscription:
-    """One call of ``commit_offsets``: the groups of its topics, and its counts.
+    """A followed checkpoint or one call of ``commit_offsets``: its groups, and its counts.
 
     Any thread may call its methods, which never wait, ``close`` excepted.
     """
 
-    def __init__(self, committer: Committer, groups: Groups, session: object, hints: Hints) -> None:
+    shared_hint = "give each checkpoint a group of its own, with {name} in the Follow's group"
+    held_back_hint = "the group goes on without it keep_alive_s after its checkpoint was removed"
+
+    def __init__(self, committer: Committer, groups: Groups, session: object) -> None:
         """The name of a running query is unique in its ``session``."""
         self.groups = groups
-        self.hints = hints
         self.session = session
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
         self.warn_once = committer.warn_once
         self.expected: dict[Run, Expected] = {}
         self.refusals: dict[str, OffsetManagerError] = {}
         """Groups whose last offsets the client did not take, with the reason."""
-        self.look_around: Callable[[], None] = lambda: None
-        """Called now and then on the committer's thread."""
-        self.is_over: Callable[[], bool] = lambda: False
-        """Returns True once its session was stopped, which reports no end of its queries."""
         self._committer = committer
         self.is_closed = False
         committer.attach(self)
+
+    def look_around(self) -> None:
+        """Look for what is not committed; called now and then on the committer's thread."""
+
+    def is_over(self) -> bool:
+        """Return True once its session was stopped: Spark reports no end of its queries then."""
+        return False
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
         expected = self.expected.get(snapshot.run)
@@ -446,7 +444,7 @@ class Committer:
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
-        self._log(group, decision, label, by.hints)
+        self._log(by, group, decision, label)
 
     def _submit(self, by: Subscription, group: str, decision: Decision) -> int:
         """Hand the offsets to the client; return how many it took."""
@@ -470,7 +468,7 @@ class Committer:
                 taken += len(offsets)
         return taken
 
-    def _log(self, group: str, decision: Decision, label: str, hints: Hints) -> None:
+    def _log(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         moves = {
             "takes its group back, because its new run starts further behind": decision.back,
             "goes back within its run, as its topic was recreated or its log cut; the group "
@@ -488,7 +486,7 @@ class Committer:
             self.warn_once(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
-                f"their offsets is committed; {hints.shared}",
+                f"their offsets is committed; {by.shared_hint}",
             )
         query = decision.held_back
         if query is not None:
@@ -496,7 +494,7 @@ class Committer:
                 ("held back", group, query),
                 f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
                 "further than what it has read, though other queries have read more; "
-                f"{hints.held_back.format(query=shown(query))}",
+                f"{by.held_back_hint.format(query=shown(query))}",
             )
 
     def _left(self, groups: set[str]) -> list[ManagerKey]:

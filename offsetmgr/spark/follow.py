@@ -24,7 +24,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.committer import Committer, Hints, Subscription
+from offsetmgr.spark.committer import Committer, Subscription
 from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint
 from offsetmgr.spark.logs import foreign, read_logs
@@ -56,11 +56,6 @@ LOGS_S: Final = 5.0
 
 UNANSWERED_S: Final = 30.0
 """A look that takes longer is a problem of its checkpoint."""
-
-_HINTS: Final = Hints(
-    "give each checkpoint a group of its own, with {name} in the Follow's group",
-    "the group goes on without it keep_alive_s after its checkpoint was removed",
-)
 
 
 class FollowedQuery(NamedTuple):
@@ -96,14 +91,13 @@ class Follower:
         client: Offsets,
         *,
         on_batch: Callable[[FollowedQuery], object] | None = None,
-        now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """``on_batch`` is called with each batch that was handed to ``client``."""
         self.client = client
         self.committer = Committer.of(client)
         self.on_batch = on_batch
-        self.now, self.wall = now, wall
+        self.now, self.wall = time.monotonic, wall
         self.rng = Random()  # noqa: S311 -- jitter
         self.requests: Counter[str] = Counter(read=0, list=0)
         """Requests to file systems: for a file, and for the names in a folder."""
@@ -359,7 +353,7 @@ class _Followed(_Task):
             follower = self.follower
             groups = self._follow.groups_of(self._name)
             self._checkpoint = Checkpoint(self._url, requests=follower.requests)
-            self._subscription = Subscription(follower.committer, groups, follower, _HINTS)
+            self._subscription = Subscription(follower.committer, groups, follower)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))
         return self._subscription, self._checkpoint
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 from offsetmgr.errors import InvalidValueError, listed, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.committer import Expected
+from offsetmgr.spark.committer import Expected, Subscription
 from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from offsetmgr.spark.committer import Subscription
+    from offsetmgr.spark.committer import Committer
+    from offsetmgr.spark.group_state import Groups
     from offsetmgr.spark.progress import Snapshot
 
 _log = SafeLogger("offsetmgr.spark")
@@ -61,24 +62,26 @@ def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any],
     return run
 
 
-class CommitListener(StreamingQueryListener):
-    """Hands over the progress of a session's queries, or of one of them.
+class CommitListener(Subscription, StreamingQueryListener):
+    """A subscription of a session's queries, or of one of them, by Spark's events.
 
     The methods have Spark's names.  For ``onQueryStarted`` the start of a query itself waits.
     """
 
+    shared_hint = "give each query a group of its own (query_name=... commits one query alone)"
+    held_back_hint = "commits.release({query}) lets the group go on without it"
+
     def __init__(
-        self, spark: SparkSession, subscription: Subscription, query_name: str | None
+        self, committer: Committer, groups: Groups, spark: SparkSession, query_name: str | None
     ) -> None:
         self.query_name = query_name
         """The name of the query that is committed; None for every query."""
         self.ids: set[str] = set()
         """The session's queries that were seen, committed or not."""
         self._spark = spark
-        self._subscription = subscription
         self._has_matched = query_name is None
-        subscription.look_around, subscription.is_over = self.look_around, self.is_over
         _attached.add(self)
+        super().__init__(committer, groups, spark)  # from here on it may be called
 
     @cached_property
     def _jlistener(self) -> Any:
@@ -101,10 +104,10 @@ class CommitListener(StreamingQueryListener):
             self._expect(run, query)
             snapshot = self.position(query)
             if snapshot is not None:
-                self._subscription.put(snapshot)
+                self.put(snapshot)
             if not query.isActive:
                 # Its end may have been reported before its progress was taken: it is not repeated.
-                self._subscription.end(run)
+                self.end(run)
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
         """Return how far a query is, by its last report or, if it makes none, by its checkpoint."""
@@ -135,24 +138,22 @@ class CommitListener(StreamingQueryListener):
 
     @_without_raising
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        self._subscription.idle(Run.of(event))
+        self.idle(Run.of(event))
 
     @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
-        self._subscription.end(Run.of(event), event.exception)
+        self.end(Run.of(event), event.exception)
 
     def hand_over(self, progress: object) -> None:
         snapshot = self._read(progress)
         if snapshot is not None:
-            self._subscription.put(snapshot)
+            self.put(snapshot)
 
     def _expect(self, run: Run, query: StreamingQuery) -> None:
         self._has_matched = True
-        expected = Expected(lambda: self.position(query), _is_continuous(query))
-        self._subscription.expected[run] = expected
+        self.expected[run] = Expected(lambda: self.position(query), _is_continuous(query))
 
     def is_over(self) -> bool:
-        """Return True once the session was stopped: Spark posts no event of its queries then."""
         return is_stopped(self._spark)
 
     def look_around(self) -> None:
@@ -173,7 +174,7 @@ class CommitListener(StreamingQueryListener):
                 continue
             self.ids.add(str(key))
             snapshot = read_snapshot(json.loads(progress.json()))
-            if self._subscription.offsets(snapshot) and self.is_wanted(snapshot.name):
+            if self.offsets(snapshot) and self.is_wanted(snapshot.name):
                 found.append(snapshot.label)
         if found:
             _log.warning(
@@ -184,7 +185,7 @@ class CommitListener(StreamingQueryListener):
 
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""
-        for run, expected in list(self._subscription.expected.items()):
+        for run, expected in list(self.expected.items()):
             if time.monotonic() - expected.silent_since_s > SILENT_S:
                 expected.silent_since_s = inf
                 _log.warning(
@@ -195,23 +196,22 @@ class CommitListener(StreamingQueryListener):
                 )
 
     def _read(self, progress: object) -> Snapshot | None:
-        warn_once = self._subscription.warn_once
         try:
             snapshot = read_snapshot(progress)
         except InvalidValueError as error:
-            self._subscription.counts["unreadable"] += 1
-            warn_once(("report",), f"a query's progress is not understood: {error}")
+            self.counts["unreadable"] += 1
+            self.warn_once(("report",), f"a query's progress is not understood: {error}")
             return None
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
             if not self._has_matched:
                 wanted = f"no query named {shown(self.query_name)} (query_name) has started yet"
-                warn_once(("query_name",), f"{wanted}; {snapshot.label} is not committed")
+                self.warn_once(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
         for source, problem in snapshot.problems.items():
-            self._subscription.counts["unreadable"] += 1
+            self.counts["unreadable"] += 1
             text = f"{snapshot.label}, source {source}: {problem}"
-            warn_once((snapshot.run.query_id, source), text)
+            self.warn_once((snapshot.run.query_id, source), text)
         return snapshot
 
 

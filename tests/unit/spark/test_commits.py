@@ -351,7 +351,7 @@ def test_a_flush_reports_offsets_of_stopped_managers(
     # If managers are stopped between the submit and the flush of the client:
     submitted: Future[bool] = Future()
     submitted.set_result(True)
-    monkeypatch.setattr(commits._subscription, "put", lambda _snapshot: submitted)
+    monkeypatch.setattr(commits._listener, "put", lambda _snapshot: submitted)
     for offset in (9, 12):
         query: Any = Query("q", partial(progress, offset))
         committed, uncommitted = commits.flush(query, WAIT_S)
