@@ -200,7 +200,7 @@ def check_session(spark: object) -> None:
 
 def java_text(error: Exception) -> str:
     """Return the sentence in an error of py4j or PySpark, without its page of Java."""
-    first, _, more = str(error).partition("\n")
+    first, _, more = str(error).strip().partition("\n")
     text = more.removeprefix(": ") if first.startswith("An error occurred") else first
     return visible(text.partition("\n")[0])
 

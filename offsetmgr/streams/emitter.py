@@ -39,6 +39,9 @@ class Writer(Protocol):
     def write(self, record: Record) -> Future[Written]:
         """Return where the record is, once it is written.  Raises EmitterClosedError."""
 
+    def check_may_wait(self) -> None:
+        """Raise ProcessorError in a callback of a message, where a wait would not end."""
+
     def close(self) -> None:
         """Wait until all records are written or refused, and end."""
 
@@ -54,7 +57,7 @@ class Emitter:
         self.topic = check_topic(topic)
         self._writer = writer
         self._codec = codec
-        self._default_headers = dict(default_headers or {})
+        self._default_headers = dict(header_list(default_headers or {}))
         self._finished = False
         self._error: BaseException | None = None
 
@@ -65,7 +68,7 @@ class Emitter:
         the codec raises, and EmitterClosedError.
         """
         data = None if value is None else encoded(self._codec, value)
-        every = header_list({**self._default_headers, **(headers or {})})
+        every = header_list(headers or {}, self._default_headers)
         outcome = self._writer.write(Record(self.topic, encode_key(key), data, every))
         outcome.add_done_callback(self._done)
         return outcome
@@ -78,6 +81,7 @@ class Emitter:
         Raises TimeoutError after ``timeout`` seconds; it may be written all the same.
         """
         wait_s = check_timeout(timeout, forever=True)
+        self._writer.check_may_wait()
         outcome = self.emit(key, value, headers)
         return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
 
@@ -85,6 +89,7 @@ class Emitter:
         """Wait until all is written or refused, and end.  Raises the first error of a message."""
         if self._finished:
             return
+        self._writer.check_may_wait()
         self._writer.close()
         self._finished = True
         if self._error is not None:

@@ -18,8 +18,10 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
 
+import msgspec
+
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams.codecs import encoded
+from offsetmgr.streams.codecs import encoded, whole
 from offsetmgr.streams.errors import ContextError, ProcessingError
 from offsetmgr.streams.messages import (
     MAX_BYTES,
@@ -42,6 +44,7 @@ NilHandling = Literal["ignore", "process", "decode"]
 """Messages without a value: no callback, a callback with None, or what the codec makes of None."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MOST_META_BYTES: Final = MAX_BYTES // 2
 _UNREAD: Final[Any] = object()
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -125,13 +128,13 @@ class Context:
         if value is None:
             self._refuse("cannot set None as value: use delete()")
         self._row = self._encoded(table, value)
-        self._write(table.topic, self._message.key, self._row, headers or _NONE)
+        self._write(table.topic, self._message.key, self._row, headers)
 
     def delete(self, headers: Headers | None = None) -> None:
         """Delete the row of the message's key, here and by a tombstone in the table's topic."""
         table = self._graph.group_table or self._stateless()
         self._row = None
-        self._write(table.topic, self._message.key, None, headers or _NONE)
+        self._write(table.topic, self._message.key, None, headers)
 
     def join(self, table: str) -> Any:
         """Return the row of the message's key in a joined table; None where there is none."""
@@ -151,12 +154,13 @@ class Context:
         """Write to an output; a value of None is a tombstone."""
         edge = self._graph.outputs.get(topic) or self._not_an_output(topic)
         data = None if value is None else self._encoded(edge, value)
-        self._emit(topic, key, data, headers)
+        self._write(topic, self._key(key), data, headers, self._default_headers)
 
     def loopback(self, key: str, value: Any, headers: Headers | None = None) -> None:
         """Send ``value`` to the loop's callback, for any key of the group."""
         edge = self._graph.loop_stream or self._refuse("no loop topic configured: add loop()")
-        self._emit(edge.topic, key, self._encoded(edge, value), headers)
+        data = self._encoded(edge, value)
+        self._write(edge.topic, self._key(key), data, headers, self._default_headers)
 
     def fail(self, error: BaseException | str) -> NoReturn:
         """Stop the processor and leave the message uncommitted."""
@@ -179,15 +183,17 @@ class Context:
 
         return done
 
-    def _emit(self, topic: str, key: str, data: bytes | None, headers: Headers | None) -> None:
-        if self._default_headers and isinstance(headers or _NONE, Mapping):
-            headers = {**self._default_headers, **(headers or _NONE)}
-        self._write(topic, self._key(key), data, headers or _NONE)
-
-    def _write(self, topic: str, key: bytes, data: bytes | None, headers: Headers) -> None:
+    def _write(
+        self,
+        topic: str,
+        key: bytes,
+        data: bytes | None,
+        headers: Headers | None,
+        defaults: Headers = _NONE,
+    ) -> None:
         self._check_open(f"what it wrote to {topic} is lost: write within the callback")
         try:
-            listed = header_list(headers) if headers else ()
+            listed = header_list(headers or _NONE, defaults) if headers or defaults else ()
         except InvalidValueError as error:
             self.fail(error)
         self.records.append(Record(topic, key, data, listed))
@@ -333,6 +339,19 @@ class Engine:
                     "producer, max.message.bytes of the topic)"
                 )
         return None
+
+
+def visit_value(meta: Any) -> bytes:
+    """Return ``meta`` of a visit as the request for it has it.  Raises InvalidValueError."""
+    try:
+        value = msgspec.json.encode(whole(meta))
+    except Exception as error:  # noqa: BLE001 -- msgspec, or a hook of the value's type
+        fix = "give what JSON can hold"
+        raise InvalidValueError("meta", meta, f"cannot be sent ({error})", fix) from None
+    if len(value) > _MOST_META_BYTES:
+        fix = "give a reference to what is large"
+        raise InvalidValueError("meta", meta, f"has more than {_MOST_META_BYTES:,} bytes", fix)
+    return value
 
 
 def _not_run(result: object) -> ContextError | None:

@@ -19,7 +19,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import check_codec
 from offsetmgr.streams.errors import GraphError
 from offsetmgr.text import shown
-from offsetmgr.types import check_callable, check_group, check_topic
+from offsetmgr.types import check_callable, check_group, check_list, check_topic
 
 if TYPE_CHECKING:
     from offsetmgr.streams.codecs import Codec
@@ -73,7 +73,8 @@ def input(topic: str, codec: Codec, callback: Callback) -> Edge:
 
 def inputs(topics: Iterable[str], codec: Codec, callback: Callback) -> list[Edge]:
     """Read several streams with one codec and callback."""
-    return [input(topic, codec, callback) for topic in topics]
+    names: list[Any] = check_list(topics, "topics", '["clicks"]')
+    return [input(topic, codec, callback) for topic in names]
 
 
 def loop(codec: Codec, callback: Callback) -> Edge:
@@ -108,12 +109,18 @@ def visitor(name: str, callback: Callback) -> Edge:
 
 def group_table(group: str, suffix: str = TABLE_SUFFIX) -> str:
     """Return the topic of a group's table, for others to join, look up or view."""
-    return group + suffix
+    return f"{group}{_checked_suffix(suffix, 'table_suffix')}"
 
 
 def loop_topic(group: str, suffix: str = LOOP_SUFFIX) -> str:
     """Return the topic of a group's loop."""
-    return group + suffix
+    return f"{group}{_checked_suffix(suffix, 'loop_suffix')}"
+
+
+def _checked_suffix(suffix: object, field: str) -> str:
+    if not isinstance(suffix, str):
+        raise InvalidValueError(field, suffix, "is not text", "give a string such as '-v2'")
+    return suffix
 
 
 class GroupGraph:

@@ -8,16 +8,15 @@ from concurrent.futures import Future
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
 from offsetmgr.logs import SafeLogger
-from offsetmgr.streams.codecs import Bytes, whole
+from offsetmgr.streams.codecs import Bytes
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
+from offsetmgr.streams.engine import visit_value
 from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.messages import MAX_BYTES, PARTITIONER, VISIT_HEADER, Record
+from offsetmgr.streams.messages import PARTITIONER, VISIT_HEADER, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 _QUEUE_FULL: Final = "_QUEUE_FULL"
 _REQUEST_MS: Final = 30_000
-_MOST_BYTES: Final = MAX_BYTES // 2
 _numbers: Final = count()
 
 log = SafeLogger("offsetmgr.streams")
@@ -73,7 +71,7 @@ class KafkaWriter:
     def write(self, record: Record) -> Future[Written]:
         outcome: Future[Written] = Future()
         outcome.set_running_or_notify_cancel()  # as nobody can cancel it
-        waits = threading.current_thread().name != self._thread_name
+        waits = not self._in_callback
         is_full = True
 
         def done(answer: Written | KafkaRequestError) -> None:
@@ -99,6 +97,15 @@ class KafkaWriter:
                 time.sleep(POLL_S)
         return outcome
 
+    def check_may_wait(self) -> None:
+        if self._in_callback:
+            text = "an emitter cannot wait in a callback of a message, which holds up all others"
+            raise ProcessorError(f"{text}: call emit() there, and finish() in another thread")
+
+    @property
+    def _in_callback(self) -> bool:
+        return threading.current_thread().name == self._thread_name
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -107,14 +114,7 @@ class KafkaWriter:
 
 def request_visit(kafka: Mapping[str, Any], graph: GroupGraph, name: str, meta: Any) -> None:
     """Write the message that asks for a visit.  Raises InvalidValueError, ProcessorError."""
-    try:
-        value = msgspec.json.encode(whole(meta))
-    except Exception as error:  # noqa: BLE001 -- msgspec, or a hook of the value's type
-        fix = "give what JSON can hold"
-        raise InvalidValueError("meta", meta, f"cannot be sent ({error})", fix) from None
-    if len(value) > _MOST_BYTES:
-        fix = "give a reference to what is large"
-        raise InvalidValueError("meta", meta, f"has more than {_MOST_BYTES:,} bytes", fix)
+    value = visit_value(meta)
     settings = {**kafka, "partitioner": PARTITIONER, "message.timeout.ms": _REQUEST_MS}
     try:
         with kafka_emitter(settings, graph.loop_topic, Bytes()) as emitter:

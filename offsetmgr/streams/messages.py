@@ -12,6 +12,8 @@ Headers = Mapping[str, "bytes | None"]
 HeaderList = Sequence["tuple[str, bytes | None]"]
 """Headers as Kafka keeps them: in order, a name more than once."""
 
+_NONE: Final[Headers] = {}
+
 NO_TIME: Final = datetime.min.replace(tzinfo=timezone.utc)
 """Timestamp of a message that has none."""
 
@@ -80,8 +82,8 @@ def encode_key(key: str) -> bytes:
         raise InvalidValueError("key", key, "is not text", fix) from None
 
 
-def header_list(headers: Headers) -> HeaderList:
-    """Return headers as Kafka keeps them.  Raises InvalidValueError."""
+def header_list(headers: Headers, defaults: Headers = _NONE) -> HeaderList:
+    """Return headers, and those of ``defaults`` that they lack.  Raises InvalidValueError."""
     if not isinstance(headers, Mapping):
         raise InvalidValueError("headers", headers, "is not a mapping", "give names and bytes")
     for name, value in headers.items():
@@ -91,7 +93,7 @@ def header_list(headers: Headers) -> HeaderList:
             raise InvalidValueError("header", name, "is not text", "give a str of UTF-8") from None
         if not (value is None or isinstance(value, bytes)):
             raise InvalidValueError(f"header {name}", value, "is not bytes", "encode it")
-    return tuple(headers.items())
+    return tuple({**defaults, **headers}.items())
 
 
 def kafka_bytes(record: Record) -> int:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +26,10 @@ from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import STREAMS, TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES, VISIT_HEADER
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
-from offsetmgr.types import TopicPartition, check_timeout, check_topic
+from offsetmgr.types import TopicPartition, check_flag, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import pandas as pd
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,6 +91,10 @@ class ProcessorSettings:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
+        for name in ("default_headers", "lookup_views", "kafka_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidValueError(name, getattr(self, name), "is not a mapping", "give one")
+        check_flag(self.record_ids, "record_ids")
         for name in ("trigger_interval_s", "defer_timeout_s"):
             check_timeout(getattr(self, name), name)
         check_missing(self.missing)
@@ -183,7 +188,8 @@ class Query:
         streams = self._read(STREAMS, startingOffsets=self._first, maxOffsetsPerTrigger=limit)
         if TABLES not in topics:
             return streams
-        tables = self._read(TABLES, startingOffsets="earliest")
+        # An option for the streams must not delay the rows of tables behind their messages.
+        tables = self._read(TABLES, startingOffsets="earliest", minOffsetsPerTrigger="0")
         recovery = self.layout.recovery
         if recovery:
             # The group's own table as it was when the checkpoint was new.
@@ -290,7 +296,11 @@ class Query:
 
     def _limits(self) -> dict[str, int]:
         """Return the largest record of each topic that the processor writes, in bytes."""
-        request = int(self._options.get("kafka.max.request.size", MAX_BYTES))
+        name = "kafka.max.request.size"
+        text = self._options.get(name, str(MAX_BYTES))
+        if not text.isdecimal():
+            raise InvalidValueError(name, text, "is not a number of bytes", "give such as 2097152")
+        request = int(text)
         limits = dict.fromkeys(self._targets(), request)
         if self._options.get("kafka.compression.type", "none") == "none":
             # Brokers measure compressed records.

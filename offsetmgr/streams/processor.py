@@ -20,6 +20,7 @@ from pyspark.errors import StreamingQueryException
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark import OffsetCommits
@@ -158,6 +159,7 @@ class Processor:
             fix = "give a session of the driver's own Spark"
             raise InvalidValueError("spark", spark, "is a session of Spark Connect", fix)
         check_session(spark)
+        checked_config(kafka)
         self._kafka = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
         self._options = spark_options(self._kafka, self.settings.kafka_options)
         self._checkpoint = checkpoint
@@ -193,12 +195,6 @@ class Processor:
                 self._files(), self._offsets,
             )  # fmt: skip
         self._reads_tables = TABLES in query.layout.topics
-        writer = query.frame().writeStream.format("kafka").options(**self._options)
-        writer = writer.queryName(self.graph.group).option("checkpointLocation", self._checkpoint)
-        if available_now:
-            writer = writer.trigger(availableNow=True)
-        elif self.settings.trigger_interval_s:
-            writer = writer.trigger(processingTime=f"{self.settings.trigger_interval_s} seconds")
         if self._offsets is not None and self._commits is None:
             group, tables = self.graph.group, query.layout.topics.get(TABLES, ())
             groups = Groups(None, dict.fromkeys(self.graph.consumed, group), tables)
@@ -206,7 +202,14 @@ class Processor:
             self._commits = OffsetCommits(self._spark, client, groups, group, None)
         self._error = None
         try:
-            self._query = writer.start()
+            writer = query.frame().writeStream.format("kafka").options(**self._options)
+            writer = writer.option("checkpointLocation", self._checkpoint)
+            interval_s = self.settings.trigger_interval_s
+            if available_now:
+                writer = writer.trigger(availableNow=True)
+            elif interval_s:
+                writer = writer.trigger(processingTime=f"{interval_s} seconds")
+            self._query = writer.queryName(self.graph.group).start()
         except Exception as error:
             text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
             raise ProcessorError(text) from error

@@ -22,7 +22,11 @@ _SAME: Final = (
 """Settings that have one name and meaning in both."""
 
 _OURS: Final = frozenset(
-    ["topic", "subscribe", "subscribepattern", "assign", "startingoffsets", "includeheaders"]
+    [
+        *("topic", "subscribe", "subscribepattern", "assign", "includeheaders"),
+        *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
+        "maxoffsetspertrigger",
+    ]
 )
 """Options that would change what a processor reads or where it writes."""
 

@@ -22,6 +22,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
+from offsetmgr.types import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -136,8 +137,12 @@ class LmdbReader:
 
     def get(self, key: bytes) -> bytes | None:
         if 0 < len(key) <= MAX_KEY_BYTES:
-            # Without a name and a ``with``, which would cost a quarter of the time.
-            return self._env.begin(self._rows).get(key)
+            try:
+                # Without a name and a ``with``, which would cost a quarter of the time.
+                return self._env.begin(self._rows).get(key)
+            except lmdb.Error:
+                with _failing(self.path, "read"):
+                    raise
         packed = self._meta_value(_odd_name(key))
         return None if packed is None else _unpacked(packed)[1]
 
@@ -165,7 +170,7 @@ class LmdbReader:
         return None if seen is None else float(seen)
 
     def _meta_value(self, name: bytes) -> bytes | None:
-        with self._env.begin(self._meta) as txn:
+        with _failing(self.path, "read"), self._env.begin(self._meta) as txn:
             return txn.get(name)
 
     @property
@@ -216,7 +221,7 @@ class LmdbStorage(LmdbReader):
     ) -> None:
         self.path = Path(path)
         self._fsync = fsync
-        self._map_bytes = map_bytes
+        self._map_bytes = check_count(map_bytes, "map_bytes")
         self._empty = False
 
     def open(self, topic: str, topic_id: str) -> None:
@@ -350,7 +355,7 @@ def _failing(path: Path, done: str) -> Iterator[None]:
         yield
     except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
         raise ViewError(f"the store at {path} is damaged ({error}): {_REBUILD}") from error
-    except (lmdb.Error, OSError, ValueError) as error:
+    except (lmdb.Error, OSError, ValueError, OverflowError) as error:
         raise ViewError(f"the store at {path} cannot be {done}: {error}") from error
 
 

@@ -181,6 +181,9 @@ class TableReader:
 
     def stop(self, timeout: float) -> None:
         """End reading, and close the store after the last write; harmless when repeated."""
+        if threading.current_thread().name.startswith(self._thread.name):
+            text = f"the table of {self._topic} cannot be stopped by its own observer or update"
+            raise ViewError(f"{text}: stop it in another thread")
         self._ended.set()
         self._thread.join(timeout)
         if self._thread.is_alive():

@@ -12,11 +12,13 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
 from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
-from offsetmgr.streams.engine import Engine, Tables
+from offsetmgr.streams.engine import Engine, Tables, visit_value
 from offsetmgr.streams.errors import ProcessingError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import (
@@ -239,8 +241,12 @@ class TesterProcessor:
         return TesterView(self._topics, self.graph.table_topic).get(key)
 
     def visit_all(self, name: str, meta: Any = None) -> int:
-        """Call the visitor ``name`` for each row and return their number; raises as ``consume``."""
+        """Call the visitor ``name`` for each row and return their number; raises as ``consume``.
+
+        It gets ``meta`` as JSON has it.
+        """
         self._engine.visitor(name)
+        meta = msgspec.json.decode(visit_value(meta))
         self.check()
         keys = sorted(self._topics.rows[self.graph.table_topic])
         for key in keys:
@@ -399,6 +405,9 @@ class _TesterWriter:
             outcome.set_exception(error)
         self._catch_up()
         return outcome
+
+    def check_may_wait(self) -> None:
+        pass
 
     def close(self) -> None:
         self._closed = True

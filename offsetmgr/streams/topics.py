@@ -59,6 +59,8 @@ class TopicSettings:
         if self.mismatch not in {"ignore", "warn", "fail"}:
             fix = "give 'ignore', 'warn' or 'fail'"
             raise InvalidValueError("mismatch", self.mismatch, "is unknown", fix)
+        if self.replication is not None:
+            check_count(self.replication, "replication")
 
 
 def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
@@ -205,7 +207,7 @@ class TopicManager:
         new = NewTopic(topic, partitions, self.settings.replication or -1, config=texts)
         try:
             create_topics(self._reader.admin, [new], timeout_s)
-        except ValueError as error:  # confluent-kafka's, of a number
+        except (ValueError, OverflowError) as error:  # confluent-kafka's, of a number
             fix = "correct its replication or the number of its partitions"
             raise InvalidValueError("topic", topic, f"cannot be created ({error})", fix) from None
         if not any(topic in self.partitions([topic]) for _ in Deadline(timeout_s).polls()):

@@ -94,7 +94,7 @@ class View(TableRows):
         update: Callable[[PendingRows, Message], object] | None = None,
         timeout_s: float = 30.0,
     ) -> None:
-        if (path is None) == (storage is None):
+        if (path is None or path == "") == (storage is None):
             fix = "give the folder of the store, or storage="
             raise InvalidValueError("path", path, "is missing or one too many", fix)
         if update is not None:
@@ -110,6 +110,8 @@ class View(TableRows):
         """Of the last start."""
         self._observers: list[Callable[[ViewState], object]] = []
         self._changed = threading.Condition()
+        self._observing = threading.RLock()
+        """Observers see one state after the other."""
         self._state = ViewState.IDLE
 
     def start(self) -> Self:
@@ -221,13 +223,14 @@ class View(TableRows):
         reader = self._reader
         if reader is None:
             return
-        with self._changed:
-            states = [part.state for part in reader.partitions.values()]
-            lowest = _STATES[min(states, default=TableState.STOPPED)]
-            if lowest is self._state:
-                return
-            self._state = lowest
-            self._readable = lowest >= ViewState.CONNECTING and not reader.ending
-            self._changed.notify_all()
+        with self._observing:
+            with self._changed:
+                states = [part.state for part in reader.partitions.values()]
+                lowest = _STATES[min(states, default=TableState.STOPPED)]
+                if lowest is self._state:
+                    return
+                self._state = lowest
+                self._readable = lowest >= ViewState.CONNECTING and not reader.ending
+                self._changed.notify_all()
             for observer in list(self._observers):
                 log.guard(f"an observer of the view of {self.topic} failed", observer, lowest)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
-from offsetmgr.streams import EmitterClosedError, codecs
+from offsetmgr.streams import EmitterClosedError, ProcessorError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.messages import partition_of
 
@@ -90,6 +90,25 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
     assert all(promise.exception(0) for promise in again)
     with pytest.raises(EmitterClosedError, match="topic is finished, so key 'late'"):
         emitter.emit("late", "value")
+
+
+def test_a_wait_in_a_callback_of_a_message_is_refused() -> None:
+    """It would hold up the report for which it waits."""
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
+    emitter = kafka_emitter(away, "topic", codecs.String())
+    errors: list[str] = []
+
+    def wait(_promise: Future[Written]) -> None:
+        for call in (emitter.finish, lambda: emitter.emit_sync("key", "value")):
+            with pytest.raises(ProcessorError) as raised:
+                call()
+            errors.append(str(raised.value))
+
+    emitter.emit("key", "value").add_done_callback(wait)
+    with pytest.raises(KafkaRequestError, match="write to topic: "):
+        emitter.finish()
+    refused = "an emitter cannot wait in a callback of a message"
+    assert [error[: len(refused)] for error in errors] == [refused, refused]
 
 
 def test_an_unwritten_message_is_reported() -> None:

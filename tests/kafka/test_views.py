@@ -158,6 +158,29 @@ class TestRows:
         with view_of(kafka, topic, tmp_path) as again:
             again.wait_until_running(WAIT_S)
 
+    def test_an_observer_that_blocks_delays_no_time_out(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Nor does it stop its own view, for whose end it would wait in vain."""
+        topic, go_on, refused = new_topic(1), threading.Event(), threading.Event()
+        emit(kafka, topic, {"a": 1})
+        view = view_of(kafka, topic, tmp_path)
+
+        def block(state: ViewState) -> None:
+            if state is ViewState.CATCH_UP:
+                assert go_on.wait(WAIT_S)
+            elif state is ViewState.RUNNING:
+                with pytest.raises(ViewError, match="cannot be stopped by its own observer"):
+                    view.stop()
+                refused.set()
+
+        view.observe(block)
+        with view:
+            with pytest.raises(OffsetTimeoutError, match="was not running within"):
+                view.wait_until_running(0.1)
+            go_on.set()
+            assert refused.wait(WAIT_S)
+
     @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close", "update"])
     def test_an_error_of_the_storage_is_raised(
         self, kafka: DevKafka, new_topic: TopicFactory, method: str

@@ -300,6 +300,8 @@ def test_missing_topics_are_named(
     for named, edges in wrong.items():
         with pytest.raises(TopicsError, match=named):
             lab.run(*edges)
+    with pytest.raises(ProcessorError, match=r"does not start its query: .*auto\.offset\.reset"):
+        lab.run(input(one, TEXT, print), kafka_options={"kafka.auto.offset.reset": "latest"})
     views = {one: "/"}
     with pytest.raises(InvalidValueError, match=r"lookup_views .* is not a lookup table; add look"):
         lab.run(input(one, TEXT, print), lookup_views=views)

@@ -73,6 +73,8 @@ def test_topics_are_consumed_once() -> None:
     """An input given twice, and one with an illegal name, are refused at the definition."""
     with pytest.raises(InvalidValueError, match="'a' is consumed twice"):
         define_group("group", input("a", C, called), inputs(["b", "a"], C, called))
+    with pytest.raises(InvalidValueError, match="topics 'clicks' is not a list"):
+        inputs("clicks", C, called)
     with pytest.raises(InvalidValueError, match="topic '' is not a legal"):
         input("", C, called)
     with pytest.raises(InvalidValueError, match="group '' is empty"):
@@ -137,6 +139,8 @@ def test_suffixes() -> None:
     assert graph.group_table.topic == group_table("g", "-state")
     with pytest.raises(GraphError, match="group table"):
         define_group("g", edges, join("g-state", C), table_suffix="-state").validate()
+    with pytest.raises(InvalidValueError, match="loop_suffix None is not text"):
+        define_group("g", edges, loop_suffix=None)  # type: ignore[arg-type]
 
 
 def test_graphs_are_picklable() -> None:

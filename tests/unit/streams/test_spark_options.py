@@ -61,11 +61,21 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         ("missing", datetime.fromtimestamp(-0.001, timezone.utc)),
         ("missing", datetime(2026, 1, 1)),  # noqa: DTZ001 -- without a time zone
         ("buckets", True),
+        ("lookup_views", 3),
+        ("kafka_options", [("kafka.linger.ms", "5")]),
+        ("record_ids", "no"),
     ],
 )
 def test_settings_of_a_processor_are_checked(name: str, value: Any) -> None:
     with pytest.raises(InvalidValueError, match=rf"^{name} "):
         ProcessorSettings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["Topic", "startingTimestamp", "maxOffsetsPerTrigger"])
+def test_an_option_that_changes_what_is_read_or_written_is_refused(name: str) -> None:
+    """Of two options of Spark's for one thing, that of the user would win, or limit the tables."""
+    with pytest.raises(InvalidValueError, match=f"kafka_options '{name}' is set by the processor"):
+        spark_options({}, {name: "1"})
 
 
 @pytest.mark.parametrize("content", [None, b"\x30\x82\xff"], ids=["folder", "DER"])
@@ -91,7 +101,5 @@ def test_settings_unknown_to_java_are_refused(settings: dict[str, Any], hint: st
     kafka = {"bootstrap.servers": "one:1", **settings}
     with pytest.raises(InvalidValueError, match=hint):
         spark_options(kafka, {})
-    with pytest.raises(InvalidValueError, match="kafka_options 'Topic' is set by the processor"):
-        spark_options({}, {"Topic": "orders"})
     own = {"kafka.security.protocol": "SSL"}
     assert spark_options(kafka, own) == {"kafka.bootstrap.servers": "one:1", **own}

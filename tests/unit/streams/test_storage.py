@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.rows import ViewReader
@@ -115,6 +116,9 @@ def test_a_full_map_names_the_limit(tmp_path: Path) -> None:
         store.apply({b"%d" % number: bytes(1000) for number in range(2_000)}, {0: 1})
     assert (store.get(b"a"), store.offset(0)) == (b"1", 0)
     store.close()
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(InvalidValueError, match="map_bytes"):
+            LmdbStorage(tmp_path, map_bytes=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("obstacle", ["", "view.lock/x", "data.mdb/x", "unsynced/x"])
@@ -176,6 +180,11 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
         LmdbReader(tmp_path)
     store.close()
     assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
+    closed = ViewReader(tmp_path, codecs.String())
+    closed.close()
+    for use in (closed.get, closed.has, lambda _: list(closed), lambda _: closed.topic):
+        with pytest.raises(ViewError, match="cannot be read"):
+            use("a")
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
         ViewReader(tmp_path / "elsewhere", codecs.String())
 

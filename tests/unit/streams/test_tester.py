@@ -281,6 +281,19 @@ def test_visits() -> None:
         processor.visit_all("reset", "text")
 
 
+@pytest.mark.parametrize(("meta", "found"), [((1, 2), [1, 2]), ({1: b"a"}, {"1": "YQ=="})])
+def test_a_visitor_gets_what_json_makes_of_its_argument(meta: object, found: object) -> None:
+    """As on Spark, where the request for a visit is a message."""
+    metas: list[object] = []
+    tester = Tester()
+    processor = tester.add_processor(sums(visitor("keep", lambda _, meta: metas.append(meta))))
+    tester.consume("numbers", "bob", 1)
+    processor.visit_all("keep", meta)
+    assert metas == [found]
+    with pytest.raises(InvalidValueError, match=r"meta .* cannot be sent"):
+        processor.visit_all("keep", object())
+
+
 def test_views_show_tables() -> None:
     """Tables of a group or any topic, in the order of keys, as a range or a prefix."""
     tester = Tester()
@@ -314,6 +327,10 @@ def test_emitters_write_for_processors() -> None:
     ]
     with pytest.raises(InvalidValueError, match="header a 'text' is not bytes; encode it"):
         emitter.emit("bob", 5, headers={"a": "text"})  # type: ignore[dict-item]
+    with pytest.raises(InvalidValueError, match=r"headers .* is not a mapping"):
+        emitter.emit("bob", 5, headers=[("a", b"1")])  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="header app 1 is not bytes"):
+        tester.add_emitter("numbers", INT, default_headers={"app": 1})  # type: ignore[dict-item]
     with pytest.raises(EmitterClosedError, match="numbers is finished, so key 'bob'"):
         emitter.emit("bob", 5)
     emitter.finish()

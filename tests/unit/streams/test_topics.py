@@ -12,9 +12,11 @@ from offsetmgr.streams.topics import TopicSettings
 
 
 def test_settings_are_checked() -> None:
-    """An unknown policy is refused."""
+    """An unknown policy, and no replicas, are refused."""
     with pytest.raises(InvalidValueError, match="mismatch 'stop' is unknown; give 'ignore'"):
         TopicSettings(mismatch="stop")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="replication 0 is not possible"):
+        TopicSettings(replication=0)
 
 
 @pytest.mark.parametrize("number", [-1, 0, True, 2.0])
