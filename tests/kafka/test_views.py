@@ -161,7 +161,7 @@ class TestRows:
     def test_an_observer_that_blocks_delays_no_time_out(
         self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
     ) -> None:
-        """Nor does it stop its own view, for whose end it would wait in vain."""
+        """It cannot stop its own view, for whose end it would wait in vain."""
         topic, go_on, refused = new_topic(1), threading.Event(), threading.Event()
         emit(kafka, topic, {"a": 1})
         view = view_of(kafka, topic, tmp_path)

@@ -72,8 +72,8 @@ def test_settings_of_a_processor_are_checked(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["Topic", "startingTimestamp", "maxOffsetsPerTrigger"])
-def test_an_option_that_changes_what_is_read_or_written_is_refused(name: str) -> None:
-    """Of two options of Spark's for one thing, that of the user would win, or limit the tables."""
+def test_options_of_the_processor_itself_are_refused(name: str) -> None:
+    """Spark prefers some to the options of the processor; others would limit the tables."""
     with pytest.raises(InvalidValueError, match=f"kafka_options '{name}' is set by the processor"):
         spark_options({}, {name: "1"})
 

@@ -282,7 +282,7 @@ def test_visits() -> None:
 
 
 @pytest.mark.parametrize(("meta", "found"), [((1, 2), [1, 2]), ({1: b"a"}, {"1": "YQ=="})])
-def test_a_visitor_gets_what_json_makes_of_its_argument(meta: object, found: object) -> None:
+def test_the_argument_of_a_visit_is_as_in_json(meta: object, found: object) -> None:
     """As on Spark, where the request for a visit is a message."""
     metas: list[object] = []
     tester = Tester()
