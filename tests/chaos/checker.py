@@ -336,7 +336,7 @@ def _judge_commit(
     if submit is None or submit.offset != commit.offset:
         what = f"{commit} was committed; submitted was {submit}"
         verdict.violations.append(Violation("unknown", key, what))
-    elif tag in trail.refused:
+    elif tag in trail.refused and not _was_sent_again(submit, commit, excuses):
         what = f"{commit} was committed, though its submit {submit} was refused"
         verdict.violations.append(Violation("refused", key, what))
     if not (submit and logs and _is_former(verdict, trail, key, (submit, commit), excuses)):
@@ -344,6 +344,15 @@ def _judge_commit(
     verdict.repeated += trail.last is not None and trail.last[0] == tag
     trail.commits.setdefault(tag, commit.at_s)
     trail.last, trail.before = (tag, commit), tag
+
+
+def _was_sent_again(submit: Event, commit: CommitRecord, excuses: _Excuses) -> bool:
+    """Return True if a restarted service was asked again for what a former one had refused.
+
+    Only a sync submit waits for the service's own refusal; the client refuses others unsent.
+    """
+    starts = excuses.evidence.service_starts
+    return submit.action == "sync" and any(submit.at_s < each < commit.at_s for each in starts)
 
 
 def _judge_untagged(

@@ -63,7 +63,8 @@ class Log(NamedTuple):
     asked_s: float
     """The earliest time at which Kafka can have created the topic, by the wall clock."""
     created_s: float
-    """The time by which it had done so."""
+    """The time by which it had done so, and a broker named its id: one that is behind the
+    controller names the former topic's."""
     deleted_s: float = inf
     """The earliest time at which it can have deleted it again."""
 
@@ -165,7 +166,6 @@ class Recreator:
 
         asked_s, unknown_s = time.time(), inf
         for code in self._tries(create):
-            created_s = time.time()
             if code == KafkaError.NO_ERROR:
                 break
             if code == KafkaError.TOPIC_ALREADY_EXISTS and unknown_s < inf:
@@ -177,6 +177,7 @@ class Recreator:
         asked_s = min(asked_s, unknown_s)
         while not (topic_id := self._id_of(topic, former_id)):
             time.sleep(_PAUSE_S)
+        created_s = time.time()
         self._fill(topic, partitions, records)
         log = Log(topic, number, topic_id, partitions, records, asked_s, created_s)
         self._book.write(log)

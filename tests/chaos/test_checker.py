@@ -353,3 +353,13 @@ def test_a_lost_submit_that_later_commits_left_out_is_found() -> None:
         verdict = story.verdict()
         assert [violation.rule for violation in verdict.violations] == rules
         assert verdict.worst_left_out == left_out
+
+
+@pytest.mark.parametrize(("action", "rules"), [("sync", []), ("lower", ["refused"])])
+def test_a_restarted_service_may_take_what_a_former_one_refused(
+    action: str, rules: list[str]
+) -> None:
+    """The client sends its newest offset again; what it refused itself was never sent."""
+    story = Story().tell(f"{action}:fail 1 10")
+    story.service_starts.append(story.now_s + 0.5)
+    assert story.tell("commit 1 10").broken() == rules
