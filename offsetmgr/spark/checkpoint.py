@@ -91,7 +91,6 @@ class Checkpoint:
         self._requests = Counter() if requests is None else requests
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder; none if it does not exist."""
         self._requests["list"] += 1
         return self.files.names(folder)
 
@@ -207,7 +206,6 @@ class Checkpoint:
         return text
 
     def _batches(self, folder: str) -> list[int]:
-        """Return the numbers of the batches in ``offsets`` or ``commits``."""
         return [int(name) for name in self.names(folder) if name.isdecimal()]
 
     def _positions_before(self, batch_id: int) -> tuple[Positions, ...]:

@@ -216,7 +216,6 @@ class Committer:
 
     @classmethod
     def of(cls, client: Offsets) -> Committer:
-        """Return the committer that the client's queries share."""
         with _making:
             if not isinstance(client.committer, cls):
                 client.committer = cls(client)
@@ -270,7 +269,6 @@ class Committer:
         return found
 
     def topic_ids_of(self, run: Run, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
-        """Return the ids of the topics that the run has read ``keys`` from, where known."""
         live = [key for key in keys if self._groups[key.group].is_running(run)]
         return self._topic_ids.get(run, {}) | self._client.topic_ids_of(live)
 
@@ -382,7 +380,7 @@ class Committer:
                 if not callers:
                     decision = self._groups[group].end(run)
                     if group not in others:
-                        decision = decision._replace(held_back=None)
+                        decision.held_back = None
                     self._apply(by, group, decision, f"query {run.query_id}")
         return True
 
@@ -411,7 +409,6 @@ class Committer:
         return self.progress(by, snapshot)
 
     def _tick(self) -> bool:
-        """Ask the runs that never report anything, and now and then look around."""
         with self._lock:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:

@@ -193,7 +193,6 @@ def is_stopped(spark: Any) -> bool:
 
 
 def check_session(spark: object) -> None:
-    """Raise InvalidValueError for a session that was stopped."""
     if is_stopped(spark):
         raise InvalidValueError("spark", spark, "is stopped", "give a session that runs")
 

@@ -106,21 +106,22 @@ class Lower(NamedTuple):
     before: int
 
 
-class Decision(NamedTuple):
+@dataclass
+class Decision:
     """Offsets to commit, and facts to log."""
 
-    submits: Mapping[TopicPartition, int] = {}
-    rewinds: Mapping[TopicPartition, int] = {}
+    submits: dict[TopicPartition, int] = field(default_factory=dict)
+    rewinds: dict[TopicPartition, int] = field(default_factory=dict)
     """Going back is meant: the query started anew, or another one joined behind."""
-    lower: Mapping[TopicPartition, Lower] = {}
+    lower: dict[TopicPartition, Lower] = field(default_factory=dict)
     """Not committed."""
-    back: Mapping[TopicPartition, Lower] = {}
+    back: dict[TopicPartition, Lower] = field(default_factory=dict)
     """Committed, as a query started anew or joined."""
-    other_log: Mapping[TopicPartition, Lower] = {}
+    other_log: dict[TopicPartition, Lower] = field(default_factory=dict)
     """Committed, as a running query reads another log than before."""
-    shared: frozenset[str] = frozenset()
+    shared: set[str] = field(default_factory=set)
     """Topics that more than one source reads."""
-    unread: frozenset[TopicPartition] = frozenset()
+    unread: set[TopicPartition] = field(default_factory=set)
     """No running query reads these any more."""
     held_back: str | None = None
     """The name, or id, of a stopped query: the group goes no further than what it has read."""
@@ -171,7 +172,6 @@ class GroupState:
         }
 
     def is_running(self, run: Run) -> bool:
-        """Return True if the run has reported, and has not ended."""
         query = self._queries.get(run.query_id)
         return query is not None and query.run_id == run.run_id and not query.ended
 
@@ -188,37 +188,36 @@ class GroupState:
         query = self._queries[query_id]
         query.callers.add(by)
         is_last, query.ended = query.ended, False
-        submits: dict[TopicPartition, int] = {}
-        rewinds: dict[TopicPartition, int] = {}
-        lower: dict[TopicPartition, Lower] = {}
-        back: dict[TopicPartition, Lower] = {}
-        other_log: dict[TopicPartition, Lower] = {}
         sources = Counter(chain.from_iterable(snapshot.sources))
-        shared = {partition.topic for partition, count in sources.items() if count > 1}
+        decision = Decision(shared={each.topic for each, count in sources.items() if count > 1})
         for partition, offset in lowest(snapshot.sources).items():
             counting = self._offsets.get(partition, {})
             if counting.keys() - {query_id}:
-                shared.add(partition.topic)
+                decision.shared.add(partition.topic)
                 if is_last and query.is_released:
                     continue
             floor = self._submitted.get(partition, committed.get(partition))
             before = counting.get(query_id, floor if is_last else None)
             if before is not None and offset < before:
                 if not is_next or is_last:
-                    lower[partition] = Lower(offset, before)
+                    decision.lower[partition] = Lower(offset, before)
                     continue
-                other_log[partition] = Lower(offset, before)
+                decision.other_log[partition] = Lower(offset, before)
             is_first = query_id not in counting and not is_last
             self._offsets.setdefault(partition, {})[query_id] = offset
             least = self._submitted[partition] = min(self._offsets[partition].values())
-            goes_back = floor is not None and least < floor
-            if floor is not None and least < floor and partition not in other_log:
-                back[partition] = Lower(least, floor)
-            (rewinds if is_first or goes_back else submits)[partition] = least
-        read = submits.keys() | rewinds.keys()
-        submits.update(self._raised(each for each in left if each not in read))
-        facts = lower, back, other_log, frozenset(shared), self._unread(left)
-        return Decision(submits, rewinds, *facts)
+            if floor is not None and least < floor:
+                decision.rewinds[partition] = least
+                if partition not in decision.other_log:
+                    decision.back[partition] = Lower(least, floor)
+            elif is_first:
+                decision.rewinds[partition] = least
+            else:
+                decision.submits[partition] = least
+        left = [each for each in left if each not in decision.commits]
+        decision.submits.update(self._raised(left))
+        decision.unread = self._unread(left)
+        return decision
 
     def end(self, run: Run) -> Decision:
         if not self.is_running(run):
@@ -286,7 +285,6 @@ class GroupState:
         return [each for each, counting in self._offsets.items() if query_id in counting]
 
     def _leave(self, query_id: str, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Take the query's offsets of ``partitions`` out of the minimum."""
         for partition in partitions:
             del self._offsets[partition][query_id]
             if not self._offsets[partition]:
@@ -302,12 +300,12 @@ class GroupState:
                 self._submitted[partition] = raised[partition] = least
         return raised
 
-    def _unread(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        unread = frozenset(
+    def _unread(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        unread = {
             partition
             for partition in partitions
             if all(self._queries[each].ended for each in self._offsets.get(partition, ()))
-        )
+        }
         for partition in unread:
             self._submitted.pop(partition, None)
         return unread

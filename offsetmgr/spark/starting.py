@@ -153,7 +153,6 @@ def resuming(group: str, logs: Logs, offsets: Positions) -> str:
 
 
 def spark_json(offsets: Positions) -> str:
-    """Return offsets as Spark's Kafka source takes them."""
     topics: dict[str, dict[int, int]] = {}
     for (topic, number), offset in offsets.items():
         topics.setdefault(topic, {})[number] = offset
@@ -405,7 +404,6 @@ def _check_topics(topics: object) -> list[str]:
 
 
 def check_missing(missing: object) -> None:
-    """Refuse what is not a ``Missing``."""
     if isinstance(missing, datetime):
         check_moment(missing, "missing")
     elif missing not in ("earliest", "latest", "error"):

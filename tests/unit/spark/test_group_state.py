@@ -53,7 +53,7 @@ def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
     """The query reads another log, such as of a recreated topic: a rewind, reported once."""
     state.progress(snapshot({0: 100, 1: 5}), {}, CALL)
     decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {}, CALL)
-    assert decision[:2] == ({OTHER: 6}, {KEY: 30})
+    assert (decision.submits, decision.rewinds) == ({OTHER: 6}, {KEY: 30})
     assert decision.other_log == {KEY: Lower(30, 100)}
     following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {}, CALL)
     assert following == Decision({KEY: 40, OTHER: 6})
@@ -107,7 +107,7 @@ def test_a_late_report_of_another_run_is_known(
     assert first.rewinds == ({KEY: 30} if counts else {})
     if counts:
         next_one = snapshot({0: 40}, run="r2", batch=batch + 1, second=second + 1)
-        assert state.progress(next_one, {}, CALL)[:2] == ({KEY: 40}, {})
+        assert state.progress(next_one, {}, CALL).submits == {KEY: 40}
 
 
 @pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
