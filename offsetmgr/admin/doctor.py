@@ -38,7 +38,7 @@ from offsetmgr.kafka.errors import (
     tried,
 )
 from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.text import listed, shell_word, visible
+from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def _follow(facts: Facts) -> Iterable[Finding]:
         yield _trouble(
             f"checkpoint {checkpoint}, which the service follows: {problem}",
             "its group does not show how far the query has come",
-            f"offsetmgr spark status --checkpoint {shell_word(checkpoint)}",
+            facts.connection.command("spark status", None, "--checkpoint", checkpoint),
         )
 
 

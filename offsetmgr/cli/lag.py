@@ -35,18 +35,19 @@ from offsetmgr.cli.common import (
 )
 from offsetmgr.client.wire import reading
 from offsetmgr.codes import Fault
-from offsetmgr.errors import ServiceError
+from offsetmgr.errors import OffsetManagerError, ServiceError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.measure import GroupLag, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report
 from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.text import listed
+from offsetmgr.text import listed, visible
 from offsetmgr.types import check_existing_group, check_group
 
 _GROUPS_ASKED = 50
 """In one request to a service."""
+_NAME_CHARS = 100
 _TARGET_BYTES = 30_000
 """A service takes no longer path and query."""
 
@@ -144,6 +145,20 @@ def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str],
     return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
 
 
+def _watched(source: KafkaSource | _Service, names: list[str]) -> dict[str, Any]:
+    """Return the state of watched groups, with an error if some of ``names`` are not."""
+    answer = source.watched(names)
+    shown = {each["name"] for each in answer["groups"]}
+    missing = [visible(name, _NAME_CHARS) for name in names if name not in shown]
+    if missing:
+        text = f"not watched: {listed(missing)}; they do not exist or commit no offsets"
+        if isinstance(source, _Service):
+            text += ", or the service's setting watch.groups leaves them out"
+        errors = lag_report([GroupLag("", None, (), OffsetManagerError(text))])["groups"]
+        answer["errors"] = [*answer.get("errors", ()), errors[0]["error"]]
+    return answer
+
+
 @contextlib.contextmanager
 def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
     service = source.owner()
@@ -221,7 +236,9 @@ def lag(
     behind = any(
         (each["lag"] or 0) > max_lag or (each["lag_seconds"] or 0) > max_seconds for each in found
     )
-    return _status(answer, trouble=_are_missing(found) or behind)
+    status = _status(answer, trouble=_are_missing(found) or behind)
+    is_unknown = max_seconds < math.inf and any(each["lag_seconds_unknown"] for each in found)
+    return status or (Exit.INCOMPLETE if is_unknown else 0)
 
 
 def top(
@@ -241,7 +258,7 @@ def top(
     """
     names = _checked(groups)
     with _opened(source) as opened:
-        look = partial(opened.watched, names)
+        look = partial(_watched, opened, names)
         if live.is_possible() and output.as_table:
             live.run(look, interval)
             return 0

@@ -450,20 +450,28 @@ def test_trouble_with_kafka_stands_above_every_view(tab: Tab) -> None:
 def test_queries_and_streams(tab: Tab) -> None:
     """Last batches with their rates; tables with how far they are recovered.
 
-    A replica of a view has rows of its own.
+    A replica of a view has rows of its own, one that is named twice has them twice.  A processor
+    whose group could not be read is a row.
     """
     streams = answers.streams()
     replica = {**streams["views"][0], "url": "http://127.0.0.1:8744"}
-    tab.api.says("streams", {**streams, "views": [*streams["views"], replica]})
+    unread = {**streams["processors"][0], "error": answers.REFUSED, "partitions": []}
+    tab.api.says(
+        "streams",
+        {
+            "views": [*streams["views"], replica, replica],
+            "processors": [*streams["processors"], unread],
+        },
+    )
     page = shown(tab, "queries")
     assert cells(page, 2) == ["failed", "running"]
     assert cells(page, 4) == ["8", "1,204"]
     assert cells(page, 9) == [UNKNOWN, "1,251/s"]
     page = shown(tab, "streams")
-    expect(page.get_by_text("revenue: table revenue-table, 26 messages")).to_be_visible()
-    states = ["unreachable", *2 * ["recovering"], *2 * ["running"], "OK", "OK"]
+    expect(page.get_by_text("revenue: table revenue-table, 26 messages").first).to_be_visible()
+    states = ["unreachable", "unreadable", *3 * ["recovering"], *3 * ["running"], "OK", "OK"]
     assert cells(page, 5) == states
-    assert cells(page, 8) == [UNKNOWN, *2 * ["70 %"], *2 * ["100 %"], UNKNOWN, UNKNOWN]
+    assert cells(page, 8) == [*2 * [UNKNOWN], *3 * ["70 %"], *3 * ["100 %"], *2 * [UNKNOWN]]
 
 
 WCAG: Final = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")

@@ -177,6 +177,9 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     absent = run(kafka, "describe", f"{group}-absent")
     assert absent.status == 1
     assert "no such group" in absent.out
+    partly = run(kafka, "top", group, f"{group}-absent", "--interval", "0.5")
+    assert (partly.status, group in partly.out) == (3, True)
+    assert f"not watched: {group}-absent; they do not exist" in partly.err
     assert run(kafka, "lag", group, "--no-such-option").status == 2
     assert run(kafka, "describe", " bad name ").status == 2
     assert run(kafka, "lag", group, "--service", "http://127.0.0.1:1").status == 2

@@ -90,6 +90,8 @@ def test_each_command_needs_the_rights_of_the_guide(
     (found,) = partitions(user.types("describe", group, "--json"))
     assert (found["lag"], found["lag_seconds"]) == (15, None)
     assert f"lacks READ on topic {topic}" in found["lag_seconds_unknown"]
+    assert user.types("lag", group).exit_code == 0
+    assert user.types("lag", group, "--max-seconds", "3600").exit_code == 3  # it is not known
     user.may(AclOperation.READ, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
     assert found["lag_seconds"] > 0

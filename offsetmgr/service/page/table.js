@@ -119,7 +119,10 @@ export class Table {
     const kept = new Map();
     let place = this.above;
     shown.forEach((row, offset) => {
-      const id = this.#id(row);
+      let id = this.#id(row);
+      while (kept.has(id)) { // such as an address that is named twice
+        id += " again";
+      }
       const element = this.#elements.get(id) ?? this.#newRow();
       kept.set(id, element);
       this.#fill(element, row, first + offset);

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from offsetmgr.admin.commands import Connection
 from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
 from offsetmgr.admin.history import Cause, CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
@@ -276,6 +277,15 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         ),
         "client job reports of orders 0: it is refused",
         "the service tries again",
+    ),
+    "a followed checkpoint": (
+        replace(
+            HEALTHY,
+            service=UP._replace(failing_checkpoints={"/jobs/a b": "it has no metadata"}),
+            connection=Connection(("--bootstrap-servers", "k:1"), ("--service", "http://s")),
+        ),
+        "checkpoint /jobs/a b, which the service follows: it has no metadata",
+        "offsetmgr spark status --checkpoint '/jobs/a b' --bootstrap-servers k:1",
     ),
     "stuck": (
         after(50, ago_s=3_600),

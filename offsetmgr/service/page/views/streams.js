@@ -40,12 +40,20 @@ function rowsOf({ views, processors }) {
     for (const each of view.partitions) {
       const state = each.stalled ? "stalled" : each.state;
       rows.push({
-        ...common, partition: each.partition, state, look: each.stalled ? "bad" : LOOK[state] ?? "",
-        lag: each.lag, rate: each.rows_per_s, recovery: each.recovery, error: "",
+        ...common, partition: each.partition, state,
+        look: each.stalled || each.error ? "bad" : LOOK[state] ?? "",
+        lag: each.lag, rate: each.rows_per_s, recovery: each.recovery, error: each.error ?? "",
       });
     }
   }
   for (const group of processors) {
+    if (group.error !== null) { // the rest is of before
+      rows.push({
+        kind: "processor", id: "", name: group.name, topic: "", partition: null,
+        state: "unreadable", look: "bad", lag: null, rate: null, recovery: null,
+        error: group.error.message,
+      });
+    }
     for (const each of group.partitions) {
       rows.push({
         kind: "processor", id: "", name: group.name, topic: each.topic, partition: each.partition,
