@@ -63,9 +63,14 @@ _STATES: Final = {
 """The states that Kafka's tools do not write as one capitalised word."""
 
 
-_MOVING: Final = frozenset({5, 6, 14, 15, 16, 74, 75, 78})
+_MOVING: Final = frozenset({5, 6, 9, 14, 15, 16, 56, 74, 75, 78})
 """Codes of a broker that does not lead the partition or coordinate the group yet, or no longer,
 such as just after the topic was created or the broker started."""
+
+_TRANSPORT: Final = -195
+_DROPPED: Final = frozenset({_TRANSPORT, 7, 13})
+"""Codes of a request whose connection ended, as it does where a broker stops or has hung."""
+_DROPPED_WAIT_S: Final = 0.2
 
 _OFFSET_TYPES: Final = frozenset({"classic", "consumer", "streams", "unknown", "store"})
 """Types of groups that commit offsets; ``unknown`` is from brokers before Kafka 3.7."""
@@ -74,7 +79,7 @@ _NO_LEADERS: Final = -156
 """librdkafka's _NOENT."""
 _NO_LEADER: Final = 5
 _NO_OFFSET: Final = -1001
-"""librdkafka's OFFSET_INVALID, of a partition whose leader did not answer in time."""
+"""librdkafka's OFFSET_INVALID, of a partition whose leader did not answer."""
 
 _SOME_SHARE: Final = 0.8
 """Share of the time-out after which librdkafka ends a question to many brokers: until then it gives
@@ -181,9 +186,13 @@ class ClusterReader:
         Raises KafkaRequestError if no broker answered.
         """
         what = "list of consumer groups"
-        sent = self.admin.list_consumer_groups(request_timeout=self.timeout_s * _SOME_SHARE)
-        listed = self.result(sent, what)
-        failures = [self._error(what, each) for each in listed.errors]
+        deadline = Deadline(self.timeout_s * _SOME_SHARE)
+        for _ in deadline.polls():
+            limit_s = max(deadline.left_s, _LEAST_S)
+            listed = self.result(self.admin.list_consumer_groups(request_timeout=limit_s), what)
+            failures = [self._error(what, each) for each in listed.errors]
+            if not (_DROPPED | _MOVING).intersection(map(code_of, failures)):
+                break
         errors = tuple({str(each): each for each in failures}.values())
         if errors and not listed.valid:
             raise errors[0]
@@ -425,7 +434,8 @@ class ClusterReader:
 
         def offset(where: TopicPartition, found: Any) -> int:
             if found.offset == _NO_OFFSET:
-                raise request_error(f"log of {where}", self._timed_out())
+                failure = self._timed_out() if deadline.over else failure_of(_TRANSPORT)
+                raise request_error(f"log of {where}", failure)
             return int(found.offset)
 
         found = self._ask(specs, send, "log of", offset, check_topic_partition)
@@ -458,14 +468,16 @@ class ClusterReader:
         check: Callable[[_K], object],
         again: Collection[int] = (),
     ) -> dict[_K, _T | OffsetManagerError]:
-        """Ask about names; again where leader or coordinator is moving, while there is time.
+        """Ask about names; again while there is time, where leader or coordinator is moving.
 
-        After an error of the codes ``again`` it asks at once.
+        Also after the end of a connection, and at once after an error of the codes ``again``.
 
         A name that no request can hold, such as of a topic in the assignment of a strange member,
         is an error of its own: Kafka, or librdkafka, would refuse the others with it.
         """
         deadline = Deadline(self.timeout_s)
+        pauses_s = dict.fromkeys(again, 0.0) | dict.fromkeys(_DROPPED, _DROPPED_WAIT_S)
+        pauses_s |= dict.fromkeys(_MOVING, MOVED_WAIT_S)
         checked = {name: tried(check, name) for name in given}
         names = [name for name, e in checked.items() if not isinstance(e, OffsetManagerError)]
 
@@ -480,13 +492,10 @@ class ClusterReader:
         while names:
             for name, pending in send(names).items():
                 found[name] = tried(answer, name, pending)
-            codes = {name: code_of(found[name]) for name in names}
-            names = [name for name, code in codes.items() if code in _MOVING or code in again]
-            pause_s = MOVED_WAIT_S if _MOVING.intersection(codes.values()) else 0.0
-            if deadline.left_s <= pause_s:
-                break
-            if names:
-                time.sleep(pause_s)
+            left_s = deadline.left_s
+            waits_s = {name: pauses_s.get(code_of(found[name]) or 0, left_s) for name in names}
+            names = [name for name, wait_s in waits_s.items() if wait_s < left_s]
+            time.sleep(max((waits_s[name] for name in names), default=0.0))
         return found
 
     def _error(

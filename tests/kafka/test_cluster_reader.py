@@ -158,6 +158,20 @@ def test_a_moving_leader_or_coordinator_is_asked_again(code: int) -> None:
             assert isinstance(found, KafkaRequestError) is (timeout_s == 1)
 
 
+@pytest.mark.parametrize("code", [-195, 7, 13])
+def test_a_dropped_connection_hides_no_group_or_log(code: int) -> None:
+    """It is asked again while there is time, as a broker that stops or has hung ends them all."""
+    with MockCluster() as kafka:
+        kafka.create_topic("orders", 1)
+        where = TopicPartition("orders", 0)
+        with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as reader:
+            eventually(partial(reader.log_ranges, [where]), {where: (0, 0)})
+            kafka.push_errors(_LIST_OFFSETS, code, code)
+            assert reader.log_ranges([where]) == {where: (0, 0)}
+            kafka.push_errors(_OFFSET_FETCH, code, code)
+            assert reader.committed(["orders"]) == {"orders": {}}
+
+
 def test_empty_questions_make_no_request(reader: ClusterReader) -> None:
     """No question, no request."""
     assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))
