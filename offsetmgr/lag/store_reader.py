@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.codes import STORE_FAILED, error_info
+from offsetmgr.errors import OffsetManagerError, OffsetStoreError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
 from offsetmgr.kafka.errors import tried
 from offsetmgr.stores import open_store
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+_T = TypeVar("_T")
 
 
 def open_cluster(
@@ -32,7 +36,8 @@ def open_cluster(
 class StoreReader(ClusterReader):
     """Reads a cluster whose groups are in a store; members are those that Kafka knows.
 
-    Without any the state of a group is Empty, or Dead if nothing is committed.
+    Without any the state of a group is Empty, or Dead if nothing is committed.  A store that hangs,
+    as on a locked table, is waited for as long as Kafka is.
     """
 
     def __init__(self, store: str, config: Mapping[str, object], timeout_s: float) -> None:
@@ -41,11 +46,14 @@ class StoreReader(ClusterReader):
 
     def groups(self) -> GroupListings:
         in_kafka = {each.name: each for each in super().groups().groups}
-        stored = (GroupListing(name, "Empty", "store") for name in self._store.groups())
+        names = self._in_time(self._store.groups)
+        stored = (GroupListing(name, "Empty", "store") for name in names)
         return GroupListings([in_kafka.get(each.name, each) for each in stored])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
-        known = self._store.groups()
+        known = tried(self._in_time, self._store.groups)
+        if isinstance(known, OffsetManagerError):
+            return dict.fromkeys(groups, known)
         found = super().describe(groups)
         for group, each in found.items():
             if not isinstance(each, OffsetManagerError):
@@ -62,7 +70,20 @@ class StoreReader(ClusterReader):
             offsets = self._store.fetch_offsets(group)
             return {where: each for where, each in offsets.items() if each is not None}
 
-        return {group: tried(fetch, group) for group in groups}
+        names = list(groups)
+        answer = tried(self._in_time, lambda: {group: tried(fetch, group) for group in names})
+        return dict.fromkeys(names, answer) if isinstance(answer, OffsetManagerError) else answer
+
+    def _in_time(self, ask: Callable[[], _T]) -> _T:
+        """Return the answer of ``ask``, or raise what it raises.
+
+        Raises OffsetStoreError if there is none within the reader's time-out.
+        """
+        question = Question(ask)
+        if not question.wait(self.timeout_s):
+            text = f"no answer from the database within {self.timeout_s:g} s"
+            raise OffsetStoreError("read of the store", error_info(STORE_FAILED), text)
+        return question.result()
 
     def close(self) -> None:
         self._store.close()

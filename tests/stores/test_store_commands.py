@@ -88,6 +88,20 @@ def test_a_group_is_described_and_reset(
     assert "STORE_FAILED" in run("describe", group, *missing, status=3)
 
 
+def test_a_store_that_hangs_keeps_no_command_beyond_its_time(
+    kafka: DevKafka, group: str, database: str
+) -> None:
+    """Such as one whose tables are locked; the error names the database, not Kafka."""
+    run("store", "init", database)
+    place = ["--store", database, "--bootstrap-servers", kafka.bootstrap_servers]
+    with SqlOffsetStore(database) as store, store.engine.connect() as locking:
+        locking.exec_driver_sql("LOCK TABLE offsetmgr_offsets IN ACCESS EXCLUSIVE MODE")
+        assert "STORE_FAILED" in run("lag", group, "--timeout=1", *place, status=3)
+        assert "STORE_FAILED" in run("groups", "--timeout=1", *place, status=3)
+        locking.rollback()
+    run("lag", group, "--timeout=60", *place, status=1)
+
+
 def test_the_service_keeps_groups_in_the_database(
     kafka: DevKafka, new_topic: TopicFactory, group: str, database: str
 ) -> None:
