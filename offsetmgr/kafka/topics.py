@@ -26,7 +26,7 @@ LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _TRANSPORT: Final = -195
 _TOPIC_ALREADY_EXISTS: Final = 36
 _NO_ID: Final = str(Uuid(0, 0))
-_NO_END: Final = Failure(error_info(-1), "Kafka's answer does not say where the log ends")
+_NO_END: Final = Failure(error_info(-1), "Kafka's answer lacks offsets of the log")
 _STABLE: Final = IsolationLevel.READ_COMMITTED
 
 
@@ -95,9 +95,9 @@ def partition_log(pending: Mapping[str, Pending[Any]], deadline: Deadline) -> Pa
         }
     except KafkaException as error:
         return PartitionLog(0, 0, failure_of(error))
-    # -1 if all records are older; every log has ends.
+    # -1 if all records are older, less if the leader did not answer; every log has ends.
     at = offsets.pop("offset_at", -1)
-    if min(offsets.values()) < 0:
+    if min(offsets.values()) < 0 or at < -1:
         return PartitionLog(0, 0, _NO_END)
     return PartitionLog(**offsets, offset_at=at if at >= 0 else None)
 

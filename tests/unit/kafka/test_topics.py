@@ -35,4 +35,11 @@ def test_a_log_without_an_end(field: str) -> None:
     assert partition_log(answered, Deadline(0)) == PartitionLog(1, 9, last_stable_offset=7)
     failure = partition_log({**answered, field: offset(-1)}, Deadline(0)).failure
     assert failure is not None
-    assert failure.detail == "Kafka's answer does not say where the log ends"
+    assert failure.detail == "Kafka's answer lacks offsets of the log"
+
+
+def test_an_unknown_offset_of_a_time_is_not_the_end_of_the_log() -> None:
+    """librdkafka gives -1001 without an error where the leader's connection has ended."""
+    answered = {"log_start_offset": offset(1), "high_watermark": offset(9)}
+    found = partition_log({**answered, "offset_at": offset(-1001)}, Deadline(0))
+    assert found.failure is not None
