@@ -168,7 +168,7 @@ def test_a_dropped_connection_hides_no_group_or_log(code: int) -> None:
             eventually(partial(reader.log_ranges, [where]), {where: (0, 0)})
             kafka.push_errors(_LIST_OFFSETS, code, code)
             assert reader.log_ranges([where]) == {where: (0, 0)}
-            kafka.push_errors(_OFFSET_FETCH, code, code)
+            kafka.push_errors(OFFSET_FETCH, code, code)
             assert reader.committed(["orders"]) == {"orders": {}}
 
 

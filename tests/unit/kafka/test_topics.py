@@ -39,7 +39,7 @@ def test_a_log_without_an_end(field: str) -> None:
 
 
 def test_an_unknown_offset_of_a_time_is_not_the_end_of_the_log() -> None:
-    """librdkafka gives -1001 without an error where the leader's connection has ended."""
+    """The offset is -1001, without an error, where the leader's connection has ended."""
     answered = {"log_start_offset": offset(1), "high_watermark": offset(9)}
     found = partition_log({**answered, "offset_at": offset(-1001)}, Deadline(0))
     assert found.failure is not None
