@@ -36,10 +36,13 @@ from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
+    check_callable,
     check_group,
+    check_mapping,
     check_offset,
     check_offsets,
     check_timeout,
+    check_topic_partition,
     check_topic_partitions,
 )
 
@@ -215,6 +218,7 @@ class SqlOffsetStore(OffsetStore):
         Where the database fails, ``work`` is called again in a new one, for ``patience_s``; then
         the failure is raised.
         """
+        check_callable(work, "work")
 
         def with_offsets(connection: Connection) -> _T:
             with self.transaction(connection) as offsets:
@@ -486,7 +490,8 @@ class OffsetTransaction:
 
         Raises OffsetConflictError where the batch does not begin where the store ends.
         """
-        wanted = {where: each for where, each in ranges.items() if each[0] < each[1]}
+        checked = _checked_ranges(ranges)
+        wanted = {where: each for where, each in checked.items() if each[0] < each[1]}
         with self._locked(group, wanted) as found:
             doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
             rows = self._store._in_current_logs(group, found, doubted)
@@ -518,10 +523,12 @@ class OffsetTransaction:
         For a query with state, whose rows do not belong to the batch's offsets.  ``checkpoint`` is
         its checkpointLocation: a new checkpoint counts its batches from 0 again.
         """
-        check_offset(batch_id, "batch_id")
-        if not 0 < len(checkpoint) <= MAX_CHECKPOINT_CHARS:
-            fix = f"give a path of 1 to {MAX_CHECKPOINT_CHARS} characters"
-            raise InvalidValueError("checkpoint", checkpoint, "is empty or too long", fix)
+        batch_id = check_offset(batch_id, "batch_id")
+        text: object = checkpoint
+        printable = isinstance(text, str) and text.isprintable()
+        if not printable or not 0 < len(checkpoint) <= MAX_CHECKPOINT_CHARS:
+            fix = f"give a path of 1 to {MAX_CHECKPOINT_CHARS} printable characters"
+            raise InvalidValueError("checkpoint", checkpoint, "is not a path", fix)
         key = {"group_id": check_group(group), "checkpoint_location": checkpoint}
         query = sa.select(BATCHES.c.batch_id).filter_by(**key).with_for_update()
         with _raised_as(OffsetStoreError, f"batch {batch_id} of {checkpoint}, group {group}"):
@@ -555,6 +562,20 @@ class OffsetTransaction:
         place = next(iter(partitions), ("", 0))
         with _raised_as(OffsetCommitError, group, *place, None):
             yield _lock_rows(self._connection, group, partitions) if partitions else {}
+
+
+def _checked_ranges(ranges: object) -> dict[TopicPartition, tuple[int, int]]:
+    checked = {}
+    for key, ends in check_mapping(ranges, "ranges").items():
+        where = check_topic_partition(key)
+        if not isinstance(ends, (tuple, list)) or len(ends) != 2:  # noqa: PLR2004 -- a pair
+            hint = "give the first offset and the end"
+            raise InvalidValueError(f"range of {where}", ends, "is not a pair", hint)
+        checked[where] = (
+            check_offset(ends[0], f"first offset of {where}"),
+            check_offset(ends[1], f"end of {where}"),
+        )
+    return checked
 
 
 # Statements

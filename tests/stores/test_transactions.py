@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, Message
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
@@ -19,7 +21,6 @@ from tests.stores.test_stores import DATABASES, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
@@ -207,8 +208,23 @@ def test_a_batch_with_state_is_stored_once(store: SqlOffsetStore) -> None:
         assert offsets.is_new_batch("etl", "old", 0)  # and not committed
     assert [is_new("old", each) for each in (0, 0, 1, 2, 1)] == [True, False, True, True, False]
     assert is_new("new", 0)
-    with pytest.raises(InvalidValueError, match="checkpoint"):
-        is_new("", 0)
+    assert is_new("new", np.int64(2))
+    assert [is_new("new", each) for each in (2, 3)] == [False, True]
+    wrong: list[Any] = ["", None, Path("/new"), "/\ud800", "/\0", "x" * 513]
+    for checkpoint in wrong:
+        with pytest.raises(InvalidValueError, match="checkpoint"):
+            is_new(checkpoint, 4)
+
+
+def test_a_range_without_two_offsets_is_refused(store: SqlOffsetStore) -> None:
+    """Before a database stores it in its own way; those of numpy are offsets."""
+    wrong: list[Any] = [(-1, 5), ("0", "5"), (0, 2**63), (0, True), None, (0,), {0, 5}]
+    with store.engine.connect() as connection, store.transaction(connection) as offsets:
+        for ends in wrong:
+            with pytest.raises(InvalidValueError, match="of orders-0"):
+                offsets.is_new_range("etl", {ORDERS: ends})
+    assert write_range(store, np.int64(0), np.int64(5))
+    assert write_range(store, 5, 6)
 
 
 def test_a_session_of_the_orm_has_transactions_too(store: SqlOffsetStore) -> None:
@@ -266,7 +282,10 @@ def test_a_mistake_of_the_user_is_not_tried_again(store: SqlOffsetStore, error: 
 
 
 def test_work_is_tried_again(store: SqlOffsetStore) -> None:
-    """As a whole, in a new transaction, where the database fails."""
+    """As a whole, in a new transaction, where the database fails.
+
+    Work that returns before it is done would be committed without its rows: it is refused.
+    """
     tries = []
 
     def work(connection: Connection, offsets: OffsetTransaction) -> None:
@@ -276,6 +295,11 @@ def test_work_is_tried_again(store: SqlOffsetStore) -> None:
         if len(tries) == 1:
             raise OperationalError("INSERT", {}, Exception("deadlock detected"))
 
+    async def later(connection: Connection, offsets: OffsetTransaction) -> None:
+        pass
+
+    with pytest.raises(InvalidValueError, match=r"work .* returns before its work is done"):
+        store.run(later)  # type: ignore[unused-coroutine]
     store.run(work)
     assert len(tries) == 2
     assert results(store) == [3]
