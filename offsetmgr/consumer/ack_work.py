@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from offsetmgr.codes import OFFSET_CHANGED, error_info
 from offsetmgr.consumer.ack_messages import AckMessage, Claim
@@ -105,7 +105,6 @@ class AckWork:
         """True once no more messages are to be handed out."""
         self._is_first_close = True
         self.settings: Final = settings
-        self.paused: Collection[TopicPartition] = ()
         self._now_s = clock
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -123,6 +122,12 @@ class AckWork:
         """Messages that were delivered and are not acknowledged."""
         with self._lock:
             return self._pending()
+
+    @property
+    def paused(self) -> Collection[TopicPartition]:
+        """Partitions whose messages wait; others go on."""
+        with self._lock:
+            return {each for each, claim in self._claims.items() if claim.waiting}
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         with self._lock:
@@ -228,19 +233,11 @@ class AckWork:
 
     # Called in the thread that polls
 
-    def receive(self, messages: Sequence[Message]) -> None:
-        retry_topics = self.retries.topics if self.retries is not None else {}
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        stage = None if self.retries is None else self.retries.topics.get(topic_partition.topic)
         with self._lock:
-            now_s = self._now_s()
-            place: tuple[str | None, int | None] = "", -1
-            claim: Claim | None = None
+            claim, now_s = self._checked_claim(topic_partition), self._now_s()
             for message in messages:
-                before, place = place, (message.topic(), message.partition())
-                if place != before:
-                    claim = self._claim_of(place)
-                if claim is None:
-                    continue
-                stage = retry_topics.get(place[0] or "")
                 if stage is None or self.retries is None:
                     self._add(AckMessage(message, claim), now_s, now_s)
                 else:
@@ -251,13 +248,10 @@ class AckWork:
             number, size = self._unfinished()
             if number:
                 self._usual_bytes = size // number
-            self._pause_blocked()
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
         with self._lock:
-            claim = self._claim_of(topic_partition)
-            if claim is not None:
-                claim.reach_end(end)
+            self._checked_claim(topic_partition).reach_end(end)
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
         bare = self.settings.metadata == "kafka-pixy"
@@ -272,13 +266,12 @@ class AckWork:
                     self._report_metadata(claim, str(problem))
                 self._claims[each] = claim
 
-    def _claim_of(self, place: tuple[str | None, int | None]) -> Claim | None:
+    def _checked_claim(self, topic_partition: TopicPartition) -> Claim:
         """Return a claim; acknowledged ranges that were committed for another log are dropped."""
-        claim = self._claims.get(cast("TopicPartition", place))
-        if claim is not None and not claim.checked:
-            end = self.member.log_end(claim.topic_partition)
-            if end is not None and claim.drop_ranges_beyond(end):
-                self._report_metadata(claim, f"it has acks beyond the log's end {end}")
+        claim = self._claims[topic_partition]
+        end = None if claim.checked else self.member.log_end(topic_partition)
+        if end is not None and claim.drop_ranges_beyond(end):
+            self._report_metadata(claim, f"it has acks beyond the log's end {end}")
         return claim
 
     def _report_metadata(self, claim: Claim, problem: str) -> None:
@@ -374,7 +367,6 @@ class AckWork:
                 self._ready.append(heapq.heappop(self._delayed)[2])
             if self._delayed:
                 due_s = min(due_s, self._delayed[0][0])
-            self._pause_blocked()
             overdue = []
             for message, timeout_s in self._in_work.items():
                 if timeout_s is not None and timeout_s > now_s:
@@ -421,7 +413,6 @@ class AckWork:
         for claim in (self._claims.pop(each) for each in partitions if each in self._claims):
             claim.released = True
         self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m.claim.released}
-        self._pause_blocked()
 
     def _add(self, message: AckMessage, due_s: float, now_s: float) -> None:
         """Take in a message that was read, in the order of its partition."""
@@ -459,10 +450,6 @@ class AckWork:
         # The size of the first message of all is not known.
         by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
         return min(self.settings.max_pending - self._to_come(), by_size)
-
-    def _pause_blocked(self) -> None:
-        """Pause the partitions whose messages wait; others go on."""
-        self.paused = {each for each, claim in self._claims.items() if claim.waiting}
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
         self._waiters += 1

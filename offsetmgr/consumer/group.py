@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
 
@@ -29,7 +29,7 @@ from offsetmgr.types import (
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.consumer.member import Member
     from offsetmgr.consumer.topics import Subscription
@@ -48,14 +48,6 @@ _NONE: Final = (-1, "")
 _LOOK_S: Final = 0.005
 
 
-class MarkFunction(Protocol):
-    """Takes the next offset to read of a partition, metadata, and the message if it is at hand."""
-
-    def __call__(
-        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
-    ) -> None: ...
-
-
 class Markable:
     """Takes marks of processed messages.
 
@@ -63,12 +55,13 @@ class Markable:
     equal one counts if its metadata differs.  Metadata has at most 4,095 characters.
     """
 
-    _mark: MarkFunction
+    _mark: Callable[..., None]
+    """Called as ``Marks.mark``."""
 
     def mark_offset(self, message: Message, metadata: str = "") -> None:
         """Mark ``message`` and all before it in its partition as processed."""
         place, offset = _place(message)
-        self._mark(place, offset + 1, _check_metadata(metadata), message, reset=False)
+        self._mark(place, offset + 1, _check_metadata(metadata), message)
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
         """Mark the highest of ``messages`` in each partition, and so all before it."""
@@ -90,8 +83,7 @@ class Markable:
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
         """Mark the message at ``offset`` and all before it as processed."""
-        place = check_topic(topic), check_partition(partition)
-        self._mark(place, _offset_after(offset), _check_metadata(metadata), None, reset=False)
+        self._mark(*_checked(topic, partition, offset), _check_metadata(metadata))
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
@@ -107,8 +99,7 @@ class Markable:
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
         """Let the group go back to after the message at ``offset``."""
-        place = check_topic(topic), check_partition(partition)
-        self._mark(place, _offset_after(offset), _check_metadata(metadata), None, reset=True)
+        self._mark(*_checked(topic, partition, offset), _check_metadata(metadata), reset=True)
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds, and empty it."""
@@ -120,7 +111,8 @@ class OffsetStash(Markable):
     """Processed offsets of several partitions, to be marked at once; for one thread."""
 
     def __init__(self) -> None:
-        self._positions: dict[Place, tuple[int, str, Message | None]] = {}  # as MarkFunction
+        self._positions: dict[Place, tuple[int, str, Message | None]] = {}
+        """The next offset, its metadata, and the message if it is at hand."""
         self._resets: set[Place] = set()
         self._mark = self._stash
 
@@ -136,13 +128,76 @@ class OffsetStash(Markable):
         return found
 
     def _stash(
-        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
+        self,
+        place: Place,
+        offset: int,
+        metadata: str,
+        message: Message | None = None,
+        *,
+        reset: bool = False,
     ) -> None:
-        known, text, *_ = self._positions.get(place, _NONE)
+        known, text, _ = self._positions.get(place, (*_NONE, None))
         if _counts(offset, metadata, known, text, reset=reset):
             self._positions[place] = (offset, metadata, message)
             if reset:
                 self._resets.add(place)
+
+
+class _MarkedLog:
+    """The marks in the log of a claimed partition."""
+
+    def __init__(self, start: Start, former: int) -> None:
+        """``former`` is the offset after the last message of former claims and logs."""
+        self.marked = _NONE
+        """The next offset to read, -1 if nothing is committed, and metadata."""
+        self.is_committed = True
+        if start.committed is not None:
+            self.marked = start.committed[:2]
+        elif start.offset is not None:
+            self.marked, self.is_committed = (start.offset, ""), False
+        self.received = 0
+        """The offset after the last message."""
+        self.end = 0
+        """The end of the log if it has no message behind those, else 0."""
+        self._former = former
+        self._again: list[tuple[int, object]] | None = None
+        """If the log may be a new one: next offsets and timestamps of messages before ``former``,
+        which may have been in another log too."""
+        if former and not start.resumed:
+            self._again = []
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        self.received, self.end = _place(messages[-1])[1] + 1, 0
+        if self._again is not None:
+            for message in messages:
+                _, offset = _place(message)
+                if offset < self._former:
+                    self._again.append((offset + 1, message.timestamp()))
+
+    def has(self, offset: int, message: Message | None) -> bool:
+        """Return True unless ``message``, which is before ``offset``, may be of a former log."""
+        if self._again is None:
+            return True
+        if offset > self._former:
+            self._again = None  # lower marks change nothing any more
+            return True
+        if message is None:
+            return offset <= self.received
+        at = bisect_left(self._again, (offset,))
+        found = self._again[at : at + 1] == [(offset, message.timestamp())]
+        if found:
+            del self._again[:at]
+        return found
+
+    def end_from(self, offset: int) -> int:
+        """Return ``offset``, or the end of the log if no message is left before that."""
+        return self.end if self.received <= offset < self.end else offset
+
+    def pass_over_end(self) -> None:
+        """Mark the end of the log if all that was received is marked."""
+        offset, metadata = self.marked
+        if self.received <= max(0, offset) < self.end:
+            self.marked, self.is_committed = (self.end, metadata), False
 
 
 class Marks:
@@ -156,54 +211,33 @@ class Marks:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._marked: dict[Place, tuple[int, str]] = {}  # the next offset to read, and metadata
-        self._uncommitted: set[Place] = set()
-        self._received: dict[Place, int] = {}  # the offset after the last message since the claim
-        self._ends: dict[Place, int] = {}  # ends of logs that have no messages behind those
-        self._former: dict[Place, int] = {}  # highest `_received` of former claims and logs
-        self._again: dict[Place, list[tuple[int, object]]] = {}
-        """Next offsets up to those, and timestamps, of messages of logs that may be new ones."""
+        self._logs: dict[Place, _MarkedLog] = {}
+        self._former: dict[Place, int] = {}  # offsets after what was received of former claims
 
     def mark(
-        self, place: Place, offset: int, metadata: str, message: Message | None, *, reset: bool
+        self,
+        place: Place,
+        offset: int,
+        metadata: str,
+        message: Message | None = None,
+        *,
+        reset: bool = False,
     ) -> None:
-        """Take in the next offset to read of a partition, as ``MarkFunction``."""
+        """Take in the next offset to read of a partition, and the message if it is at hand."""
         with self._lock:
-            known = self._marked.get(place)
+            log = self._logs.get(place)
             if (
-                known is not None
-                and _counts(offset, metadata, *known, reset=reset)
-                and (offset <= known[0] or self._is_of_claim(place, offset, message))
+                log is not None
+                and _counts(offset, metadata, *log.marked, reset=reset)
+                and (offset <= log.marked[0] or log.has(offset, message))
             ):
-                self._marked[place] = (offset, metadata)
-                self._uncommitted.add(place)
-
-    def _is_of_claim(self, place: Place, offset: int, message: Message | None) -> bool:
-        """Return True unless ``message`` may be of a former log."""
-        again = self._again.get(place)
-        if again is None:
-            return True
-        if offset > self._former.get(place, -1):
-            del self._again[place]  # lower marks change nothing any more
-            return True
-        if message is None:
-            return offset <= self._received.get(place, 0)
-        at = bisect_left(again, (offset,))
-        found = again[at : at + 1] == [(offset, message.timestamp())]
-        if found:
-            del again[:at]
-        return found
+                log.marked, log.is_committed = (offset, metadata), False
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
         with self._lock:
-            for each, (committed, offset, resumed) in starts.items():
-                self._forget(each)
-                if not resumed and each in self._former:
-                    self._again[each] = []
-                self._marked[each] = committed[:2] if committed is not None else _NONE
-                if committed is None and offset is not None:
-                    self._marked[each] = (offset, "")
-                    self._uncommitted.add(each)
+            self._forget(starts)
+            for each, start in starts.items():
+                self._logs[each] = _MarkedLog(start, self._former.get(each, 0))
 
     def restart(self, topic_partition: TopicPartition, offset: int) -> None:
         """Begin again with a new log, to be committed from ``offset`` on."""
@@ -231,64 +265,42 @@ class Marks:
         """Drop the marks of partitions: another member may be further."""
         self.drop(partitions)
         with self._lock:
-            for each in partitions:
-                self._forget(each)
-                self._marked.pop(each, None)
+            self._forget(partitions)
 
-    def _forget(self, place: Place) -> None:
-        self._uncommitted.discard(place)
-        if received := self._received.pop(place, 0):
-            self._former[place] = max(received, self._former.get(place, 0))
-        self._again.pop(place, None)
-        self._ends.pop(place, None)
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            if (log := self._logs.pop(each, None)) is not None:
+                self._former[each] = max(log.received, self._former.get(each, 0))
 
-    def receive(self, messages: Sequence[Message]) -> None:
-        """Take in that messages of claimed partitions were received."""
-        last = messages[0]
-        partition, topic = last.partition(), last.topic()
-        for message in messages:
-            if message.partition() != partition or message.topic() != topic:
-                self._receive(last)
-                partition, topic = message.partition(), message.topic()
-            last = message
-        self._receive(last)
-        if self._again:
-            with self._lock:
-                for place, offset, message in ((*_place(each), each) for each in messages):
-                    if place in self._again and offset < self._former.get(place, 0):
-                        self._again[place].append((offset + 1, message.timestamp()))
-
-    def _receive(self, last: Message) -> None:
-        place, offset = _place(last)
-        self._received[place] = offset + 1
-        self._ends.pop(place, None)
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        with self._lock:
+            self._logs[topic_partition].receive(messages)
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
-        """Take in that a partition has no further message before ``end``."""
-        if end > self._received.get(topic_partition, 0):
-            self._ends[topic_partition] = end
+        log = self._logs[topic_partition]
+        if end > log.received:
+            log.end = end
 
-    def end_from(self, place: Place, offset: int) -> int:
+    def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
-        end = self._ends.get(place, offset)
-        return end if self._received.get(place, 0) <= offset < end else offset
+        log = self._logs.get(topic_partition)
+        return offset if log is None else log.end_from(offset)
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = {}
         with self._lock:
-            for each, end in self._ends.items():
-                offset, metadata = self._marked.get(each, (end, ""))
-                # All that was received is marked: no message is left before the end.
-                if self._received.get(each, -1) <= offset < end:
-                    self._marked[each] = (end, metadata)
-                    self._uncommitted.add(each)
-            found = {each: self._marked[each] for each in self._uncommitted}
-        return {TopicPartition(*each): OffsetAndMetadata(*mark) for each, mark in found.items()}
+            for place, log in self._logs.items():
+                log.pass_over_end()
+                if not log.is_committed:
+                    found[TopicPartition(*place)] = OffsetAndMetadata(*log.marked)
+        return found
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         with self._lock:
             for each, position in offsets.items():
-                if self._marked.get(each) == position[:2]:
-                    self._uncommitted.discard(each)
+                log = self._logs.get(each)
+                if log is not None and log.marked == position[:2]:
+                    log.is_committed = True
 
 
 class MarkedStream(Marks):
@@ -327,8 +339,8 @@ class MarkedStream(Marks):
         with self._order:
             self.waiting.clear()
 
-    def receive(self, messages: Sequence[Message]) -> None:
-        super().receive(messages)
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        super().receive(topic_partition, messages)
         with self._order:
             self.waiting.extend(messages)
 
@@ -480,21 +492,15 @@ class PartitionStreams(Marks):
         super().__init__()
         self.new: SimpleQueue[PartitionStream | None] = SimpleQueue()
         """Streams as their partitions are claimed; None once no more come."""
-        self._streams: dict[tuple[object, object], PartitionStream] = {}
+        self._streams: dict[TopicPartition, PartitionStream] = {}
 
     @property
     def paused(self) -> Collection[TopicPartition]:
         return [each.topic_partition for each in self._streams.values() if each.paused]
 
-    def receive(self, messages: Sequence[Message]) -> None:
-        super().receive(messages)
-        found: defaultdict[tuple[object, object], list[Message]] = defaultdict(list)
-        for message in messages:
-            found[message.topic(), message.partition()].append(message)
-        for place, theirs in found.items():
-            stream = self._streams.get(place)
-            if stream is not None:
-                stream.put(theirs)
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        super().receive(topic_partition, messages)
+        self._streams[topic_partition].put(messages)
 
     def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
         super().claim(starts)
@@ -577,8 +583,9 @@ def _place(message: Message) -> tuple[Place, int]:
     return (topic, partition), offset
 
 
-def _offset_after(offset: int) -> int:
-    return check_offset(check_offset(offset) + 1)
+def _checked(topic: str, partition: int, offset: int) -> tuple[Place, int]:
+    place = check_topic(topic), check_partition(partition)
+    return place, check_offset(check_offset(offset) + 1)
 
 
 def _check_metadata(metadata: str) -> str:

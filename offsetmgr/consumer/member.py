@@ -64,7 +64,7 @@ from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
@@ -331,22 +331,23 @@ class Member:
                 found += self._consumer.consume(min(most, _MOST_AT_ONCE) - 1, more_s)
             except KafkaException as error:
                 self.report(request_error("poll", error), "could not poll")
-        if self._released_in_poll:
-            # The rebalance came between messages; librdkafka returns those before it all the same.
-            gone: set[tuple[object, object]] = {*self._released_in_poll}
-            found = [each for each in found if (each.topic(), each.partition()) not in gone]
         if self.ended.is_set():
             return False
         events = [each for each in found if each.error()] if any(map(Message.error, found)) else []
         messages = [each for each in found if not each.error()] if events else found
-        if messages:
-            self._is_cut_off = False
-            self.stats.messages += len(messages)
-            self.stats.bytes += sum(map(len, messages))
-            self.work.receive(messages)
+        received = 0
+        # A poll also returns messages of partitions that a rebalance in it has released.
+        current = self.assigned - self._released_in_poll
+        for topic_partition, run in _runs(messages):
+            if topic_partition in current:
+                received += len(run)
+                self.stats.bytes += sum(map(len, run))
+                self.work.receive(topic_partition, run)
+        self._is_cut_off = self._is_cut_off and not received
+        self.stats.messages += received
         for event in events:
             self._take_event(event)
-        return bool(messages)
+        return received > 0
 
     def _take_event(self, event: Message) -> None:
         error, topic, offset = event.error(), event.topic() or "", event.offset()
@@ -790,3 +791,15 @@ class Member:
         self.stats.rebalances += kind != "start"
         steps = map(by_topic, (claimed, released, self.assigned.union(claimed)))
         self.notifications.append(Notification(kind, *steps))
+
+
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    """Divide messages into lists of one partition each, in their order."""
+    first, topic, partition = 0, "", -1
+    for at, message in enumerate(messages):
+        if message.partition() != partition or message.topic() != topic:
+            if at:
+                yield TopicPartition(topic, partition), messages[first:at]
+            first, topic, partition = at, message.topic() or "", message.partition() or 0
+    if messages:
+        yield TopicPartition(topic, partition), messages[first:]

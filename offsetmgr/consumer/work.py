@@ -32,8 +32,8 @@ class Work(Protocol):
     def paused(self) -> Collection[TopicPartition]:
         """Partitions of which nothing is to be received from the next poll on."""
 
-    def receive(self, messages: Sequence[Message]) -> None:
-        """Take in messages of claimed partitions, in their order."""
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        """Take in messages of a claimed partition, in their order."""
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
         """Take in that a partition has no further message before the offset ``end``."""

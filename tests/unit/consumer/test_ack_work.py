@@ -262,7 +262,7 @@ def test_messages_acknowledged_at_once_are_read_in_large_batches() -> None:
     work.claim({WHERE: Start(None, 0)})
     for offset, size in enumerate((10, 10, 1_500)):
         value = b"x" * size
-        work.receive([Message(topic="orders", partition=0, offset=offset, value=value)])
+        work.receive(WHERE, [Message(topic="orders", partition=0, offset=offset, value=value)])
         message = work.next()
         assert message is not None
         message.ack()

@@ -33,6 +33,10 @@ class Marked(Markable):
         known = None if committed is None else OffsetAndMetadata(committed)
         self.marks.claim({ZERO: Start(known), ONE: Start(known)})
 
+    def receive(self, received: list[Message]) -> None:
+        for message in received:
+            self.marks.receive(TopicPartition("orders", message.partition() or 0), [message])
+
     def commit(self) -> dict[int, tuple[int, str]]:
         """Return what is to be committed now, by partition."""
         found = self.marks.to_commit()
@@ -101,7 +105,7 @@ def test_an_equal_offset_with_new_metadata_counts() -> None:
 def test_the_end_is_committed_once_all_that_was_received_is_marked() -> None:
     """Markers and gaps follow the last message; nothing is committed ahead of a mark."""
     marked = Marked()
-    marked.marks.receive(messages((0, 3), (0, 4), (1, 0)))
+    marked.receive(messages((0, 3), (0, 4), (1, 0)))
     marked.marks.reach_end(ZERO, 12)
     marked.marks.reach_end(ONE, 1)
     assert marked.commit() == {}
@@ -110,7 +114,7 @@ def test_the_end_is_committed_once_all_that_was_received_is_marked() -> None:
     marked.mark_partition_offset("orders", 0, 4, "all")
     assert marked.commit() == {0: (12, "all")}
     assert marked.commit() == {}
-    marked.marks.receive(messages((0, 12)))
+    marked.receive(messages((0, 12)))
     assert marked.commit() == {}, "there is a message again"
     marked.mark_partition_offset("orders", 0, 12)
     marked.marks.reach_end(ZERO, 14)
@@ -128,7 +132,7 @@ def test_a_log_without_messages_is_committed_to_its_end() -> None:
 
 def test_a_reset_is_not_undone_at_the_end_of_the_log() -> None:
     marked = Marked()
-    marked.marks.receive(messages((0, 4)))
+    marked.receive(messages((0, 4)))
     marked.mark_partition_offset("orders", 0, 4)
     marked.reset_partition_offset("orders", 0, 1)
     marked.marks.reach_end(ZERO, 7)
@@ -137,11 +141,11 @@ def test_a_reset_is_not_undone_at_the_end_of_the_log() -> None:
 
 def test_a_new_log_is_committed_from_its_start_and_takes_no_old_marks() -> None:
     marked = Marked(100)
-    marked.marks.receive(messages((0, 100), (0, 139)))
+    marked.receive(messages((0, 100), (0, 139)))
     marked.marks.restart(ZERO, 0)
     marked.mark_messages(messages((0, 139)))
     assert marked.commit() == {0: (0, "")}
-    marked.marks.receive(messages((0, 0), (0, 1)))
+    marked.receive(messages((0, 0), (0, 1)))
     marked.mark_messages(messages((0, 139)))
     assert marked.commit() == {}
     marked.mark_messages(messages((0, 1)))
@@ -153,14 +157,14 @@ def test_a_late_mark_of_a_former_log_does_not_count_for_the_new_one(new: str) ->
     """Though the new log has that offset too; it may have been noticed, or begin with a claim."""
     marked = Marked(100)
     old = messages((0, 100), (0, 139))
-    marked.marks.receive(old)
+    marked.receive(old)
     if new == "restart":
         marked.marks.restart(ZERO, 0)
     else:
         marked.marks.release([ZERO])
         marked.marks.claim({ZERO: Start(None)})
     young = [messages((0, at), at_ms=1)[0] for at in range(200)]
-    marked.marks.receive(young)
+    marked.receive(young)
     stash = OffsetStash()
     stash.mark_messages(old)
     marked.mark_messages(old)
