@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import queue
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
@@ -28,7 +30,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -41,6 +43,7 @@ _BLOCKED_S: Final = 0.01
 
 
 Metadata = Literal["offsetmgr", "kafka-pixy"]
+OrderedBy = Literal["partition", "key"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,11 @@ class AckWork:
         self._changed = threading.Condition(self._lock)
         self._waiters = 0  # threads that wait for `_changed`
         self._claims: dict[TopicPartition, Claim] = {}
-        self._ready: deque[AckMessage] = deque()
+        self._ready: queue.SimpleQueue[AckMessage | None] = queue.SimpleQueue()
+        self._ordered_by: OrderedBy | None = None
+        self._lines: dict[Hashable, deque[AckMessage]] = {}
+        """The messages of each key; the first is ready, in work, or waits to come again."""
+        self._waiting_lines: set[Hashable] = set()  # keys whose first message waits to come again
         self._in_work: dict[AckMessage, float | None] = {}
         """With their time-outs, which rise; None on the way to a retry topic."""
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
@@ -156,7 +163,6 @@ class AckWork:
                 return
             for each in claim.tracker.acknowledge_up_to(message.at):
                 claim.done(each)
-            self._ready = deque(m for m in self._ready if m.is_pending)
             self._in_work = {m: due_s for m, due_s in self._in_work.items() if m.is_pending}
             self._changed.notify_all()
 
@@ -311,32 +317,49 @@ class AckWork:
 
     # Reading
 
-    def next(self) -> AckMessage | None:
-        """Take the next ready message into work."""
-        with self._lock:
-            message = self._next_ready()
-            if message is not None:
-                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
-            return message
+    def next(self, *, forever: bool = False) -> AckMessage | None:
+        """Take a ready message into work; None if there is none, ``forever`` only once it ends."""
+        with suppress(queue.Empty):
+            while not self.closing and (message := self._ready.get(forever)) is not None:
+                with self._lock:
+                    if message.is_pending and not (self.closing or message.claim.releasing):
+                        self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
+                        return message
+                self.end_turn(message)
+        return None
 
-    def next_queued(self) -> AckMessage | None:
-        """Return the next ready message, which a worker will begin later."""
-        with self._lock:
-            return self._next_ready()
+    def stop(self, waiting: int) -> None:
+        """Hand out no more messages, also to so many threads that wait for one."""
+        self.closing = True
+        for _ in range(waiting):
+            self._ready.put(None)
 
-    def begin(self, message: AckMessage) -> bool:
-        """Take a message into work; False if it must not be handled any more."""
+    def order_by(self, ordered_by: OrderedBy | None) -> None:
+        """Let each message of a key or a partition wait for ``end_turn`` of the one before it."""
         with self._lock:
-            good = not (self.closing or message.claim.releasing) and message.is_pending
-            if good:
-                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
-            return good
+            self._ordered_by = ordered_by
+            for _ in range(self._ready.qsize()):
+                if (message := self._ready.get()) is not None:
+                    self._make_ready(message)
+
+    def end_turn(self, message: AckMessage) -> None:
+        """Go on with the messages of a key, after its retries unless there are retry topics."""
+        key = self._order_key(message)
+        if key is None:
+            return
+        with self._lock:
+            line = self._lines[key]
+            comes_again = len(line) > 1 and line[1].origin == message.origin
+            if self.retries is None and _is_unfinished(message) and not comes_again:
+                self._waiting_lines.add(key)
+            else:
+                self._advance(key)
 
     def fill(self, timeout_s: float) -> None:
         """Read messages, and make ready what is due or has room."""
-        overdue, due_s = self.refresh()
         with self._lock:
-            due_in_s = due_s - self._now_s()
+            due_in_s = self.refresh() - self._now_s()
+            overdue = self.overdue()
             # A due message that waits for room all the same waits for an ack.
             wait_s = min(timeout_s, SLICE_S, due_in_s if due_in_s > 0 else _BLOCKED_S)
             room = self._room()
@@ -348,12 +371,8 @@ class AckWork:
         if room > 0:
             self.member.wait_for(min(PREFETCH, room), wait_s)
 
-    def refresh(self) -> tuple[list[AckMessage], float]:
-        """Make ready what has room and is due.
-
-        Returns the messages in work whose ack has timed out, and when others will be due, infinity
-        where none waits for a time.
-        """
+    def refresh(self) -> float:
+        """Make ready what has room and is due; return when others will be due, infinity if none."""
         with self._lock:
             now_s, due_s = self._now_s(), inf
             for claim in self._claims.values():
@@ -364,16 +383,24 @@ class AckWork:
                 if waiting:
                     due_s = min(due_s, waiting[0][0])
             while self._delayed and self._delayed[0][0] <= now_s:
-                self._ready.append(heapq.heappop(self._delayed)[2])
+                self._make_ready(heapq.heappop(self._delayed)[2])
             if self._delayed:
                 due_s = min(due_s, self._delayed[0][0])
-            overdue = []
+            for key in list(self._waiting_lines):
+                if not _is_unfinished(self._lines[key][0]):
+                    self._advance(key)
+            return due_s
+
+    def overdue(self) -> list[AckMessage]:
+        """Return the messages in work whose ack has timed out."""
+        with self._lock:
+            now_s, found = self._now_s(), []
             for message, timeout_s in self._in_work.items():
                 if timeout_s is not None and timeout_s > now_s:
                     break
                 if timeout_s is not None:
-                    overdue.append(message)
-            return overdue, due_s
+                    found.append(message)
+            return found
 
     # With the lock
 
@@ -404,7 +431,6 @@ class AckWork:
             claim.releasing = True
             claim.bytes -= sum(each.size for _, each in claim.waiting)
             claim.waiting.clear()
-        self._ready = deque(each for each in self._ready if not each.claim.releasing)
         self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
         heapq.heapify(self._delayed)
 
@@ -431,18 +457,45 @@ class AckWork:
         if not tracker.has_room:
             return False
         if tracker.deliver(message.at, message):
-            self._ready.append(message)
+            self._make_ready(message)
         else:
             claim.bytes -= message.size
         return True
 
-    def _next_ready(self) -> AckMessage | None:
-        while self._ready and not self.closing:
-            message = self._ready.popleft()
-            # One that is delivered again may be acknowledged by now.
-            if message.tries == 1 or message.is_pending:
-                return message
-        return None
+    def _make_ready(self, message: AckMessage) -> None:
+        """Hand a message out, in its turn."""
+        key = self._order_key(message)
+        if key is not None:
+            line = self._lines.setdefault(key, deque())
+            if not line:
+                line.append(message)
+            elif line[0].origin != message.origin:
+                line.append(message)
+                return
+            elif key in self._waiting_lines:
+                self._waiting_lines.discard(key)
+                line[0] = message
+            else:
+                line.insert(1, message)  # its former delivery is in work still
+                return
+        self._ready.put(message)
+
+    def _advance(self, key: Hashable) -> None:
+        """Hand out the next message of a key."""
+        self._waiting_lines.discard(key)
+        line = self._lines[key]
+        line.popleft()
+        if line:
+            self._ready.put(line[0])
+        else:
+            del self._lines[key]
+
+    def _order_key(self, message: AckMessage) -> Hashable:
+        """Return the key in whose order a message is handled; None for no order."""
+        if self._ordered_by == "partition":
+            return message.origin[:2]
+        key = None if self._ordered_by is None else message.key()
+        return None if key is None else (message.origin.topic, key)
 
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""
@@ -457,3 +510,8 @@ class AckWork:
             self._changed.wait_for(condition, timeout_s)
         finally:
             self._waiters -= 1
+
+
+def _is_unfinished(message: AckMessage) -> bool:
+    """Return True if a message is to be delivered again."""
+    return message.is_pending and not message.given_up

@@ -6,12 +6,10 @@ The pool handles messages of one key or partition one after the other.
 from __future__ import annotations
 
 import os
-import queue
 import re
 import signal
 import threading
 import time
-from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,10 +21,10 @@ from inspect import (
     isgenerator,
     isgeneratorfunction,
 )
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from offsetmgr.consumer.ack_messages import AckMessage
-from offsetmgr.consumer.ack_work import AckSettings, AckWork
+from offsetmgr.consumer.ack_work import AckSettings, AckWork, OrderedBy
 from offsetmgr.consumer.base import MessageReader
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.retry import RetryProducer
@@ -36,15 +34,13 @@ from offsetmgr.text import error_text, visible
 from offsetmgr.types import check_callable, check_choice, check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from offsetmgr.consumer.ack_messages import PartitionProgress
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.consumer.work import Work
     from offsetmgr.types import TopicPartition
-
-OrderedBy = Literal["partition", "key"]
 
 _ERROR_CHARS: Final = 500  # longest text of a failure in the log
 
@@ -65,42 +61,29 @@ class _Pool:
     """Threads that handle what a consumer reads."""
 
     def __init__(
-        self,
-        name: str,
-        work: AckWork,
-        take: Callable[[float], AckMessage | None],
-        handler: Callable[[AckMessage], object],
-        workers: int,
-        ordered_by: OrderedBy | None,
+        self, name: str, work: AckWork, handler: Callable[[AckMessage], object], workers: int
     ) -> None:
-        """``take`` waits so many seconds for a message.  Raises InvalidValueError."""
-        check_pool(handler, workers, ordered_by)
         self._name = name
         self._ack_work = work
-        self._take = take
-        self._waits_for_retries = work.retries is None
         self._handler = handler
-        self._ordered_by = ordered_by
-        self._queue: queue.SimpleQueue[tuple[Hashable, AckMessage] | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
-        self._lines: dict[Hashable, deque[AckMessage]] = {}
-        """The messages of each key; the first is queued, in work, or waits to come again."""
-        self._idle: set[Hashable] = set()  # keys whose first message waits to come again
-        self._stopping = False
         self._handled = 0
         self._failed = 0
-        numbers = range(workers)
         # A handler that hangs must not keep the process from ending.
         self._threads = [
-            threading.Thread(target=self._work, name=f"handler-{n}", daemon=True) for n in numbers
+            threading.Thread(target=self._work, name=f"handler-{number}", daemon=True)
+            for number in range(workers)
         ]
 
     @property
     def has_current_thread(self) -> bool:
         return threading.current_thread() in self._threads
 
-    def run(self) -> None:
-        """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish."""
+    def run(self, fill: Callable[[float], object]) -> None:
+        """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish.
+
+        ``fill`` reads messages for at most so many seconds.
+        """
         began_s = reported_s = time.monotonic()
         reported = 0
         for thread in self._threads:
@@ -108,17 +91,17 @@ class _Pool:
         try:
             with _sigterm_raises() as raise_again:
                 while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
-                    message = self._take(SLICE_S)
+                    fill(SLICE_S)
                     raise_again()
-                    if message is not None:
-                        self._put(message)
-                    self._free_lines()
                     now_s = time.monotonic()
                     if now_s - reported_s >= _PROGRESS_S:
                         self._report("", (self._handled - reported) / (now_s - reported_s))
                         reported_s, reported = now_s, self._handled
             if not self._ack_work.closing:
                 self._ack_work.member.raise_failure()
+        except BaseException as error:
+            self._ack_work.member.end_if_interrupted(error)
+            raise
         finally:
             self._stop()
             took_s = max(0.001, time.monotonic() - began_s)
@@ -126,9 +109,7 @@ class _Pool:
 
     def _stop(self) -> None:
         deadline = time.monotonic() + self._ack_work.settings.dwell_s
-        self._stopping = True
-        for _ in self._threads:
-            self._queue.put(None)
+        self._ack_work.stop(len(self._threads))
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
@@ -139,38 +120,17 @@ class _Pool:
         pending = self._ack_work.pending
         log.info(text, self._name, what, self._handled, self._failed, rate, pending)
 
-    def _put(self, message: AckMessage) -> None:
-        key = _order_key(message, self._ordered_by)
-        if key is not None:
-            with self._lock:
-                line = self._lines.setdefault(key, deque())
-                if not line:
-                    line.append(message)
-                elif not _same(line[0], message):
-                    line.append(message)
-                    return
-                elif key in self._idle:
-                    self._idle.discard(key)
-                    line[0] = message
-                else:
-                    line.insert(1, message)  # its former delivery is in work still
-                    return
-        self._queue.put((key, message))
-
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None and not self._stopping:
-            key, message = item
-            handled = failed = False
+        while (message := self._ack_work.next(forever=True)) is not None:
+            succeeded = False
             try:
-                handled = self._ack_work.begin(message)
-                failed = handled and not self._handle(message)
+                succeeded = self._handle(message)
             except BaseException:  # noqa: BLE001 -- of the application's classes
                 log.exception("%s: handling %r has failed, and goes on", self._name, message)
             with self._lock:
-                self._handled += handled
-                self._failed += failed
-                if key is not None:
-                    self._next_of(key, waits=failed and self._waits_for_retries)
+                self._handled += 1
+                self._failed += not succeeded
+            self._ack_work.end_turn(message)
 
     def _handle(self, message: AckMessage) -> bool:
         """Return True if the handler succeeds."""
@@ -201,44 +161,6 @@ class _Pool:
             if os.getpid() != process:
                 os._exit(status)
         return result
-
-    def _next_of(self, key: Hashable, *, waits: bool) -> None:
-        """Go on with the messages of a key; ``waits`` for the one that has just failed."""
-        line = self._lines[key]
-        done = line.popleft()
-        if waits and _comes_again(done) and not (line and _same(line[0], done)):
-            line.appendleft(done)
-            self._idle.add(key)
-        elif line:
-            self._queue.put((key, line[0]))
-        else:
-            del self._lines[key]
-
-    def _free_lines(self) -> None:
-        """Go on with keys whose message waits to be delivered again, and will not be."""
-        if self._idle:
-            with self._lock:
-                over = [key for key in self._idle if not _comes_again(self._lines[key][0])]
-                self._idle.difference_update(over)
-                for key in over:
-                    self._next_of(key, waits=False)
-
-
-def _same(one: AckMessage, other: AckMessage) -> bool:
-    """Return True if both are deliveries of one message."""
-    return one.origin == other.origin
-
-
-def _comes_again(message: AckMessage) -> bool:
-    return message.is_pending and not message.given_up
-
-
-def _order_key(message: AckMessage, ordered_by: OrderedBy | None) -> Hashable:
-    """Return the key in whose order a message is handled; None for no order."""
-    if ordered_by is None or (ordered_by == "key" and message.key() is None):
-        return None
-    origin = message.origin
-    return origin.topic, message.key() if ordered_by == "key" else origin.partition
 
 
 @contextmanager
@@ -337,12 +259,11 @@ class AckConsumer(MessageReader[AckMessage]):
 
         Raises InvalidValueError; KafkaRequestError where Kafka refuses this consumer for good.
         """
-        self._pool = _Pool(self.name, self._work, self._take, handler, workers, ordered_by)
-        self._pool.run()
+        check_pool(handler, workers, ordered_by)
+        self._work.order_by(ordered_by)
+        self._pool = _Pool(self.name, self._work, handler, workers)
+        self._pool.run(self._fill)
         self.close()
-
-    def _take(self, timeout_s: float) -> AckMessage | None:
-        return self._poll(timeout_s, self._work.next_queued)
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""

@@ -48,7 +48,7 @@ class Consumer:
 
     def overdue(self, now_s: float) -> list[AckMessage]:
         self.now_s = now_s
-        return self.work.refresh()[0]
+        return self.work.overdue()
 
     @property
     def position(self) -> OffsetAndMetadata | None:
@@ -136,7 +136,7 @@ def test_a_nack_delivers_again_after_its_delay_and_counts() -> None:
     second.ack()
     consumer.now_s = 4.9
     assert consumer.handed_out() == []
-    assert consumer.work.refresh() == ([], 5)
+    assert consumer.work.refresh() == 5
     consumer.now_s = 5
     (again,) = consumer.handed_out()
     assert (again.offset(), again.tries, again.value()) == (0, 2, b"0")
@@ -190,19 +190,16 @@ def test_a_release_waits_only_for_messages_in_work() -> None:
     assert consumer.position == OffsetAndMetadata(2)
 
 
-def test_a_queued_message_has_no_time_out_and_holds_up_no_release() -> None:
+def test_a_ready_message_has_no_time_out_and_holds_up_no_release() -> None:
     consumer = Consumer()
     consumer.read([0, 1])
-    first, second = (consumer.work.next_queued() for _ in range(2))
-    assert first is not None
-    assert second is not None
     assert consumer.overdue(1_000) == []
-    assert consumer.work.begin(first)
+    first = consumer.work.next()
+    assert first is not None
     assert consumer.overdue(1_029) == []
     assert consumer.overdue(1_030) == [first]
-    assert len(consumer.work._of([WHERE])) == 1
     consumer.work.begin_release([WHERE], 0)
-    assert not consumer.work.begin(second)
+    assert consumer.work.next() is None
     first.ack()
     assert consumer.work._of([WHERE]) == []
 
