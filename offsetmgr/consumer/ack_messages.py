@@ -13,6 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
+from offsetmgr.consumer.work import Claimed
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
@@ -53,8 +54,8 @@ class AckReceiver(Protocol):
     ) -> None: ...
 
 
-class Claim:
-    """A partition's log from when it is claimed until it is released."""
+class Claim(Claimed):
+    """A claimed partition with its acks."""
 
     def __init__(
         self,
@@ -75,7 +76,6 @@ class Claim:
         self.bytes = 0
         """Size of the messages that are not acknowledged, but for those that are given up."""
         self.releasing = False
-        self.released = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
         self.given_up: set[int] = set()
         """Offsets that are not acknowledged, and not delivered again."""
@@ -90,6 +90,18 @@ class Claim:
 
     def _track(self, offset: int, metadata: str = "") -> AckTracker[AckMessage]:
         return AckTracker(offset, metadata, limit_chars=MOST_METADATA_CHARS, bare=self._bare)
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.waiting)
+
+    def to_commit(self) -> OffsetAndMetadata | None:
+        position, known = self.tracker.position, self.committed
+        is_new = self.begun and (known is None or position[:2] != known[:2])
+        return position if is_new else None
+
+    def commit(self, position: OffsetAndMetadata) -> None:
+        self.committed = position
 
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""
@@ -117,7 +129,6 @@ class Claim:
         return beyond
 
     def reach_end(self, end: int) -> None:
-        """Take in that no message is left before the offset ``end``."""
         self._end = end
         self.pass_over_end()
 

@@ -18,7 +18,7 @@ from offsetmgr.consumer.ack_messages import AckMessage, Claim
 from offsetmgr.consumer.member import PREFETCH, SLICE_S
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.work import Start
+from offsetmgr.consumer.work import Start, Work
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, MessageError
 from offsetmgr.text import error_text, listed, visible
 from offsetmgr.types import (
@@ -30,13 +30,12 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from confluent_kafka import Message
 
     from offsetmgr.answers import Written
     from offsetmgr.consumer.ack_messages import PartitionProgress
-    from offsetmgr.consumer.member import Member
 
 _BLOCKED_S: Final = 0.01
 """Longest wait for Kafka or for an ack while messages wait for room in their partition."""
@@ -85,14 +84,12 @@ class AckSettings(ConsumerSettings):
             raise InvalidValueError("retry", self.retry, "is not a policy", "give RetryPolicy(...)")
 
 
-class AckWork:
+class AckWork(Work[Claim]):
     """Messages on their way to an application that acknowledges each; for any thread.
 
     A message waits until it is due and its partition has room for one more; then it is ready, then
     in work, then acknowledged, or delayed until it is ready once more.
     """
-
-    member: Member
 
     def __init__(
         self,
@@ -102,6 +99,7 @@ class AckWork:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``cluster`` is that of messages."""
+        super().__init__()
         self.cluster = cluster
         self.retries: Final = retries
         self.closing = False
@@ -109,10 +107,8 @@ class AckWork:
         self._is_first_close = True
         self.settings: Final = settings
         self._now_s = clock
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self.lock)
         self._waiters = 0  # threads that wait for `_changed`
-        self._claims: dict[TopicPartition, Claim] = {}
         self._ready: queue.SimpleQueue[AckMessage | None] = queue.SimpleQueue()
         self._ordered_by: OrderedBy | None = None
         self._lines: dict[Hashable, deque[AckMessage]] = {}
@@ -127,19 +123,13 @@ class AckWork:
     @property
     def pending(self) -> int:
         """Messages that were delivered and are not acknowledged."""
-        with self._lock:
+        with self.lock:
             return self._pending()
 
-    @property
-    def paused(self) -> Collection[TopicPartition]:
-        """Partitions whose messages wait; others go on."""
-        with self._lock:
-            return {each for each, claim in self._claims.items() if claim.waiting}
-
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
-        with self._lock:
+        with self.lock:
             return {
-                each: claim.progress(time.time()) for each, claim in sorted(self._claims.items())
+                each: claim.progress(time.time()) for each, claim in sorted(self.claims.items())
             }
 
     # Acks
@@ -147,7 +137,7 @@ class AckWork:
     def acknowledge(self, message: AckMessage) -> None:
         """Take in an ack; that of an earlier delivery counts as well: the message was processed."""
         claim = message.claim
-        with self._lock:
+        with self.lock:
             # First, as a signal's handler may raise anywhere: else nobody would deliver it again.
             if not claim.released and claim.tracker.acknowledge(message.at):
                 claim.done(message)
@@ -158,7 +148,7 @@ class AckWork:
     def acknowledge_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
         claim = message.claim
-        with self._lock:
+        with self.lock:
             if claim.released:
                 return
             for each in claim.tracker.acknowledge_up_to(message.at):
@@ -181,7 +171,7 @@ class AckWork:
                 self.acknowledge(message)
 
         try:
-            with self._lock:
+            with self.lock:
                 if self._in_work.get(message) is None or not message.is_pending:
                     return
                 self._in_work[message] = None
@@ -198,7 +188,7 @@ class AckWork:
 
     def _redeliver(self, message: AckMessage, delay_s: float) -> None:
         claim, due_s = message.claim, self._now_s() + delay_s
-        with self._lock:
+        with self.lock:
             self._in_work.pop(message, None)
             given_up = message.is_pending and message.tries >= self.settings.max_tries
             if given_up:
@@ -217,8 +207,8 @@ class AckWork:
 
         A late ack of them still counts.
         """
-        with self._lock:
-            undone = self._of(self._claims)
+        with self.lock:
+            undone = self._of(self.claims)
             self._in_work.clear()
         if undone:
             dwell_s = self.settings.dwell_s
@@ -228,20 +218,20 @@ class AckWork:
 
     def begin_closing(self) -> bool:
         """Return True for the first call."""
-        with self._lock:
+        with self.lock:
             is_first, self._is_first_close = self._is_first_close, False
         return is_first
 
     def wait_until_done(self, timeout_s: float) -> None:
         """Wait for messages in work."""
-        with self._lock:
-            self._wait(lambda: not self._of(self._claims), timeout_s)
+        with self.lock:
+            self._wait(lambda: not self._of(self.claims), timeout_s)
 
     # Called in the thread that polls
 
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
         stage = None if self.retries is None else self.retries.topics.get(topic_partition.topic)
-        with self._lock:
+        with self.lock:
             claim, now_s = self._checked_claim(topic_partition), self._now_s()
             for message in messages:
                 if stage is None or self.retries is None:
@@ -256,25 +246,12 @@ class AckWork:
                 self._usual_bytes = size // number
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
-        with self._lock:
+        with self.lock:
             self._checked_claim(topic_partition).reach_end(end)
-
-    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        bare = self.settings.metadata == "kafka-pixy"
-        with self._lock:
-            self._release(starts)
-            for each, (committed, start, _) in starts.items():
-                try:
-                    claim = Claim(self, each, committed, start=start, bare=bare)
-                except ValueError as problem:
-                    offset = 0 if committed is None else committed.offset
-                    claim = Claim(self, each, OffsetAndMetadata(offset), bare=bare)
-                    self._report_metadata(claim, str(problem))
-                self._claims[each] = claim
 
     def _checked_claim(self, topic_partition: TopicPartition) -> Claim:
         """Return a claim; acknowledged ranges that were committed for another log are dropped."""
-        claim = self._claims[topic_partition]
+        claim = self.claims[topic_partition]
         end = None if claim.checked else self.member.log_end(topic_partition)
         if end is not None and claim.drop_ranges_beyond(end):
             self._report_metadata(claim, f"it has acks beyond the log's end {end}")
@@ -288,32 +265,11 @@ class AckWork:
         error = KafkaRequestError(what, info, text, topic=topic, partition=partition, offset=offset)
         self.member.report(error, "acks are lost")
 
-    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.claim({topic_partition: Start(None, offset)})
-
-    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        with self._lock:
-            self._begin_release(partitions)
-            self._wait(lambda: not self._of(partitions), timeout_s)
-
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        with self._lock:
-            self._release(partitions)
-
-    def to_commit(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        found = {}
-        with self._lock:
-            for topic_partition, claim in self._claims.items():
-                if claim.begun:
-                    position, known = claim.tracker.position, claim.committed
-                    if known is None or position[:2] != known[:2]:
-                        found[topic_partition] = position
-        return found
-
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        with self._lock:
-            for topic_partition in self._claims.keys() & offsets.keys():
-                self._claims[topic_partition].committed = offsets[topic_partition]
+        with self.lock:
+            super().release(partitions)
+            kept = [message for message in self._in_work if not message.claim.released]
+            self._in_work = {message: self._in_work[message] for message in kept}
 
     # Reading
 
@@ -321,12 +277,17 @@ class AckWork:
         """Take a ready message into work; None if there is none, ``forever`` only once it ends."""
         with suppress(queue.Empty):
             while not self.closing and (message := self._ready.get(forever)) is not None:
-                with self._lock:
-                    if message.is_pending and not (self.closing or message.claim.releasing):
-                        self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
-                        return message
+                if self._begin(message):
+                    return message
                 self.end_turn(message)
         return None
+
+    def _begin(self, message: AckMessage) -> bool:
+        with self.lock:
+            good = message.is_pending and not (self.closing or message.claim.releasing)
+            if good:
+                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
+            return good
 
     def stop(self, waiting: int) -> None:
         """Hand out no more messages, also to so many threads that wait for one."""
@@ -336,7 +297,7 @@ class AckWork:
 
     def order_by(self, ordered_by: OrderedBy | None) -> None:
         """Let each message of a key or a partition wait for ``end_turn`` of the one before it."""
-        with self._lock:
+        with self.lock:
             self._ordered_by = ordered_by
             for _ in range(self._ready.qsize()):
                 if (message := self._ready.get()) is not None:
@@ -347,7 +308,7 @@ class AckWork:
         key = self._order_key(message)
         if key is None:
             return
-        with self._lock:
+        with self.lock:
             line = self._lines[key]
             comes_again = len(line) > 1 and line[1].origin == message.origin
             if self.retries is None and _is_unfinished(message) and not comes_again:
@@ -357,7 +318,7 @@ class AckWork:
 
     def fill(self, timeout_s: float) -> None:
         """Read messages, and make ready what is due or has room."""
-        with self._lock:
+        with self.lock:
             due_in_s = self.refresh() - self._now_s()
             overdue = self.overdue()
             # A due message that waits for room all the same waits for an ack.
@@ -373,9 +334,9 @@ class AckWork:
 
     def refresh(self) -> float:
         """Make ready what has room and is due; return when others will be due, infinity if none."""
-        with self._lock:
+        with self.lock:
             now_s, due_s = self._now_s(), inf
-            for claim in self._claims.values():
+            for claim in self.claims.values():
                 waiting = claim.waiting
                 while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1]):
                     waiting.popleft()
@@ -393,7 +354,7 @@ class AckWork:
 
     def overdue(self) -> list[AckMessage]:
         """Return the messages in work whose ack has timed out."""
-        with self._lock:
+        with self.lock:
             now_s, found = self._now_s(), []
             for message, timeout_s in self._in_work.items():
                 if timeout_s is not None and timeout_s > now_s:
@@ -405,17 +366,21 @@ class AckWork:
     # With the lock
 
     def _pending(self) -> int:
-        return sum(claim.tracker.pending for claim in self._claims.values())
+        return sum(claim.tracker.pending for claim in self.claims.values())
 
     def _to_come(self) -> int:
         """Return the number of pending messages without those that are given up."""
-        return self._pending() - sum(len(claim.given_up) for claim in self._claims.values())
+        return self._pending() - sum(len(claim.given_up) for claim in self.claims.values())
 
     def _unfinished(self) -> tuple[int, int]:
         """Return number and size of the messages that were read and take up room."""
-        claims = self._claims.values()
+        claims = self.claims.values()
         waiting = sum(len(claim.waiting) for claim in claims)
         return self._to_come() + waiting, sum(claim.bytes for claim in claims)
+
+    def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
+        with self.lock:
+            return bool(self._of(partitions))
 
     def _of(self, partitions: Collection[TopicPartition]) -> list[AckMessage]:
         """Return the messages of ``partitions`` that the application has in work."""
@@ -425,20 +390,25 @@ class AckWork:
             if message.claim.topic_partition in partitions and message.is_pending
         ]
 
-    def _begin_release(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out no more messages of ``partitions``; those in work can be acknowledged still."""
-        for claim in (self._claims[each] for each in partitions if each in self._claims):
+    def _open(self, topic_partition: TopicPartition, start: Start) -> Claim:
+        committed, offset, _ = start
+        bare = self.settings.metadata == "kafka-pixy"
+        try:
+            return Claim(self, topic_partition, committed, start=offset, bare=bare)
+        except ValueError as problem:
+            at = 0 if committed is None else committed.offset
+            claim = Claim(self, topic_partition, OffsetAndMetadata(at), bare=bare)
+            self._report_metadata(claim, str(problem))
+            return claim
+
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Messages in work can be acknowledged still."""
+        for claim in (self.claims[each] for each in partitions if each in self.claims):
             claim.releasing = True
             claim.bytes -= sum(each.size for _, each in claim.waiting)
             claim.waiting.clear()
         self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
         heapq.heapify(self._delayed)
-
-    def _release(self, partitions: Collection[TopicPartition]) -> None:
-        self._begin_release(partitions)
-        for claim in (self._claims.pop(each) for each in partitions if each in self._claims):
-            claim.released = True
-        self._in_work = {m: due_s for m, due_s in self._in_work.items() if not m.claim.released}
 
     def _add(self, message: AckMessage, due_s: float, now_s: float) -> None:
         """Take in a message that was read, in the order of its partition."""

@@ -220,7 +220,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     def _begin(
         self, topics: Subscription, *, kafka: Mapping[str, Any], group: str, settings: AckSettings
-    ) -> tuple[Work, Subscription]:
+    ) -> tuple[Work[Any], Subscription]:
         policy, retries = settings.retry, None
         name = re.escape((policy and policy.name) or group)
         topics = replace(topics, own=rf"{name}\.(retry\.[0-9]+|dlq)")

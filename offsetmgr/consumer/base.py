@@ -125,7 +125,7 @@ class BaseConsumer(ABC):
     @abstractmethod
     def _begin(
         self, subscription: Subscription, *, kafka: Mapping[str, Any], group: str, settings: Any
-    ) -> tuple[Work, Subscription]:
+    ) -> tuple[Work[Any], Subscription]:
         """Return what handles the messages, and the topics to read: none if partitions are read."""
 
     @property

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Message
 
 from offsetmgr.consumer.base import LONG_S, BaseConsumer, MessageReader
 from offsetmgr.consumer.member import PREFETCH
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
-from offsetmgr.consumer.work import Start
+from offsetmgr.consumer.work import Claimed, Start, Work
 from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.types import (
@@ -29,11 +29,10 @@ from offsetmgr.types import (
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from offsetmgr.consumer.member import Member
     from offsetmgr.consumer.topics import Subscription
-    from offsetmgr.consumer.work import Work
 
     # Plain tuples: each message makes one.
     Place = tuple[str, int]
@@ -45,7 +44,6 @@ BUFFERED_BYTES: Final = 16 * 2**20
 """The same in bytes of their values."""
 
 _NONE: Final = (-1, "")
-_LOOK_S: Final = 0.005
 
 
 class Markable:
@@ -143,38 +141,47 @@ class OffsetStash(Markable):
                 self._resets.add(place)
 
 
-class _MarkedLog:
-    """The marks in the log of a claimed partition."""
+class MarkedLog(Claimed):
+    """The marks in the log of a partition; it is kept from claim to claim."""
 
-    def __init__(self, start: Start, former: int) -> None:
-        """``former`` is the offset after the last message of former claims and logs."""
+    def __init__(self) -> None:
         self.marked = _NONE
         """The next offset to read, -1 if nothing is committed, and metadata."""
-        self.is_committed = True
-        if start.committed is not None:
-            self.marked = start.committed[:2]
-        elif start.offset is not None:
-            self.marked, self.is_committed = (start.offset, ""), False
         self.received = 0
         """The offset after the last message."""
-        self.end = 0
-        """The end of the log if it has no message behind those, else 0."""
-        self._former = former
+        self._end = 0  # of the log, if it has no message behind those
+        self._is_committed = True
+        self._former = 0  # the highest ``received`` of former claims and logs
         self._again: list[tuple[int, object]] | None = None
-        """If the log may be a new one: next offsets and timestamps of messages before ``former``,
+        """If the log may be a new one: next offsets up to ``_former``, and timestamps of messages,
         which may have been in another log too."""
-        if former and not start.resumed:
-            self._again = []
+
+    def begin(self, start: Start) -> None:
+        self.released = False
+        self._former = max(self._former, self.received)
+        self._again = [] if self._former and not start.resumed else None
+        self.received = self._end = 0
+        committed, offset, _ = start
+        self.marked = _NONE if committed is None else committed[:2]
+        self._is_committed = True
+        if committed is None and offset is not None:
+            self.marked, self._is_committed = (offset, ""), False
 
     def receive(self, messages: Sequence[Message]) -> None:
-        self.received, self.end = _place(messages[-1])[1] + 1, 0
+        self.received, self._end = _place(messages[-1])[1] + 1, 0
         if self._again is not None:
             for message in messages:
                 _, offset = _place(message)
                 if offset < self._former:
                     self._again.append((offset + 1, message.timestamp()))
 
-    def has(self, offset: int, message: Message | None) -> bool:
+    def mark(self, offset: int, metadata: str, message: Message | None, *, reset: bool) -> None:
+        if _counts(offset, metadata, *self.marked, reset=reset) and (
+            offset <= self.marked[0] or self._has(offset, message)
+        ):
+            self.marked, self._is_committed = (offset, metadata), False
+
+    def _has(self, offset: int, message: Message | None) -> bool:
         """Return True unless ``message``, which is before ``offset``, may be of a former log."""
         if self._again is None:
             return True
@@ -189,30 +196,37 @@ class _MarkedLog:
             del self._again[:at]
         return found
 
+    def reach_end(self, end: int) -> None:
+        if end > self.received:
+            self._end = end
+
     def end_from(self, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
-        return self.end if self.received <= offset < self.end else offset
+        return self._end if self.received <= offset < self._end else offset
 
-    def pass_over_end(self) -> None:
-        """Mark the end of the log if all that was received is marked."""
+    def to_commit(self) -> OffsetAndMetadata | None:
         offset, metadata = self.marked
-        if self.received <= max(0, offset) < self.end:
-            self.marked, self.is_committed = (self.end, metadata), False
+        if self.received <= max(0, offset) < self._end:  # all that was received is marked
+            self.marked, self._is_committed = (self._end, metadata), False
+        return None if self._is_committed else OffsetAndMetadata(*self.marked)
+
+    def commit(self, position: OffsetAndMetadata) -> None:
+        self._is_committed = self._is_committed or self.marked == position[:2]
 
 
-class Marks:
+_L = TypeVar("_L", bound=MarkedLog)
+
+
+class Marks(Work[_L]):
     """Messages on their way to an application that marks them; any thread may mark.
 
     Marks of other partitions are dropped.  So are those of messages of a former log, or of a former
     claim whose log may have been another one; a message is known by its offset and timestamp.
     """
 
-    member: Member
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._logs: dict[Place, _MarkedLog] = {}
-        self._former: dict[Place, int] = {}  # offsets after what was received of former claims
+    def __init__(self, new_log: Callable[[], _L]) -> None:
+        super().__init__()
+        self._logs: defaultdict[TopicPartition, _L] = defaultdict(new_log)
 
     def mark(
         self,
@@ -224,98 +238,33 @@ class Marks:
         reset: bool = False,
     ) -> None:
         """Take in the next offset to read of a partition, and the message if it is at hand."""
-        with self._lock:
-            log = self._logs.get(place)
-            if (
-                log is not None
-                and _counts(offset, metadata, *log.marked, reset=reset)
-                and (offset <= log.marked[0] or log.has(offset, message))
-            ):
-                log.marked, log.is_committed = (offset, metadata), False
-
-    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        with self._lock:
-            self._forget(starts)
-            for each, start in starts.items():
-                self._logs[each] = _MarkedLog(start, self._former.get(each, 0))
-
-    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Begin again with a new log, to be committed from ``offset`` on."""
-        Marks.claim(self, {topic_partition: Start(None, offset)})
-
-    @property
-    def paused(self) -> Collection[TopicPartition]:
-        return ()
-
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out no more of the messages of ``partitions`` that were received."""
-
-    def in_work(self, partitions: Collection[TopicPartition]) -> bool:  # noqa: ARG002
-        """Return True while the application has messages of ``partitions`` in work."""
-        return False
-
-    def begin_release(self, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-        self.drop(partitions)
-        deadline = time.monotonic() + timeout_s
-        while self.in_work(partitions) and time.monotonic() < deadline:
-            if self.member.ended.wait(_LOOK_S):
-                return
-
-    def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the marks of partitions: another member may be further."""
-        self.drop(partitions)
-        with self._lock:
-            self._forget(partitions)
-
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        for each in partitions:
-            if (log := self._logs.pop(each, None)) is not None:
-                self._former[each] = max(log.received, self._former.get(each, 0))
+        with self.lock:
+            log = self.claims.get(place)  # type: ignore[call-overload]  # equal to a TopicPartition
+            if log is not None:
+                log.mark(offset, metadata, message, reset=reset)
 
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
-        with self._lock:
-            self._logs[topic_partition].receive(messages)
+        with self.lock:
+            self.claims[topic_partition].receive(messages)
 
-    def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
+    def _open(self, topic_partition: TopicPartition, start: Start) -> _L:
         log = self._logs[topic_partition]
-        if end > log.received:
-            log.end = end
-
-    def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Return ``offset``, or the end of the log if no message is left before that."""
-        log = self._logs.get(topic_partition)
-        return offset if log is None else log.end_from(offset)
-
-    def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = {}
-        with self._lock:
-            for place, log in self._logs.items():
-                log.pass_over_end()
-                if not log.is_committed:
-                    found[TopicPartition(*place)] = OffsetAndMetadata(*log.marked)
-        return found
-
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        with self._lock:
-            for each, position in offsets.items():
-                log = self._logs.get(each)
-                if log is not None and log.marked == position[:2]:
-                    log.is_committed = True
+        log.begin(start)
+        return log
 
 
-class MarkedStream(Marks):
+class MarkedStream(Marks[MarkedLog]):
     """The messages of all partitions as one stream."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._order = threading.RLock()
+        super().__init__(MarkedLog)
         self.waiting: deque[Message] = deque()
         """Received, and not handed out yet."""
         self._in_work: Sequence[Message] = ()  # what the application got last
 
     def next(self) -> Message | None:
         """Hand out a message; the one before is no longer in work."""
-        with self._order:
+        with self.lock:
             if not self.waiting:
                 self._in_work = ()
                 return None
@@ -324,7 +273,7 @@ class MarkedStream(Marks):
             return message
 
     def next_batch(self, most: int) -> list[Message]:
-        with self._order:
+        with self.lock:
             waiting = list(self.waiting)
             batch, self.waiting = waiting[:most], deque(waiting[most:])
             self._in_work = batch.copy()
@@ -336,24 +285,24 @@ class MarkedStream(Marks):
 
     def clear(self) -> None:
         """Drop what was received and is not handed out."""
-        with self._order:
+        with self.lock:
             self.waiting.clear()
 
+    def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Return ``offset``, or the end of the log if no message is left before that."""
+        log = self.claims.get(topic_partition)
+        return offset if log is None else log.end_from(offset)
+
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
-        super().receive(topic_partition, messages)
-        with self._order:
+        with self.lock:
+            super().receive(topic_partition, messages)
             self.waiting.extend(messages)
 
-    def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.drop([topic_partition])
-        super().restart(topic_partition, offset)
-
-    def in_work(self, partitions: Collection[TopicPartition]) -> bool:
+    def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
         return any(_place(each)[0] in partitions for each in self._in_work)
 
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        with self._order:
-            self.waiting = deque(each for each in self.waiting if _place(each)[0] not in partitions)
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        self.waiting = deque(each for each in self.waiting if _place(each)[0] not in partitions)
 
 
 class GroupConsumer(Markable, MessageReader[Message]):
@@ -369,7 +318,7 @@ class GroupConsumer(Markable, MessageReader[Message]):
 
     _work: MarkedStream
 
-    def _begin(self, subscription: Subscription, **_: Any) -> tuple[Work, Subscription]:
+    def _begin(self, subscription: Subscription, **_: Any) -> tuple[Work[Any], Subscription]:
         self._work = MarkedStream()
         self._mark = self._work.mark
         return self._work, subscription
@@ -485,43 +434,55 @@ class PartitionStream:
             self._changed.notify_all()
 
 
-class PartitionStreams(Marks):
+class StreamedLog(MarkedLog):
+    """A claimed partition with a stream of its own."""
+
+    stream: PartitionStream
+
+    @property
+    def paused(self) -> bool:
+        return self.stream.paused
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        super().receive(messages)
+        self.stream.put(messages)
+
+
+class PartitionStreams(Marks[StreamedLog]):
     """The messages of each partition as a stream of its own."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(StreamedLog)
         self.new: SimpleQueue[PartitionStream | None] = SimpleQueue()
         """Streams as their partitions are claimed; None once no more come."""
-        self._streams: dict[TopicPartition, PartitionStream] = {}
-
-    @property
-    def paused(self) -> Collection[TopicPartition]:
-        return [each.topic_partition for each in self._streams.values() if each.paused]
-
-    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
-        super().receive(topic_partition, messages)
-        self._streams[topic_partition].put(messages)
-
-    def claim(self, starts: Mapping[TopicPartition, Start]) -> None:
-        super().claim(starts)
-        for each in sorted(starts):
-            stream = PartitionStream(each, self.member)
-            self._streams[each] = stream
-            self.new.put(stream)
 
     def restart(self, topic_partition: TopicPartition, offset: int) -> None:
-        super().restart(topic_partition, offset)
-        self._streams[topic_partition].clear()
+        with self.lock:
+            log = self.claims[topic_partition]
+            log.begin(Start(None, offset))
+            log.stream.clear()
 
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        for stream in self._of(partitions):
-            stream.end()
+    def end(self) -> None:
+        """End all streams."""
+        with self.lock:
+            self._drop(self.claims)
+        self.new.put(None)
 
-    def in_work(self, partitions: Collection[TopicPartition]) -> bool:
-        return any(stream.in_work for stream in self._of(partitions))
+    def _open(self, topic_partition: TopicPartition, start: Start) -> StreamedLog:
+        log = super()._open(topic_partition, start)
+        log.stream = PartitionStream(topic_partition, self.member)
+        self.new.put(log.stream)
+        return log
 
-    def _of(self, partitions: Collection[TopicPartition]) -> list[PartitionStream]:
-        return [self._streams[each] for each in partitions if each in self._streams]
+    def _drop(self, partitions: Collection[TopicPartition]) -> None:
+        for log in self._of(partitions):
+            log.stream.end()
+
+    def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
+        return any(log.stream.in_work for log in self._of(partitions))
+
+    def _of(self, partitions: Collection[TopicPartition]) -> list[StreamedLog]:
+        return [self.claims[each] for each in partitions if each in self.claims]
 
 
 class PartitionedConsumer(Markable, BaseConsumer):
@@ -534,7 +495,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
 
     def _begin(
         self, subscription: Subscription, *, group: str, **_: Any
-    ) -> tuple[Work, Subscription]:
+    ) -> tuple[Work[Any], Subscription]:
         self._work = PartitionStreams()
         self._mark = self._work.mark
         self._reader = Worker(f"partitions-{group}", self._read)
@@ -566,8 +527,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
         with suppress(OffsetManagerError):  # which has ended it
             while not self.closed:
                 self._member.wait_for(PREFETCH, LONG_S)
-        self._work.drop(self._member.assigned)
-        self._work.new.put(None)
+        self._work.end()
 
 
 def _counts(offset: int, metadata: str, known: int, text: str, *, reset: bool) -> bool:

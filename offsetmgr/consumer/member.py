@@ -109,7 +109,7 @@ class Member:
         self,
         kafka: Mapping[str, Any],
         group: str,
-        work: Work,
+        work: Work[Any],
         settings: ConsumerSettings,
         subscription: Subscription,
         *,

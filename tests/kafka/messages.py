@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.clusters import MultiClusterAckConsumer
     from offsetmgr.consumer import AckConsumer, AckMessage
-    from offsetmgr.consumer.acks import OrderedBy
+    from offsetmgr.consumer.ack_work import OrderedBy
     from offsetmgr.devkafka import DevKafka
     from tests.kafka.mock_cluster import MockCluster
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.consumer import AckMessage
-    from offsetmgr.consumer.acks import OrderedBy
+    from offsetmgr.consumer.ack_work import OrderedBy
     from offsetmgr.devkafka import DevKafka
 
 MEMBER = Path(__file__).parent / "group_member.py"

@@ -35,7 +35,7 @@ class Consumer:
 
     @property
     def claimed(self) -> Claim:
-        return self.work._claims[WHERE]
+        return self.work.claims[WHERE]
 
     def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
         for offset in offsets:

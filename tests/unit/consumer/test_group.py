@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from offsetmgr.consumer.group import (
     BUFFERED_BYTES,
     Markable,
-    Marks,
+    MarkedStream,
     OffsetStash,
     PartitionStream,
 )
@@ -28,7 +28,7 @@ class Marked(Markable):
     """Marks of two claimed partitions."""
 
     def __init__(self, committed: int | None = None) -> None:
-        self.marks = Marks()
+        self.marks = MarkedStream()
         self._mark = self.marks.mark
         known = None if committed is None else OffsetAndMetadata(committed)
         self.marks.claim({ZERO: Start(known), ONE: Start(known)})
