@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 
 from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
-from offsetmgr.consumer.ack_messages import AckMessage
-from offsetmgr.consumer.ack_work import AckSettings
+from offsetmgr.consumer.ack_work import AckMessage, AckSettings
 from offsetmgr.consumer.acks import AckConsumer, check_pool
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer

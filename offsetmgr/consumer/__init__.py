@@ -3,8 +3,7 @@
 from offsetmgr.extras import naming_extra
 
 with naming_extra(__name__):
-    from offsetmgr.consumer.ack_messages import AckMessage, PartitionProgress
-    from offsetmgr.consumer.ack_work import AckSettings
+    from offsetmgr.consumer.ack_work import AckMessage, AckSettings, PartitionProgress
     from offsetmgr.consumer.acks import AckConsumer
     from offsetmgr.consumer.group import (
         GroupConsumer,

@@ -23,8 +23,7 @@ from inspect import (
 )
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from offsetmgr.consumer.ack_messages import AckMessage
-from offsetmgr.consumer.ack_work import AckSettings, AckWork, OrderedBy
+from offsetmgr.consumer.ack_work import AckMessage, AckSettings, AckWork, OrderedBy
 from offsetmgr.consumer.base import MessageReader
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.retry import RetryProducer
@@ -36,7 +35,7 @@ from offsetmgr.types import check_callable, check_choice, check_count
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from offsetmgr.consumer.ack_messages import PartitionProgress
+    from offsetmgr.consumer.ack_work import PartitionProgress
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
     from offsetmgr.consumer.work import Work

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as NotAnsweredError
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -254,10 +254,10 @@ def claim(store: OffsetStore, group: str, partitions: Collection[TopicPartition]
 class Claims:
     """Claims partitions in the background, and releases them; for one thread at a time.
 
-    One claim is under way at a time.  A failed one is reported and retried with back-off until it
-    succeeds or the partitions are dropped: no message of a partition may be delivered before.  It
-    is retried in halves, so that a partition that cannot be claimed holds up no other.  Releases
-    are made in their order, and before the next claim.
+    The store is asked one thing at a time, in order.  A failed claim is reported and retried with
+    back-off until it succeeds or the partitions are dropped: no message of a partition may be
+    delivered before.  It is retried in halves, so that a partition that cannot be claimed holds up
+    no other.
     """
 
     def __init__(self, store: OffsetStore, group: str, report: _Report) -> None:
@@ -265,11 +265,10 @@ class Claims:
         self._group = group
         self._report = report
         self._wanted: dict[TopicPartition, None] = {}  # in the order in which they are asked for
-        self._most: int | None = None  # partitions of the next question; None for all
-        self._asked: set[TopicPartition] = set()  # by the question, and wanted ever since
-        self._stale: set[TopicPartition] = set()  # by the question, and dropped since
-        self._question: Question[_Found] | None = None
-        self._release: Question[None] | None = None  # the last one
+        self._most: int | None = None  # partitions of the next claim; None for all
+        self._claim: Question[_Found] | None = None
+        self._claiming: set[TopicPartition] = set()  # those of the claim that are wanted ever since
+        self._last: Question[Any] | None = None  # the next one comes after this
         self._due_s = 0.0
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
@@ -279,19 +278,18 @@ class Claims:
 
     def take(self, timeout_s: float = 0.0) -> _Found:
         """Return what was claimed since the last call; wait up to ``timeout_s`` for it."""
-        if self._question is None and self._wanted and time.monotonic() >= self._due_s:
-            self._asked = set(islice(self._wanted, self._most))
-            ask = partial(claim, self._store, self._group, [*self._asked])
-            self._question = Question(ask, after=self._release)
-        question = self._question
+        if self._claim is None and self._wanted and time.monotonic() >= self._due_s:
+            self._claiming = set(islice(self._wanted, self._most))
+            ask = partial(claim, self._store, self._group, [*self._claiming])
+            self._claim = self._last = Question(ask, after=self._last)
+        question = self._claim
         if question is None:
             return {}
         if not question.wait(timeout_s):
             if is_late(question.asked_at_s):
                 self._report_late("claim")
             return {}
-        claimed, stale = self._asked, self._stale
-        self._question, self._asked, self._stale = None, set(), set()
+        claimed, self._claim, self._claiming = self._claiming, None, set()
         failure = question.answer.exception()
         if failure is not None:
             self._due_s = time.monotonic() + self._backoff.failed()
@@ -304,8 +302,6 @@ class Claims:
         self._backoff.succeeded()
         self._most = None
         self._forget(claimed)
-        # What was dropped meanwhile may have had another owner since, also if it is wanted again.
-        self.release(stale)
         committed = question.result()
         return {each: committed[each] for each in claimed}
 
@@ -316,32 +312,35 @@ class Claims:
         owner's.
         """
         self._forget(partitions)
-        stale = self._asked.intersection(partitions)
-        if self._question is not None and stale:
-            self._asked -= stale
-            if not self._question.wait(timeout_s):
-                self._stale |= stale
-            elif self._question.answer.exception() is None:
-                self.release(stale, timeout_s)
+        stale = self._claiming.intersection(partitions)
+        self._claiming -= stale
+        self.release(stale, timeout_s, claim=self._claim)
 
     def close(self, timeout_s: float) -> None:
         """Drop all partitions; wait up to ``timeout_s`` for a claim under way."""
         self.drop([*self._wanted], timeout_s)
-        if self._question is not None and self._stale:
-            self._question.answer.add_done_callback(self._release_late)
 
-    def _release_late(self, answer: Future[_Found]) -> None:
-        if answer.exception() is None:
-            self.release(self._stale)
+    def release(
+        self,
+        partitions: Collection[TopicPartition],
+        timeout_s: float = 0.0,
+        claim: Question[_Found] | None = None,
+    ) -> None:
+        """Give partitions back, if their ``claim`` succeeds; wait up to ``timeout_s`` for it.
 
-    def release(self, partitions: Collection[TopicPartition], timeout_s: float = 0.0) -> None:
-        """Give claimed partitions back; wait up to ``timeout_s`` for it.  A failure is reported."""
-        if partitions:
-            work = partial(self._store.release, self._group, partitions)
-            self._release = Question(work, after=self._release)
-            self._release.answer.add_done_callback(self._check_release)
-            if timeout_s and not self._release.wait(timeout_s):
-                self._report_late("release", timeout_s)
+        A failure is reported.
+        """
+        if not partitions:
+            return
+
+        def work() -> None:
+            if claim is None or claim.answer.exception() is None:
+                self._store.release(self._group, partitions)
+
+        self._last = Question(work, after=self._last)
+        self._last.answer.add_done_callback(self._check_release)
+        if timeout_s and not self._last.wait(timeout_s):
+            self._report_late("release", timeout_s)
 
     def _check_release(self, answer: Future[None]) -> None:
         if (error := answer.exception()) is not None:

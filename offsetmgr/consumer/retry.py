@@ -6,7 +6,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.answers import Written
-    from offsetmgr.consumer.ack_messages import AckMessage
     from offsetmgr.retry_headers import Headers
 
 _LONGEST_DELAY_S: Final = 3600.0
@@ -128,6 +127,19 @@ def read_retried(message: Message, stage: int, now_s: float, longest_s: float) -
     )
 
 
+class Rejected(Protocol):
+    """A message that was rejected."""
+
+    @property
+    def tries(self) -> int: ...
+    @property
+    def origin(self) -> Origin: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Headers | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
 class RetryProducer:
     """Produces rejected messages to the topic of their next try."""
 
@@ -158,7 +170,7 @@ class RetryProducer:
 
     def send(
         self,
-        message: AckMessage,
+        message: Rejected,
         delay_s: float | None,
         error: BaseException | str | None,
         done: Callable[[Written | KafkaRequestError], None],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from offsetmgr.consumer.ack_messages import Claim
+    from offsetmgr.consumer.ack_work import Claim
     from offsetmgr.stores.sql import OffsetTransaction
 
 TABLES = MetaData()

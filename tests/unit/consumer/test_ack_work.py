@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Message
 
 from offsetmgr.acked_ranges import encode_acks
-from offsetmgr.consumer.ack_messages import AckMessage, Claim
-from offsetmgr.consumer.ack_work import AckSettings, AckWork
+from offsetmgr.consumer.ack_work import AckMessage, AckSettings, AckWork, Claim
 from offsetmgr.consumer.work import Start
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
