@@ -25,7 +25,12 @@ from offsetmgr.consumer.member import PREFETCH, SLICE_S
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS, ConsumerSettings
 from offsetmgr.consumer.work import Claimed, Start, Work
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, MessageError
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    MessageError,
+    OffsetManagerError,
+)
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.retry_headers import Origin
 from offsetmgr.text import error_text, listed, visible
@@ -328,7 +333,6 @@ class AckWork(Work[Claim]):
         self.retries: Final = retries
         self.closing = False
         """True once no more messages are to be handed out."""
-        self._is_first_close = True
         self.settings: Final = settings
         self._now_s = clock
         self._changed = threading.Condition(self.lock)
@@ -389,10 +393,13 @@ class AckWork(Work[Claim]):
         def done(answer: Written | KafkaRequestError) -> None:
             if isinstance(answer, KafkaRequestError):
                 answer.topic, answer.partition, answer.offset = message.place
-                self.member.report(answer, "could not retry a message")
-                self._redeliver(message, self.settings.nack_delay_s)
+                not_retried(answer)
             else:
                 self.acknowledge(message)
+
+        def not_retried(failure: OffsetManagerError) -> None:
+            self.member.report(failure, "could not retry a message")
+            self._redeliver(message, self.settings.nack_delay_s)
 
         try:
             with self.lock:
@@ -405,8 +412,7 @@ class AckWork(Work[Claim]):
                 self._redeliver(message, self.settings.nack_delay_s if delay is None else delay)
         except BaseException as failure:
             text = f"{message!r} could not be retried: {visible(error_text(failure))}"
-            self.member.report(MessageError(text, *message.place), "could not retry a message")
-            self._redeliver(message, self.settings.nack_delay_s)
+            not_retried(MessageError(text, *message.place))
             if not isinstance(failure, Exception):
                 raise
 
@@ -439,12 +445,6 @@ class AckWork(Work[Claim]):
             text = f"not done within {dwell_s:g} s and not committed: {listed(undone)}"
             error = MessageError(text, *undone[0].place)
             self.member.report(error, "messages are left undone")
-
-    def begin_closing(self) -> bool:
-        """Return True for the first call."""
-        with self.lock:
-            is_first, self._is_first_close = self._is_first_close, False
-        return is_first
 
     def wait_until_done(self, timeout_s: float) -> None:
         """Wait for messages in work."""

@@ -296,7 +296,7 @@ class AckConsumer(MessageReader[AckMessage]):
         self._work.closing = True
         if self.is_called_by_handler:
             self._member.ended.set()
-        elif not self._member.defers(self.close) and self._work.begin_closing():
+        elif not self._member.defers(self.close):
             dwell_s = self._work.settings.dwell_s
             with ExitStack() as rest:  # whatever a signal's handler raises here
                 if self._work.retries is not None:

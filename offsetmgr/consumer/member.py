@@ -100,11 +100,6 @@ _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 class Member:
     """Reads topics as a member of a group, or partitions alone, and commits what is processed."""
 
-    _is_cut_off = False
-    """True once no broker can be reached, until one answers."""
-    _deferred: Callable[[], None] | None = None
-    """A close that was asked for in a turn, which ends first."""
-
     def __init__(
         self,
         kafka: Mapping[str, Any],
@@ -145,7 +140,8 @@ class Member:
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
         self._moved: set[TopicPartition] = set()  # by `move`, to any offset
-        self._polled_away = False  # the member's own thread handed over messages
+        self._is_cut_off = False  # no broker has answered since an error of all connections
+        self._deferred: Callable[[], None] | None = None  # a close that waits for the end of a turn
         self._released_in_poll: set[TopicPartition] = set()
         self._paused: frozenset[TopicPartition] = frozenset()
         self._doubts: dict[TopicPartition, int | None] = {}
@@ -200,8 +196,7 @@ class Member:
                     self._pause_and_resume(away=False)
                     slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
-                    received = self._polled_away or self._poll(most, slice_s, more_s)
-                    self._polled_away = False
+                    received = self._poll(most, slice_s, more_s)
                     self._do_what_is_due()
                 if received or time.monotonic() >= deadline:
                     return
@@ -395,8 +390,7 @@ class Member:
                     away_s = time.monotonic() - self._polled_at_s
                     if away_s >= self.settings.away_s and not self._here:
                         self._pause_and_resume(away=True)
-                        # A message that was on its way already is kept for the application.
-                        self._polled_away = self._poll(1, 0.0, 0.0) or self._polled_away
+                        self._poll(1, 0.0, 0.0)  # a message may be on its way already
             except BaseException as error:  # noqa: BLE001 -- others depend on this thread
                 log.exception("group %s: the member's own thread failed", self.group)
                 if self.ended.is_set():
