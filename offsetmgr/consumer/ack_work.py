@@ -352,7 +352,7 @@ class AckWork(Work[Claim]):
     def pending(self) -> int:
         """Messages that were delivered and are not acknowledged."""
         with self.lock:
-            return self._pending()
+            return sum(claim.tracker.pending for claim in self.claims.values())
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         with self.lock:
@@ -589,12 +589,9 @@ class AckWork(Work[Claim]):
 
     # With the lock
 
-    def _pending(self) -> int:
-        return sum(claim.tracker.pending for claim in self.claims.values())
-
     def _to_come(self) -> int:
         """Return the number of pending messages without those that are given up."""
-        return self._pending() - sum(len(claim.given_up) for claim in self.claims.values())
+        return self.pending - sum(len(claim.given_up) for claim in self.claims.values())
 
     def _unfinished(self) -> tuple[int, int]:
         """Return number and size of the messages that were read and take up room."""
@@ -626,7 +623,6 @@ class AckWork(Work[Claim]):
             return claim
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Messages in work can be acknowledged still."""
         for claim in (self.claims[each] for each in partitions if each in self.claims):
             claim.releasing = True
             claim.bytes -= sum(each.size for _, each in claim.waiting)

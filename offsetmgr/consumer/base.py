@@ -222,15 +222,12 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         """Iterate without blocking the event loop."""
-        while True:
-            message = self._next()
+        while (message := self._next()) is not None or not self.closed:
             if message is not None:
                 yield message
-            elif self.closed:
-                self._member.raise_failure()
-                return
             else:
                 await asyncio.to_thread(self._fill, LONG_S)
+        self._member.raise_failure()
 
     def poll(self, timeout: float | None = 1.0) -> _T | None:
         """Return the next message, or None where none came within ``timeout`` s (None: no limit).

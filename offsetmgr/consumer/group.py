@@ -348,29 +348,18 @@ class PartitionStream:
 
     def __init__(self, topic_partition: TopicPartition, member: Member) -> None:
         self.topic_partition = topic_partition
+        self.topic, self.partition = topic_partition
+        self.ended = False
+        """True once no more messages come."""
         self._member = member
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[Message] = deque()
         self._bytes = 0
-        self._ended = False
         self.paused = False
         """True while no more of the partition is to be received."""
         self.in_work = False
         """True while the application has a message."""
-
-    @property
-    def topic(self) -> str:
-        return self.topic_partition.topic
-
-    @property
-    def partition(self) -> int:
-        return self.topic_partition.partition
-
-    @property
-    def ended(self) -> bool:
-        """True once no more messages come."""
-        return self._ended
 
     def high_water_mark(self) -> int | None:
         """Return the end of the partition at the last fetch; None before the first."""
@@ -388,9 +377,9 @@ class PartitionStream:
     def _next(self) -> Message | None:
         with self._lock:
             self.in_work = False
-            while not (self._waiting or self._ended):
+            while not (self._waiting or self.ended):
                 self._changed.wait()
-            if self._ended:
+            if self.ended:
                 return None
             message = self._waiting.popleft()
             self._bytes -= len(message)
@@ -412,7 +401,7 @@ class PartitionStream:
     def put(self, messages: Collection[Message]) -> None:
         """Have ``messages`` handed out, and pause the partition while many wait."""
         with self._lock:
-            if self._ended:
+            if self.ended:
                 return
             self._waiting.extend(messages)
             self._bytes += sum(map(len, messages))
@@ -424,12 +413,12 @@ class PartitionStream:
         with self._lock:
             self._waiting.clear()
             self._bytes = 0
-            self.paused = self._ended
+            self.paused = self.ended
 
     def end(self) -> None:
         """End the iteration."""
         with self._lock:
-            self._ended = True
+            self.ended = True
             self._waiting.clear()
             self._changed.notify_all()
 
