@@ -71,6 +71,17 @@ def test_a_partition_dropped_during_its_claim_is_released_before_it_is_claimed_a
     assert store.steps == expected
 
 
+def test_a_claim_that_ends_after_the_consumer_is_released() -> None:
+    store = SlowStore()
+    claims = claims_of(store)
+    claims.add([ZERO])
+    claims.take()
+    claims.close(0.0)
+    store.answers.set()
+    assert store.released.wait(WAIT_S)
+    assert store.steps == [("claim", {ZERO}), ("release", {ZERO})]
+
+
 def test_a_release_that_hangs_or_exits_delays_only_the_next_claim() -> None:
     """A poll waits for it as long as it is told to; the failure is reported."""
     store, failures = SlowStore(), list[object]()
@@ -185,14 +196,3 @@ def test_metadata_that_is_too_long_costs_no_offset(names_partitions: bool) -> No
         ONE: OffsetAndMetadata(8, kept),
     }
     assert set(failures) == {"OFFSET_METADATA_TOO_LARGE"}
-
-
-def test_a_claim_that_ends_after_the_consumer_is_released() -> None:
-    store = SlowStore()
-    claims = claims_of(store)
-    claims.add([ZERO])
-    claims.take()
-    claims.close(0.0)
-    store.answers.set()
-    assert store.released.wait(WAIT_S)
-    assert store.steps == [("claim", {ZERO}), ("release", {ZERO})]
