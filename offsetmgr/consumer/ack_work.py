@@ -11,7 +11,6 @@ import queue
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import ceil, inf
@@ -499,19 +498,20 @@ class AckWork(Work[Claim]):
 
     def next(self, *, forever: bool = False) -> AckMessage | None:
         """Take a ready message into work; None if there is none, ``forever`` only once it ends."""
-        with suppress(queue.Empty):
-            while not self.closing and (message := self._ready.get(forever)) is not None:
-                if self._begin(message):
+        while not self.closing:
+            try:
+                message = self._ready.get(forever)
+            except queue.Empty:
+                return None
+            if message is None:
+                break
+            claim = message.claim
+            with self.lock:
+                if claim.tracker.is_pending(message.at) and not (self.closing or claim.releasing):
+                    self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
                     return message
-                self.end_turn(message)
+            self.end_turn(message)
         return None
-
-    def _begin(self, message: AckMessage) -> bool:
-        with self.lock:
-            good = message.is_pending and not (self.closing or message.claim.releasing)
-            if good:
-                self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
-            return good
 
     def stop(self, waiting: int) -> None:
         """Hand out no more messages, also to so many threads that wait for one."""

@@ -150,7 +150,7 @@ class MarkedLog(Claimed):
         self.received = 0
         """The offset after the last message."""
         self._end = 0  # of the log, if it has no message behind those
-        self._is_committed = True
+        self.is_committed = True
         self._former = 0  # the highest ``received`` of former claims and logs
         self._again: list[tuple[int, object]] | None = None
         """If the log may be a new one: next offsets up to ``_former``, and timestamps of messages,
@@ -163,9 +163,9 @@ class MarkedLog(Claimed):
         self.received = self._end = 0
         committed, offset, _ = start
         self.marked = _NONE if committed is None else committed[:2]
-        self._is_committed = True
+        self.is_committed = True
         if committed is None and offset is not None:
-            self.marked, self._is_committed = (offset, ""), False
+            self.marked, self.is_committed = (offset, ""), False
 
     def receive(self, messages: Sequence[Message]) -> None:
         self.received, self._end = _place(messages[-1])[1] + 1, 0
@@ -175,13 +175,7 @@ class MarkedLog(Claimed):
                 if offset < self._former:
                     self._again.append((offset + 1, message.timestamp()))
 
-    def mark(self, offset: int, metadata: str, message: Message | None, *, reset: bool) -> None:
-        if _counts(offset, metadata, *self.marked, reset=reset) and (
-            offset <= self.marked[0] or self._has(offset, message)
-        ):
-            self.marked, self._is_committed = (offset, metadata), False
-
-    def _has(self, offset: int, message: Message | None) -> bool:
+    def has(self, offset: int, message: Message | None) -> bool:
         """Return True unless ``message``, which is before ``offset``, may be of a former log."""
         if self._again is None:
             return True
@@ -207,11 +201,11 @@ class MarkedLog(Claimed):
     def to_commit(self) -> OffsetAndMetadata | None:
         offset, metadata = self.marked
         if self.received <= max(0, offset) < self._end:  # all that was received is marked
-            self.marked, self._is_committed = (self._end, metadata), False
-        return None if self._is_committed else OffsetAndMetadata(*self.marked)
+            self.marked, self.is_committed = (self._end, metadata), False
+        return None if self.is_committed else OffsetAndMetadata(*self.marked)
 
     def commit(self, position: OffsetAndMetadata) -> None:
-        self._is_committed = self._is_committed or self.marked == position[:2]
+        self.is_committed = self.is_committed or self.marked == position[:2]
 
 
 _L = TypeVar("_L", bound=MarkedLog)
@@ -240,8 +234,12 @@ class Marks(Work[_L]):
         """Take in the next offset to read of a partition, and the message if it is at hand."""
         with self.lock:
             log = self.claims.get(place)  # type: ignore[call-overload]  # equal to a TopicPartition
-            if log is not None:
-                log.mark(offset, metadata, message, reset=reset)
+            if (
+                log is not None
+                and _counts(offset, metadata, *log.marked, reset=reset)
+                and (offset <= log.marked[0] or log.has(offset, message))
+            ):
+                log.marked, log.is_committed = (offset, metadata), False
 
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
         with self.lock:

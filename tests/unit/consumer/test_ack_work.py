@@ -6,6 +6,7 @@ from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import Message
 
 from offsetmgr.acked_ranges import encode_acks
@@ -81,20 +82,6 @@ def test_committed_offsets_are_not_committed_again() -> None:
     assert consumer.work.to_commit() == {}
 
 
-def test_a_new_log_begins_with_new_acks() -> None:
-    """Its first offset is to be committed at once; acks of the former log are ignored."""
-    consumer = Consumer(OffsetAndMetadata(100))
-    consumer.read([100, 101])
-    old = consumer.handed_out()
-    consumer.claim(None, start=0)
-    assert consumer.position == OffsetAndMetadata(0)
-    consumer.read([0, 1])
-    assert offsets(consumer.handed_out()) == [0, 1]
-    for message in old:
-        message.ack()
-    assert consumer.position == OffsetAndMetadata(0)
-
-
 def test_the_end_of_the_log_is_committed_once_all_before_it_is_done() -> None:
     """Markers of transactions and other gaps are behind the last message, or alone in the log."""
     consumer = Consumer(OffsetAndMetadata(5))
@@ -158,13 +145,18 @@ def test_a_late_ack_counts_and_is_not_delivered_again() -> None:
     assert consumer.position == OffsetAndMetadata(1)
 
 
-def test_acks_of_a_former_claim_are_ignored() -> None:
-    consumer = Consumer()
+@pytest.mark.parametrize("start", [None, 0])
+def test_acks_of_a_former_claim_are_ignored(start: int | None) -> None:
+    """The first offset of a new log is to be committed at once."""
+    consumer = Consumer(OffsetAndMetadata(0))
     consumer.read([0, 1, 2])
     old = consumer.handed_out()
-    consumer.work.release([WHERE])
-    assert consumer.work.pending == 0
-    consumer.claim(OffsetAndMetadata(0))
+    if start is None:
+        consumer.work.release([WHERE])
+        assert consumer.work.pending == 0
+    consumer.claim(OffsetAndMetadata(0) if start is None else None, start)
+    position = None if start is None else OffsetAndMetadata(start)
+    assert consumer.position == position
     consumer.read([0, 1])
     for message in old:
         message.ack()
@@ -172,35 +164,23 @@ def test_acks_of_a_former_claim_are_ignored() -> None:
         consumer.work.acknowledge_up_to(message)
     assert consumer.work.pending == 2
     assert offsets(consumer.handed_out()) == [0, 1]
-    assert consumer.position in {None, OffsetAndMetadata(0)}
+    assert consumer.position == position
 
 
-def test_a_release_waits_only_for_messages_in_work() -> None:
+def test_only_messages_in_work_time_out_and_hold_up_a_release() -> None:
     consumer = Consumer()
-    consumer.read([0, 1, 2, 3])
-    in_work = [consumer.work.next(), consumer.work.next()]
-    assert len(consumer.work._of([WHERE])) == 2
+    consumer.read([0, 1, 2])
+    assert consumer.overdue(1_000) == []
+    in_work = [message for message in (consumer.work.next(), consumer.work.next()) if message]
+    assert consumer.overdue(1_029) == []
+    assert consumer.overdue(1_030) == in_work
     consumer.work.begin_release([WHERE], 0)
     assert consumer.handed_out() == []
     for message in in_work:
-        assert message is not None
+        assert consumer.work._has_in_work([WHERE])
         message.ack()
-    assert consumer.work._of([WHERE]) == []
+    assert not consumer.work._has_in_work([WHERE])
     assert consumer.position == OffsetAndMetadata(2)
-
-
-def test_a_ready_message_has_no_time_out_and_holds_up_no_release() -> None:
-    consumer = Consumer()
-    consumer.read([0, 1])
-    assert consumer.overdue(1_000) == []
-    first = consumer.work.next()
-    assert first is not None
-    assert consumer.overdue(1_029) == []
-    assert consumer.overdue(1_030) == [first]
-    consumer.work.begin_release([WHERE], 0)
-    assert consumer.work.next() is None
-    first.ack()
-    assert consumer.work._of([WHERE]) == []
 
 
 def test_commit_up_to_includes_messages_not_handed_out() -> None:

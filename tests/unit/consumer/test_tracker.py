@@ -141,19 +141,18 @@ def test_the_encoding_is_kafka_pixys() -> None:
     assert decode_ranges(1000, "abra1234+/P")
 
 
-@pytest.mark.parametrize(
-    "text", ["A", "AA", "AB", "BA", "a@b", "abra1234+/PS", "g", "/" * 13 + "BB", "é"]
-)
-def test_metadata_without_ranges_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"cut off|alphabet|not possible"):
-        AckTracker(1000, text, bare=True)
+BAD = ["A", "AA", "AB", "BA", "a@b", "abra1234+/PS", "g", "/" * 13 + "BB", "é"]
+OTHER = ["BZ", "BDCC", "acks:", "acks:AAAA:BB", "acks:AAAABB", "b=1", "ä"]
 
 
-@pytest.mark.parametrize("text", ["BZ", "BDCC", "acks:", "acks:AAAA:BB", "acks:AAAABB", "b=1", "ä"])
+@pytest.mark.parametrize("text", [*BAD, *OTHER])
 def test_metadata_of_other_programs_is_not_taken_for_acks(text: str) -> None:
     """Base64 text, kafka-pixy's bare form, and our form without its checksum."""
     with pytest.raises(ValueError, match=r"another program|checksum"):
         AckTracker(1000, text)
+    if text in BAD:
+        with pytest.raises(ValueError, match=r"cut off|alphabet|not possible"):
+            AckTracker(1000, text, bare=True)
 
 
 @given(BASES, BASES)
