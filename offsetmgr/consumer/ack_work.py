@@ -498,20 +498,19 @@ class AckWork(Work[Claim]):
 
     def next(self, *, forever: bool = False) -> AckMessage | None:
         """Take a ready message into work; None if there is none, ``forever`` only once it ends."""
-        while not self.closing:
+        while True:
             try:
                 message = self._ready.get(forever)
             except queue.Empty:
                 return None
-            if message is None:
-                break
-            claim = message.claim
             with self.lock:
-                if claim.tracker.is_pending(message.at) and not (self.closing or claim.releasing):
+                if message is None or self.closing:
+                    return None
+                claim = message.claim
+                if claim.tracker.is_pending(message.at) and not claim.releasing:
                     self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
                     return message
             self.end_turn(message)
-        return None
 
     def stop(self, waiting: int) -> None:
         """Hand out no more messages, also to so many threads that wait for one."""
