@@ -45,14 +45,13 @@ class Reader:
         kafka: DevKafka | MockCluster,
         group: str,
         kind: Kind,
-        topic: str = "",
         settings: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         make = GroupConsumer if kind == "marks" else AckConsumer
         of = ConsumerSettings if kind == "marks" else AckSettings
         config = {"bootstrap.servers": kafka.bootstrap_servers, **options.pop("config", {})}
-        topics = options.pop("topics", [topic or group])
+        topics = options.pop("topics", [group])
         self.consumer: Any = make(config, group, topics, settings=of(**(settings or {})), **options)
 
     def read(self, count: int, *, done: bool = True) -> list[int]:
@@ -84,9 +83,9 @@ class Reader:
         self.consumer.close()
 
 
-def offset(kafka: DevKafka, group: str, topic: str = "") -> int | None:
+def offset(kafka: DevKafka, group: str) -> int | None:
     """Return the committed offset of partition 0."""
-    found = committed(kafka, group, topic or group, 1)
+    found = committed(kafka, group, group, 1)
     return found[0][0] if found else None
 
 
