@@ -57,7 +57,7 @@ class Emitter:
         self.topic = check_topic(topic)
         self._writer = writer
         self._codec = codec
-        self._default_headers = dict(header_list(default_headers or {}))
+        self._default_headers = dict(header_list(default_headers))
         self._finished = False
         self._error: BaseException | None = None
 
@@ -68,7 +68,7 @@ class Emitter:
         the codec raises, and EmitterClosedError.
         """
         data = None if value is None else encoded(self._codec, value)
-        every = header_list(headers or {}, self._default_headers)
+        every = header_list(headers, self._default_headers)
         outcome = self._writer.write(Record(self.topic, encode_key(key), data, every))
         outcome.add_done_callback(self._done)
         return outcome

@@ -1,14 +1,4 @@
-"""Calls callbacks: from a message and tables to what it writes, in the tester and on Spark.
-
-::
-
-    engine = Engine(graph)
-    effects = engine.process(message, Tables(rows, {"names": joined_rows}))
-    for record in effects.records:
-        if record.topic == graph.table_topic:
-            update_rows(rows, record.key, record.value)
-        ...  # send it
-"""
+"""Calls callbacks: from a message and tables to its effects, in the tester and on Spark."""
 
 from __future__ import annotations
 
@@ -193,7 +183,7 @@ class Context:
     ) -> None:
         self._check_open(f"what it wrote to {topic} is lost: write within the callback")
         try:
-            listed = header_list(headers or _NONE, defaults) if headers or defaults else ()
+            listed = header_list(headers, defaults) if headers or defaults else ()
         except InvalidValueError as error:
             self.fail(error)
         self.records.append(Record(topic, key, data, listed))
@@ -278,7 +268,7 @@ class Engine:
             raise InvalidValueError("nil_handling", nil_handling, "is not a way to handle nil", fix)
         self.graph = graph
         self._nil_handling = nil_handling
-        self._default_headers = dict(header_list(default_headers or {}))
+        self._default_headers = dict(header_list(default_headers))
         self._wrapper = context_wrapper
         self.limits: Mapping[str, int] = dict(limits or {})
 

@@ -82,8 +82,9 @@ def encode_key(key: str) -> bytes:
         raise InvalidValueError("key", key, "is not text", fix) from None
 
 
-def header_list(headers: Headers, defaults: Headers = _NONE) -> HeaderList:
+def header_list(headers: Headers | None, defaults: Headers = _NONE) -> HeaderList:
     """Return headers, and those of ``defaults`` that they lack.  Raises InvalidValueError."""
+    headers = headers or _NONE
     if not isinstance(headers, Mapping):
         raise InvalidValueError("headers", headers, "is not a mapping", "give names and bytes")
     for name, value in headers.items():

@@ -26,7 +26,7 @@ from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.layout import STREAMS, TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES, VISIT_HEADER
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
-from offsetmgr.types import TopicPartition, check_flag, check_timeout, check_topic
+from offsetmgr.types import TopicPartition, check_count, check_flag, check_timeout, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -87,10 +87,11 @@ class ProcessorSettings:
     ``kafka.isolation.level`` is ``read_committed`` unless it is given here."""
 
     def __post_init__(self) -> None:
-        for name in ("buckets", "parallelism", "bucket_bytes", "max_offsets_per_trigger"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidValueError(name, value, "is not possible", "give a number from 1 on")
+        for name in ("bucket_bytes", "max_offsets_per_trigger"):
+            check_count(getattr(self, name), name)
+        for name in ("buckets", "parallelism"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
         for name in ("default_headers", "lookup_views", "kafka_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InvalidValueError(name, getattr(self, name), "is not a mapping", "give one")
@@ -135,8 +136,7 @@ class Query:
             return self._starts(added, logs)
 
         def restore() -> None:
-            number = partitions[graph.table]
-            restore_table(spark, checkpoint.location, options, graph.table, number)
+            self._restore(checkpoint.location, partitions[graph.table])
 
         accepts_loss = options.get("failOnDataLoss", "").lower() == "false"
         start = Start(graph, logs, settings.buckets, positions, restore, accepts_loss)
@@ -275,6 +275,20 @@ class Query:
             "start again once it has ended"
         )
 
+    def _restore(self, checkpoint: str, partitions: int) -> None:
+        """Write all rows of the state in a checkpoint into the table.  Raises ProcessorError."""
+        spark, topic = self._spark, self._graph.table
+        if int(spark.version.split(".")[0]) < _READS_STATE:
+            text = f"topic {topic} cannot be written from its checkpoint by Spark {spark.version}"
+            raise ProcessorError(f"{text}: use Spark 4, or start with a new checkpoint")
+
+        def unpack(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            return buckets.table_rows(frames, partitions)
+
+        state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
+        rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
+        rows.write.format("kafka").options(**self._options).option("topic", topic).save()
+
     def _targets(self) -> list[str]:
         graph = self._graph
         loop = graph.loop_topic if graph.loop_stream else ""
@@ -347,22 +361,6 @@ class Query:
             for number, offset in offsets.items()
             if offset >= 0
         }
-
-
-def restore_table(
-    spark: SparkSession, checkpoint: str, options: Mapping[str, str], topic: str, partitions: int
-) -> None:
-    """Write all rows of the state in a checkpoint into a topic.  Raises ProcessorError."""
-    if int(spark.version.split(".")[0]) < _READS_STATE:
-        text = f"topic {topic} cannot be written from its checkpoint by Spark {spark.version}"
-        raise ProcessorError(f"{text}: use Spark 4, or start with a new checkpoint")
-
-    def unpack(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return buckets.table_rows(frames, partitions)
-
-    state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
-    rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
-    rows.write.format("kafka").options(**options).option("topic", topic).save()
 
 
 def _index_of(topics: Sequence[str], first: int) -> Column:

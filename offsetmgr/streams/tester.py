@@ -19,7 +19,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, Tables, visit_value
-from offsetmgr.streams.errors import ProcessingError
+from offsetmgr.streams.errors import ProcessingError, ProcessorError
 from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import (
     Message,
@@ -159,7 +159,7 @@ class Tester:
         codec = self._topics.codec(topic)
         data = None if value is None else encoded(codec, value)
         at_ms = -1 if timestamp is None else round(timestamp.timestamp() * 1000)
-        record = Record(topic, encode_key(key), data, header_list(headers or {}))
+        record = Record(topic, encode_key(key), data, header_list(headers))
         self._topics.append(record, at_ms)
         self.catch_up()
 
@@ -246,6 +246,8 @@ class TesterProcessor:
         It gets ``meta`` as JSON has it.
         """
         self._engine.visitor(name)
+        if not self._running:
+            raise ProcessorError(f"processor {self.graph.group} does not run: restart() it")
         meta = msgspec.json.decode(visit_value(meta))
         self.check()
         keys = sorted(self._topics.rows[self.graph.table_topic])

@@ -17,6 +17,7 @@ from offsetmgr.streams import (
     EmitterClosedError,
     GroupGraph,
     ProcessingError,
+    ProcessorError,
     Tester,
     codecs,
     define_group,
@@ -214,10 +215,12 @@ def test_a_failure_stops_the_processor_and_commits_nothing() -> None:
 
 
 def test_a_stopped_processor_reads_nothing() -> None:
-    """After a restart it goes on where it was."""
+    """It cannot be visited either, as on Spark.  After a restart it goes on where it was."""
     tester = Tester()
-    processor = tester.add_processor(sums())
+    processor = tester.add_processor(sums(visitor("keep", print)))
     processor.stop()
+    with pytest.raises(ProcessorError, match="sums does not run"):
+        processor.visit_all("keep")
     tester.consume("numbers", "bob", 2)
     assert processor.get("bob") is None
     processor.restart()
