@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -25,8 +24,6 @@ from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from typing_extensions import Self
 
 Clusters: TypeAlias = "Mapping[str, str | Mapping[str, object]]"
 """Bootstrap servers, or librdkafka's settings, by the name of the cluster."""
@@ -235,17 +232,3 @@ def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:
     for name, question in questions.items():
         if not question.wait(deadline.left_s):
             log.warning("cluster %s was left without a farewell: it does not answer", name)
-
-
-class ClusterClient(ABC):
-    """A client of several clusters, to be used in a ``with`` block."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the connections; twice is harmless."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

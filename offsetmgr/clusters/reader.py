@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 
-from offsetmgr.clusters.link import PROBE_S, ClusterClient, Link, check_clusters, close_all
+from offsetmgr.clusters.link import PROBE_S, Link, check_clusters, close_all
 from offsetmgr.consumer.ack_work import AckMessage, AckSettings
 from offsetmgr.consumer.acks import AckConsumer, check_pool
 from offsetmgr.consumer.base import LONG_S, MessageReader
@@ -27,6 +27,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
 )
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
@@ -137,7 +138,7 @@ class _Feed(Generic[_T, _C]):
             self._news.set()
 
 
-class _MergedClient(ClusterClient, Generic[_T, _F]):
+class _MergedClient(Closing, Generic[_T, _F]):
     """Takes messages of all feeds in turn; for one thread."""
 
     def __init__(self, feeds: Mapping[str, _F], close_s: float = _CLOSE_S) -> None:

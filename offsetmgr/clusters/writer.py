@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from confluent_kafka import KafkaError
 
-from offsetmgr.clusters.link import TIMEOUTS, ClusterClient, Link, check_clusters, close_all
+from offsetmgr.clusters.link import TIMEOUTS, Link, check_clusters, close_all
 from offsetmgr.codes import NO_SUCH_PARTITION, TIMED_OUT
 from offsetmgr.config import is_number
 from offsetmgr.consumer.settings import drain
@@ -22,6 +22,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
 )
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.producer import OF_A_BATCH, POLL_S, UNBOUNDED, MessageProducer
 from offsetmgr.logs import SafeLogger
 from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
@@ -192,7 +193,7 @@ class WriterStats(NamedTuple):
     """Messages that were tried here after another cluster had failed."""
 
 
-class MultiClusterWriter(ClusterClient):
+class MultiClusterWriter(Closing):
     """Writes to one of several clusters; for any number of threads.
 
     ``clusters`` has bootstrap servers, or librdkafka's settings, by name; the first is the primary.

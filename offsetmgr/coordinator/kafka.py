@@ -37,7 +37,7 @@ from offsetmgr.coordinator.base import (
 )
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.clients import open_admin
+from offsetmgr.kafka.clients import Closing, open_admin
 from offsetmgr.kafka.config import ASKS_CONTROLLER, checked_config, client_config
 from offsetmgr.kafka.connections import (
     LIBRDKAFKA_S,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future as Pending
 
     from confluent_kafka.admin import AdminClient
-    from typing_extensions import Self
 
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -78,7 +77,7 @@ _C = TypeVar("_C")
 _R = TypeVar("_R")
 
 
-class KafkaCoordinator(Coordinator):
+class KafkaCoordinator(Closing, Coordinator):
     """Kafka as the port wants it.  Thread-safe; no method but ``close`` blocks."""
 
     def __init__(self, config: str | Mapping[str, object], *, clients: int = CLIENTS) -> None:
@@ -224,12 +223,6 @@ class KafkaCoordinator(Coordinator):
             topic_names(client, "__consumer_offsets", left_s)
 
         return self._ask(question, lambda failure: failure, timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self, timeout: float = 10.0) -> None:
         """Let requests under way end, then release the connections; within ``timeout`` seconds.

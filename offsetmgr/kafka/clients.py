@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -11,11 +12,18 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.deadlines import POLL_S
 from offsetmgr.errors import InvalidValueError, OverloadedError
-from offsetmgr.kafka.config import ASKS_CONTROLLER, client_config, refused_config
+from offsetmgr.kafka.config import (
+    ASKS_CONTROLLER,
+    client_config,
+    guarded_callbacks,
+    refused_config,
+)
 from offsetmgr.kafka.reports import ConnectionReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
 
     from offsetmgr.deadlines import Deadline
 
@@ -32,6 +40,20 @@ _NO_ANSWER: Final = frozenset(
 """Codes of calls that may succeed later; the last one comes without a wait."""
 
 _T = TypeVar("_T")
+
+
+class Closing(ABC):
+    """To be used in a ``with`` block, whose end closes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connections; twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class NoThreadsError(OverloadedError, RuntimeError):
@@ -108,9 +130,7 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
     """
     check_thread_room()
     settings: dict[str, Any] = {**config, **ours}
-    for name, value in settings.items():
-        if callable(value) and (name.endswith("_cb") or name == "on_commit"):
-            settings[name] = _raising_objects(value)
+    settings |= guarded_callbacks(settings)
     if not settings["group.id"]:  # confluent-kafka would end the process
         hint = "give a name, or leave it out"
         raise InvalidValueError("group.id", settings["group.id"], "is empty", hint)
@@ -118,19 +138,3 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
         return Consumer(settings)
     except KafkaException as error:
         raise refused_config(settings, error) from None
-
-
-def _raising_objects(callback: Callable[..., object]) -> Callable[..., object]:
-    """Return the callback so that it raises exception objects only.
-
-    ``sys.exit`` in it, or in a signal's handler meanwhile, raises a bare status before Python 3.12,
-    of which confluent-kafka makes a SystemError.
-    """
-
-    def call(*arguments: object) -> object:
-        try:
-            return callback(*arguments)
-        except BaseException:  # noqa: TRY203 -- which makes it an object
-            raise
-
-    return call

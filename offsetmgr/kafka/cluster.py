@@ -21,7 +21,7 @@ from offsetmgr.answers import Failure, FetchResult, GroupMember
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.kafka.clients import CLOSE_S, check_thread_room, in_short_waits, open_admin
+from offsetmgr.kafka.clients import CLOSE_S, Closing, check_thread_room, in_short_waits, open_admin
 from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from confluent_kafka.admin import AdminClient, ClusterMetadata
-    from typing_extensions import Self
 
     from offsetmgr.errors import KafkaRequestError
     from offsetmgr.kafka.log_reader import NextRecord
@@ -145,7 +144,7 @@ _NAMELESS: Final = GroupDescription("Empty", "classic", "", "", ())
 """The group without a name: Kafka lets nobody join it."""
 
 
-class ClusterReader:
+class ClusterReader(Closing):
     """Answers questions about groups and logs.  Thread-safe; every method waits for Kafka.
 
     A failure of one group or partition is its answer, an error in the place of its value.  A
@@ -408,12 +407,6 @@ class ClusterReader:
         self._fetcher.close(CLOSE_S)
         # Here, not in a garbage collection: the process ends where that is in librdkafka's thread.
         vars(self).pop("admin", None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     @property
     def _limit_s(self) -> float:

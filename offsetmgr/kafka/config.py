@@ -134,7 +134,8 @@ def refused_config(config: Mapping[str, object], error: KafkaException) -> Inval
 def guarded_callbacks(kafka: Mapping[str, Any]) -> dict[str, Callable[..., object]]:
     """Return the application's callbacks so that they do not raise: messages would be lost.
 
-    In the main thread they raise SystemExit and KeyboardInterrupt, which may be a signal's.
+    In the main thread they raise SystemExit and KeyboardInterrupt, which may be a signal's: always
+    as objects.  Of a bare status, as before Python 3.12, confluent-kafka makes a SystemError.
     Raises InvalidValueError.
     """
     return {

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from confluent_kafka import Message
-    from typing_extensions import Self
 
     from offsetmgr.errors import KafkaRequestError
 
@@ -84,7 +84,7 @@ def open_producer(
         raise refused_config(settings, error) from None
 
 
-class MessageProducer:
+class MessageProducer(Closing):
     """Produces messages; a thread of its own handles their reports.  Thread-safe.
 
     A message that was refused with its batch is sent once more, alone.  librdkafka sends nothing
@@ -180,12 +180,6 @@ class MessageProducer:
         self._thread.join()
         if self._single is not None:
             self._single.close(None if timeout_s is None else deadline.left_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> Producer:
         limit = self._max_message_bytes
