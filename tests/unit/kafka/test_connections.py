@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors import Timers
-from actors.testing import ManualClock
+from actors.testing import SimSystem
 from offsetmgr.codes import CLOSED, NOT_SENT
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.deadlines import Deadline
@@ -46,15 +45,15 @@ class Queue:
     """A connection queue whose requests go nowhere until the test finishes them."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self.clock = ManualClock()
-        self.timers = Timers(self.clock)
+        system = SimSystem(0)
+        self.clock, self.advance = system.clock, system.advance
         self.ended = Semaphore(0)
-        self.while_opened: Callable[[], None] = lambda: None
+        self.while_opened: Callable[[], object] = lambda: None
         self.queue: ConnectionQueue[Client] = ConnectionQueue(
             self._open,
             lambda _: self.ended.release(),
-            self.timers,
-            self.clock,
+            system.timers,
+            system.clock,
             lambda: Failure(error_info(-185)),
             limit,
         )
@@ -71,13 +70,6 @@ class Queue:
         request = QueuedRequest(group, Deadline(timeout_s, now=self.clock.now), send, failed)
         self.queue.submit(request)
         return request
-
-    def advance(self, seconds: float) -> None:
-        until_s = self.clock.now() + seconds
-        while (due_s := self.timers.next_due_s()) is not None and due_s <= until_s:
-            self.clock.advance(due_s - self.clock.now())
-            self.timers.fire_due()
-        self.clock.advance(until_s - self.clock.now())
 
 
 def answers(requests: list[Queued]) -> list[Answer]:
