@@ -131,10 +131,12 @@ _TEXT: Final = ctypes.c_char_p
 _INT: Final = ctypes.c_int
 _SIZE: Final = ctypes.c_size_t
 _POINTERS: Final = _POINTER * 1
+_POINTERS_TO: Final = ctypes.POINTER(_POINTER)
+_COUNT: Final = ctypes.POINTER(_SIZE)
 _LIST: Final = ctypes.POINTER(_PartitionList)
 _TEXTS: Final = ctypes.POINTER(_TEXT)
 
-_SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "conf_new": (_POINTER, ()),
     "conf_destroy": (None, (_POINTER,)),
     "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, _SIZE)),
@@ -187,10 +189,7 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "TopicCollection_destroy": (None, (_POINTER,)),
     "DescribeTopics": (None, (_POINTER, _POINTER, _POINTER, _POINTER)),
     "event_DescribeTopics_result": (_POINTER, (_POINTER,)),
-    "DescribeTopics_result_topics": (
-        ctypes.POINTER(_POINTER),
-        (_POINTER, ctypes.POINTER(_SIZE)),
-    ),
+    "DescribeTopics_result_topics": (_POINTERS_TO, (_POINTER, _COUNT)),
     "TopicDescription_name": (_TEXT, (_POINTER,)),
     "TopicDescription_error": (_POINTER, (_POINTER,)),
     "TopicDescription_topic_id": (_POINTER, (_POINTER,)),
@@ -199,21 +198,15 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "group_result_partitions": (_LIST, (_POINTER,)),
     "error_code": (_INT, (_POINTER,)),
     "error_string": (_TEXT, (_POINTER,)),
-    **{
-        name: signature
-        for operation in _NUMBERS
-        for name, signature in {
-            f"{operation}_new": (_POINTER, (_TEXT, _LIST)),
-            f"{operation}_destroy": (None, (_POINTER,)),
-            operation: (None, (_POINTER, ctypes.POINTER(_POINTER), _SIZE, _POINTER, _POINTER)),
-            f"event_{operation}_result": (_POINTER, (_POINTER,)),
-            f"{operation}_result_groups": (
-                ctypes.POINTER(_POINTER),
-                (_POINTER, ctypes.POINTER(_SIZE)),
-            ),
-        }.items()
-    },
 }
+for _name in _NUMBERS:
+    _SIGNATURES |= {
+        f"{_name}_new": (_POINTER, (_TEXT, _LIST)),
+        f"{_name}_destroy": (None, (_POINTER,)),
+        _name: (None, (_POINTER, _POINTERS_TO, _SIZE, _POINTER, _POINTER)),
+        f"event_{_name}_result": (_POINTER, (_POINTER,)),
+        f"{_name}_result_groups": (_POINTERS_TO, (_POINTER, _COUNT)),
+    }
 
 _WAITING: Final = frozenset(
     {"assign", "destroy_flags", "memberid", "new", "queue_poll", "subscribe", "unsubscribe"}
