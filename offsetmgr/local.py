@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
+from offsetmgr.client.calls import Calls, InterruptedCallError
 from offsetmgr.client.failure_log import FailureLog
-from offsetmgr.client.offsets import LogEnds, Offsets, kafka_refusal
+from offsetmgr.client.offsets import Handle, LogEnds, Offsets, kafka_refusal
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
-    Fault,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetManagerError,
@@ -27,7 +25,6 @@ from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
-    OffsetManagerHandle,
     StopResult,
     TopicPartition,
     Uncommitted,
@@ -52,10 +49,6 @@ CLIENTS: Final = 2
 
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
-
-
-class InterruptedCallError(OffsetTimeoutError):
-    """A signal handler cannot wait for the call that it has interrupted."""
 
 
 class LocalOffsets(Offsets):
@@ -110,9 +103,7 @@ class LocalOffsets(Offsets):
         self._coordinator = coordinator
         self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
-        self._is_calling = False
-        self._later: deque[Callable[[], object]] = deque()
-        """Calls of signal handlers, made when the call returns that they have interrupted."""
+        self._calls = Calls()
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
         super().__init__(url, owner, self._reporter.log, Latch())
 
@@ -121,25 +112,10 @@ class LocalOffsets(Offsets):
         return self._ended.is_set()
 
     def call(self, do: Callable[[], _T], later: Callable[[], object] | None = None) -> _T:
-        """Call the factory or the coordinator, which never wait.
-
-        Raises InterruptedCallError in a signal handler that has interrupted such a call, and must
-        not find what that is changing; ``later`` is then called when that returns.
-        """
+        """Call the factory or the coordinator, which never wait, as `Calls.call`."""
         self.check_process()
         with self._lock:
-            if self._is_calling:
-                if later is not None:
-                    self._later.append(later)
-                text = "a signal handler cannot wait for the call that it has interrupted"
-                raise InterruptedCallError(f"{text}; it is made after it")
-            self._is_calling = True
-            try:
-                return do()
-            finally:
-                self._is_calling = False
-                while self._later:
-                    self._later.popleft()()
+            return self._calls.call(do, later)
 
     # Managers
 
@@ -261,8 +237,7 @@ class LocalOffsets(Offsets):
             asked = self.call(ask, partial(self.stop_manager, handle, deadline))
             found = _answer(asked, deadline).get(handle.key)
         except OffsetTimeoutError as error:
-            status = handle.status()
-            return StopResult(status.committed, status.submitted if status.dirty else None, error)
+            return _unanswered(handle, error)
         return found or handle.stop(timeout=0)  # which does not wait where it was stopped before
 
     # Questions to Kafka
@@ -322,59 +297,38 @@ class LocalOffsets(Offsets):
     def _unsettled(
         self, error: OffsetManagerError, group: str | None = None, partitions: Named = None
     ) -> FlushResult:
-        committed: dict[ManagerKey, OffsetAndMetadata] = {}
-        uncommitted: dict[ManagerKey, Uncommitted] = {}
-        for handle in self._held(group, partitions):
-            status = handle.status()
-            if status.dirty and status.submitted is not None:
-                uncommitted[handle.key] = Uncommitted(status.submitted, error)
-            elif status.committed is not None:
-                committed[handle.key] = status.committed
-        return FlushResult(committed, uncommitted)
+        held = self._held(group, partitions)
+        return _flush_result({handle.key: _unanswered(handle, error) for handle in held})
 
     def __reduce__(self) -> NoReturn:
         text = "make one in each process, or use OffsetClient and the service"
         raise TypeError(f"{self!r} cannot be pickled; {text}")
 
 
-class LocalManagerHandle(OffsetManagerHandle):
+class LocalManagerHandle(Handle):
     """A manager of ``LocalOffsets`` for one partition of a group."""
 
     __slots__ = ("_handle", "_offsets")
 
     def __init__(self, offsets: LocalOffsets, handle: ManagerHandle) -> None:
+        super().__init__(handle.key)
         self._offsets = offsets
         self._handle = handle
-
-    def __repr__(self) -> str:
-        return f"LocalManagerHandle({self.key})"
-
-    @property
-    def key(self) -> ManagerKey:
-        return self._handle.key
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         if not self._handle.initial.done():
             self._offsets.call(lambda: None)  # the answer waits for a call that was interrupted
         return self._handle.initial_offset(timeout=timeout)
 
-    def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submit(partial(self._handle.submit, offset, metadata, leader_epoch))
-
-    def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submit(partial(self._handle.rewind, offset, metadata, leader_epoch))
-
-    def _submit(self, submit: Callable[[], None]) -> None:
-        def refusals() -> Refusals:
+    def _put(self, value: OffsetAndMetadata, *, rewind: bool) -> Refusals:
+        def submit() -> Refusals:
             try:
-                submit()
+                (self._handle.rewind if rewind else self._handle.submit)(*value)
             except OffsetManagerError as error:
-                return {self.key: error}
+                return {self._key: error}
             return {}
 
-        with suppress(InterruptedCallError):
-            for error in self._offsets.put(refusals).values():
-                raise error
+        return self._offsets.put(submit)
 
     def committed_offsets(self) -> Stream[OffsetAndMetadata]:
         return self._handle.committed_offsets()
@@ -422,6 +376,11 @@ def _answer(future: Future[_T], deadline: Deadline) -> _T:
         raise OffsetTimeoutError(text) from None
 
 
+def _unanswered(handle: ManagerHandle, error: OffsetManagerError) -> StopResult:
+    status = handle.status()
+    return StopResult(status.committed, status.submitted if status.dirty else None, error)
+
+
 def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
     committed: dict[ManagerKey, OffsetAndMetadata] = {}
     uncommitted: dict[ManagerKey, Uncommitted] = {}
@@ -436,7 +395,6 @@ def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
 
 def _check_failure(what: str, failure: Failure | None) -> None:
     if failure is not None:
-        name = failure.info.name
+        name, retriable, fault = failure.info.name, failure.info.retriable, failure.info.fault.value
         text = f"{what} failed: {failure.detail or failure.info.hint} ({name})"
-        passing = failure.info.retriable and failure.info.fault is Fault.BROKER
-        raise kafka_refusal(what, name, text, passing=passing)
+        raise kafka_refusal(what, name, text, fault, retriable=retriable)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client import wire
+from offsetmgr.client.calls import InterruptedCallError
 from offsetmgr.client.core import Core
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    Handle,
     Offsets,
     better_reason,
     by_group,
@@ -41,14 +43,10 @@ from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
-    OffsetManagerHandle,
     StopResult,
     TopicPartition,
     Uncommitted,
     check_group,
-    check_leader_epoch,
-    check_metadata,
-    check_offset,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ class OffsetClient(Offsets):
             core.claim(keys, claimed)
             core.expedite()
             with core.lock:
-                given = core.changed.wait_for(are_given, deadline.left_s)
+                given = core.wait_for(are_given, deadline)
                 reason = core.link_error
         finally:  # after Ctrl-C too: nobody else would give them back
             if not given:
@@ -153,14 +151,14 @@ class OffsetClient(Offsets):
 
     def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
         core = self.core
-        if wait is None:
-            return core.submit(offsets, rewind=rewind), {}
-        with core.lock:  # nobody stops and forgets them in between
-            refused = core.submit(offsets, rewind=rewind)
-            waiting = Wait(core, [key for key in offsets if key not in refused], wait)
-            if core.interrupting:
-                text = "a signal handler cannot wait for the submit that it has interrupted"
-                return refused, dict.fromkeys(offsets, OffsetTimeoutError(text))
+        try:
+            with core.lock:  # nobody stops and forgets them in between
+                refused = core.submit(offsets, rewind=rewind)
+                if wait is None:
+                    return refused, {}
+                waiting = Wait(core, [key for key in offsets if key not in refused], wait)
+        except InterruptedCallError as interrupted:
+            return {}, dict.fromkeys(() if wait is None else offsets, interrupted)
         waiting.run()
         late: Refusals = {}
         for key, (_, error) in waiting.result().uncommitted.items():
@@ -268,21 +266,14 @@ def _elsewhere(url: str, name: str, files: dict[str, str | None]) -> OffsetClien
     return OffsetClient(url, _own_name(name), **files)
 
 
-class RemoteManagerHandle(OffsetManagerHandle):
+class RemoteManagerHandle(Handle):
     """A manager of the service for one partition of a group."""
 
     def __init__(self, key: ManagerKey, mail: Mailboxes, client: OffsetClient) -> None:
-        self._key = key
+        super().__init__(key)
         self._mail = mail
         self._client = client
         self._initial: tuple[OffsetAndMetadata | None] | None = None
-
-    def __repr__(self) -> str:
-        return f"RemoteManagerHandle({self._key})"
-
-    @property
-    def key(self) -> ManagerKey:
-        return self._key
 
     def initial_offset(self, *, timeout: float | None = None) -> OffsetAndMetadata | None:
         deadline = Deadline(timeout, forever=True)
@@ -290,20 +281,8 @@ class RemoteManagerHandle(OffsetManagerHandle):
             self._initial = self._wait_for_initial(self._live(), deadline)
         return self._initial[0]
 
-    def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submit(offset, metadata, leader_epoch, rewind=False)
-
-    def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
-        self._submit(offset, metadata, leader_epoch, rewind=True)
-
-    def _submit(
-        self, offset: int, metadata: str, leader_epoch: int | None, *, rewind: bool
-    ) -> None:
-        value = OffsetAndMetadata(
-            check_offset(offset), check_metadata(metadata), check_leader_epoch(leader_epoch)
-        )
-        for error in self._live().submit({self._key: value}, rewind=rewind).values():
-            raise error
+    def _put(self, value: OffsetAndMetadata, *, rewind: bool) -> Refusals:
+        return self._live().submit({self._key: value}, rewind=rewind)
 
     def committed_offsets(self) -> Stream[OffsetAndMetadata]:
         self._client.core.listen()
@@ -320,7 +299,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
             group, mine = self._key.group, [self._key.topic_partition]
             self._client._settle(group, mine, deadline, stop=True)  # noqa: SLF001 -- of this module
         with core.lock:  # another thread may be at it
-            core.changed.wait_for(lambda: mail.result is not None, deadline.left_s)
+            core.wait_for(lambda: mail.result is not None, deadline)
         if mail.result is not None:
             return mail.result
         error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")
@@ -345,7 +324,7 @@ class RemoteManagerHandle(OffsetManagerHandle):
         core.expedite()
         for _ in pauses(core.ended, deadline):
             with core.lock:
-                if not core.changed.wait_for(is_registered, deadline.left_s):
+                if not core.wait_for(is_registered, deadline):
                     break
             query = {**key._asdict(), "wait_s": min(deadline.for_service_s(), INITIAL_WAIT_S)}
             target = wire.target(wire.INITIAL_OFFSETS, *query.items())
@@ -467,7 +446,7 @@ class Wait:
 
         with core.lock:
             core.expedite()
-            done = core.changed.wait_for(is_delivered, self._deadline.left_s)
+            done = core.wait_for(is_delivered, self._deadline)
             core.check_fence()
             return done and not core.ended.is_set()
 

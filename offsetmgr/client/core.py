@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from collections import deque
 from contextlib import closing, suppress
 from functools import partial
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.client import wire
+from offsetmgr.client.calls import Calls
 from offsetmgr.client.offsets import FIRST_PAUSE_S
 from offsetmgr.client.partitions import (
     BATCH_LIMIT,
@@ -63,6 +63,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 ASIDE_S: Final = 1.0
 """Seconds that offsets wait for the answer to a report, or to a stop that nobody waits for."""
 
+LOOK_S: Final = 1.0
 JOIN_S: Final = 1.0
 """Longest wait for a thread that has nothing left to do."""
 
@@ -108,8 +109,6 @@ class Core:
         """For those who wait for what the sender does."""
         self.partitions = Partitions()
         self.session = Session(url, address, name, self._heard)
-        self.met = False
-        """True if the lease of the service, as it lives now, is known."""
         self.first_event_id = ""
         """The service's newest event when it was met first: an event stream begins there."""
         self.fenced: ClientFencedError | None = None
@@ -131,17 +130,16 @@ class Core:
         """Nothing is sent before."""
         self._send_at = 0.0
         """The next offsets are sent then, where they are few and nobody waits for them."""
-        self._beat_by = math.inf
-        """The next heartbeat is due then, if not sooner."""
+        self._beat_by = 0.0
+        """The next heartbeat is due then, if not sooner; 0 until the lease of the service, as it
+        lives now, is known."""
         self._ids_s = IDS_S
         self._sender = Worker(f"offsetmgr-{name}", partial(self._loop, self._run))
         reader = EventReader(self)
         self._reader = Worker(f"offsetmgr-events-{name}", partial(self._loop, reader.run))
         self._is_listened = False
         self._loops = 0
-        self._is_submitting = False
-        self.interrupting: deque[tuple[Values, bool]] = deque()
-        """Submits of signal handlers that interrupted another one, which takes them along."""
+        self._calls = Calls()
         self._retry_at = 0.0
         """Managers that were refused are asked for then, and stops without an answer."""
         self._report_at = 0.0
@@ -156,9 +154,10 @@ class Core:
             held = self.partitions.add(key)
             if held.mail is not None:
                 raise ManagerExistsError(str(key), f"this client, {self.name!r}")
-            held.mail = Mailboxes(key)
+            mail = held.mail = Mailboxes(key)
+            self.check_open()  # a signal handler may have closed it meanwhile
             self._poke()
-            return held.mail
+            return mail
 
     def claim(self, keys: Iterable[ManagerKey], claimed: dict[ManagerKey, ClientPartition]) -> None:
         """Hold managers for all of `keys`, and add them to `claimed`; or ManagerExistsError."""
@@ -170,35 +169,34 @@ class Core:
             for key in keys:  # each is claimed before it is held, for whoever ends it after Ctrl-C
                 claimed[key] = ClientPartition(self.partitions.next_version())
                 self.partitions.hold(key, claimed[key])
+            self.check_open()
             self._poke()
 
     def submit(self, values: Values, *, rewind: bool = False) -> Refusals:
-        """Make `values` the newest; return the refused, which hold back none of the others."""
-        with self.lock:
-            self.check_open()
-            self.check_fence()
-            if self._is_submitting:
-                self.interrupting.append((values, rewind))
-                return {}
-            refused = self._submit(values, rewind=rewind)
-            self.check_open()  # a signal handler may have closed it meanwhile
-            self._poke()
-        return refused
+        """Make `values` the newest; return the refused, which hold back none of the others.
 
-    def _submit(self, values: Values, *, rewind: bool) -> Refusals:
-        self._is_submitting = True
-        try:
+        Raises InterruptedCallError in a signal handler that has interrupted another submit, which
+        takes it along.
+        """
+
+        def submit() -> Refusals:
             return {
                 key: error
                 for key, value in values.items()
                 if (error := self.partitions.submit(key, value, rewind=rewind)) is not None
             }
-        finally:
-            self._is_submitting = False
-            while self.interrupting:
-                more, goes_back = self.interrupting.popleft()
-                for key, error in self._submit(more, rewind=goes_back).items():
-                    self.deliver(key, error)
+
+        def later() -> None:
+            for key, error in self.submit(values, rewind=rewind).items():
+                self.deliver(key, error)
+
+        with self.lock:
+            self.check_open()
+            self.check_fence()
+            refused = self._calls.call(submit, later)
+            self.check_open()
+            self._poke()
+        return refused
 
     def report_query(self, report: QueryReport) -> None:
         """Have the sender show the query to the service, when it has nothing better to do."""
@@ -276,6 +274,16 @@ class Core:
         self.wake.notify()
         self.changed.notify_all()
 
+    def wait_for(self, is_so: Callable[[], bool], deadline: Deadline) -> bool:
+        """Wait, with the lock held, for what the sender or another thread does.
+
+        In steps: a signal handler that comes between a look and the wait wakes nobody.
+        """
+        while not self.changed.wait_for(is_so, min(deadline.left_s, LOOK_S)):
+            if deadline.over:
+                return False
+        return True
+
     def _poke(self) -> None:
         if self.idle:
             self.wake.notify()
@@ -324,7 +332,7 @@ class Core:
             for mail in self.partitions.mails():
                 mail.stop(StopResult(None))
             # A join alone would keep the lock from them where a signal handler has interrupted us.
-            self.changed.wait_for(lambda: not self._loops, deadline.left_s)
+            self.wait_for(lambda: not self._loops, deadline)
         for worker in (self._sender, self._reader):
             worker.join(deadline.within_s(JOIN_S))
 
@@ -398,11 +406,11 @@ class Core:
             now = time.monotonic()
             if self.heard_at is not None and now - self.heard_at > self._lease_s:
                 self.partitions.renew()  # it has given our managers back meanwhile
-                self.met = False
+                self._beat_by = 0.0
             self.heard_at = now
             if self.partitions.meet(instance):
-                self.met = False
-            if not self.met:
+                self._beat_by = 0.0
+            if not self._beat_by:
                 self.queries_unsent = bool(self.queries)
                 self.notify()
 
@@ -437,7 +445,7 @@ class Core:
         beat_at = self._beat_by
         if self.heard_at is not None:
             beat_at = min(beat_at, self.heard_at + self._lease_s / 3)
-        if not self.met or now >= beat_at:
+        if now >= beat_at:
             return self._beat
         if now >= self._retry_at:
             self._retry_at = now + RETRY_S
@@ -469,7 +477,6 @@ class Core:
                 self._beat_by = time.monotonic() + self._ids_s
             self._lease_s = max(lease_s, MIN_LEASE_S)
             self.first_event_id = self.first_event_id or str(event_id)
-            self.met = True
             self._start()
             self.changed.notify_all()
         self.succeeded()
@@ -531,7 +538,7 @@ class Core:
                 news = self.partitions.accept(batch, refused, topic_ids)
                 if self.partitions.wants_ids(batch):
                     self._ids_s = IDS_S
-                    self._beat_by = time.monotonic() + IDS_S
+                    self._beat_by = min(self._beat_by, time.monotonic() + IDS_S)
             self.succeeded()
         for key, refusal in news:
             self.deliver(key, refusal)
@@ -545,7 +552,7 @@ class Core:
             if status == HTTPStatus.NOT_FOUND:
                 self.partitions.renew()
             if status == _OTHER_INSTANCE:
-                self.met = False
+                self._beat_by = 0.0
         if status != _OTHER_INSTANCE:
             self.failed(error)
         with self.lock:

@@ -6,12 +6,14 @@ import atexit
 import os
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
+from offsetmgr.client.calls import InterruptedCallError
 from offsetmgr.client.failure_log import log_uncommitted
-from offsetmgr.codes import ERRORS, NO_SUCH_PARTITION
+from offsetmgr.codes import ERRORS, NO_SUCH_PARTITION, Fault
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
@@ -30,6 +32,7 @@ from offsetmgr.types import (
     FlushResult,
     ManagerKey,
     OffsetAndMetadata,
+    OffsetManagerHandle,
     PartitionRange,
     TopicPartition,
     UnfinishedResult,
@@ -37,7 +40,9 @@ from offsetmgr.types import (
     check_flag,
     check_group,
     check_key,
+    check_leader_epoch,
     check_list,
+    check_metadata,
     check_offset,
     check_offsets,
     check_topic,
@@ -50,7 +55,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.failure_log import FailureLog
-    from offsetmgr.types import OffsetManagerHandle
 
     Named = list[TopicPartition] | None
     """Partitions of a group; None stands for all."""
@@ -437,6 +441,41 @@ class Offsets(ABC):
         """Return what is held now; what is not known to be committed has ``error``."""
 
 
+class Handle(OffsetManagerHandle):
+    """A handle of OffsetClient or LocalOffsets, which differ in the rest of it."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: ManagerKey) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._key})"
+
+    @property
+    def key(self) -> ManagerKey:
+        return self._key
+
+    def submit(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(offset, metadata, leader_epoch, rewind=False)
+
+    def rewind(self, offset: int, metadata: str = "", leader_epoch: int | None = None) -> None:
+        self._submit(offset, metadata, leader_epoch, rewind=True)
+
+    def _submit(
+        self, offset: int, metadata: str, leader_epoch: int | None, *, rewind: bool
+    ) -> None:
+        value = OffsetAndMetadata(
+            check_offset(offset), check_metadata(metadata), check_leader_epoch(leader_epoch)
+        )
+        with suppress(InterruptedCallError):
+            for error in self._put(value, rewind=rewind).values():
+                raise error
+
+    @abstractmethod
+    def _put(self, value: OffsetAndMetadata, *, rewind: bool) -> Refusals: ...
+
+
 def close_all() -> None:
     found = list(open_offsets)
     for each in found:
@@ -451,8 +490,11 @@ class PassingError(ServiceError):
     """An answer of Kafka that will change soon, such as that a new partition has no leader yet."""
 
 
-def kafka_refusal(what: str, code: str, message: str, *, passing: bool) -> ServiceError:
+def kafka_refusal(
+    what: str, code: str, message: str, fault: str | None, *, retriable: bool
+) -> ServiceError:
     """Return the error for what Kafka has refused, with Kafka's name of the error as `code`."""
+    passing = retriable and fault == Fault.BROKER.value
     # A missing topic may be created, but nobody wants to wait for that.
     if code in _MISSING:
         message = f"{what} does not exist in the cluster; create it, or correct its name"

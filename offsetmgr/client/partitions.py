@@ -274,9 +274,10 @@ class Partitions:
 
     def remove(self, key: ManagerKey, *, answered: bool) -> None:
         """Forget `key`; unless the service has `answered` its stop, it is asked to stop it."""
-        if not answered and self.may_exist(self._held[key]):
+        held = self._held.get(key)  # None where a signal handler was quicker
+        if held is not None and not answered and self.may_exist(held):
             self.pending_stops[key] = None
-        del self._held[key]
+        self._held.pop(key, None)
 
     # What is to be sent
 

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from offsetmgr.client.offsets import LogEnds, kafka_refusal
 from offsetmgr.errors import (
     ClientFencedError,
-    Fault,
     ManagerExistsError,
     ManagerStoppedError,
     OffsetCommitError,
@@ -248,8 +247,8 @@ def logs_of(data: Mapping[str, Any], topics: Iterable[str]) -> dict[TopicPartiti
 def _check_kafka(what: str, error: Mapping[str, Any] | None) -> None:
     if error is not None:
         text = f"{what}: {error['message']}"
-        passing = error.get("retriable") and error.get("fault") == Fault.BROKER.value
-        raise kafka_refusal(what, str(error["code"]), text, passing=bool(passing))
+        retriable = bool(error.get("retriable"))
+        raise kafka_refusal(what, str(error["code"]), text, error.get("fault"), retriable=retriable)
 
 
 def error_of(
