@@ -13,6 +13,8 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.errors import InvalidValueError
+
 if TYPE_CHECKING:
     from offsetmgr.answers import PartitionLog
     from offsetmgr.streams.storage import Storage
@@ -183,7 +185,11 @@ class PendingRows:
         return self.changes[key] if key in self.changes else self._storage.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a row."""
+        """Write a row.  Raises InvalidValueError unless both are bytes."""
+        row: tuple[object, object] = key, value
+        if not all(isinstance(part, bytes) for part in row):
+            fix = "encode both, or use delete()"
+            raise InvalidValueError("row", row, "is not a key and a value in bytes", fix)
         self.changes[key] = value
 
     def delete(self, key: bytes) -> None:

@@ -121,3 +121,6 @@ def test_pending_rows_are_read_before_they_are_stored() -> None:
     rows.delete(b"b")
     assert [rows.get(key) for key in (b"a", b"b", b"c")] == [b"3", None, None]
     assert storage.get(b"a") == b"1"
+    for wrong in (("a", b"1"), (b"a", "1"), (b"a", None)):
+        with pytest.raises(InvalidValueError, match="is not a key and a value in bytes"):
+            rows.put(*wrong)
