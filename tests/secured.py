@@ -134,12 +134,13 @@ def allow(
     *operations: AclOperation,
     user: str = USER,
     prefixed: bool = False,
+    permission: AclPermissionType = AclPermissionType.ALLOW,
 ) -> None:
-    """Give the user rights, and see that the broker goes by them."""
+    """Give the user rights (or deny them), and see that the broker goes by them."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
     for operation in operations:
-        rule = kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        rule = kind, name, pattern, f"User:{user}", "*", operation, permission
         binding = AclBinding(*rule)
         admin.create_acls([binding])[binding].result(_WAIT_S)
         # The controller has it then; the broker itself learns of it a moment later.

@@ -335,6 +335,8 @@ class GroupWatch(Collector):
         # The groups of a broker that did not answer are read all the same, to learn more of them.
         self.listing = {**self.listing, **listing} if errors else listing
         offered = [each.name for each in self.listing.values() if each.has_offsets]
+        # A list lacks groups whose coordinator is moving; their descriptions say if they are gone.
+        offered += self._selected(self._watched)
         held = [each.key.group for each in self._factory.managers()] if self._is_looked_at() else []
         self._chosen = chosen_names(self._settings.groups, (*offered, *held), self._chosen)
         late = [visible(name, _NAME_CHARS) for name, found in self._chosen.items() if found is None]

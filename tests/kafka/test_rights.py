@@ -6,9 +6,11 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from confluent_kafka.admin import (
     AclOperation,
+    AclPermissionType,
     AdminClient,
     ResourceType,
     ScramCredentialInfo,
@@ -25,6 +27,7 @@ from tests.faults.support import WAIT_S
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.secured import allow, user_login
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +59,10 @@ class User:
 
     def may(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
         allow(self._kafka, kind, name, operation, user=self._name)
+
+    def may_not(self, operation: AclOperation, kind: ResourceType, name: str) -> None:
+        denied = AclPermissionType.DENY
+        allow(self._kafka, kind, name, operation, user=self._name, permission=denied)
 
     def types(self, *words: str) -> Result:
         options = ["--config", str(self.config), "--timeout", "60"]
@@ -117,17 +124,30 @@ def test_each_command_needs_the_rights_of_the_guide(
     assert user.types("delete-group", group, "--execute").exit_code == 0
 
 
-def test_the_watch_logs_why_groups_are_unread(
+def test_a_watched_group_that_is_not_listed_any_more_is_unread_not_gone(
     kafka: DevKafka, user: User, new_topic: TopicFactory, group: str
 ) -> None:
-    """Each cause once, with the number of groups."""
-    commit(kafka, group, {TopicPartition(new_topic(), 0): 0})
-    user.may(AclOperation.DESCRIBE, ResourceType.BROKER, "kafka-cluster")  # it may list all groups
-    settings = ["--config", str(user.config), "--set", f"watch.groups={group}.*"]
-    with serve_process("--listen", "127.0.0.1:0", *settings) as service:
+    """Such as one whose right was taken away, or whose coordinator moves; the log says why."""
+    topic = new_topic()
+    commit(kafka, group, {TopicPartition(topic, 0): 0})
+    user.may(AclOperation.DESCRIBE, ResourceType.GROUP, group)
+    user.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
+    settings = {"watch.groups": f"{group}.*", "watch.interval_s": "1"}
+    options = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    with serve_process(
+        "--listen", "127.0.0.1:0", "--config", str(user.config), *options
+    ) as service:
+
+        def watched() -> list[Any]:
+            found = httpx.get(f"{service.address}/v1/watched", timeout=WAIT_S).json()["groups"]
+            return [each for each in found if not each["error"]]
+
+        until(watched)
+        user.may_not(AclOperation.DESCRIBE, ResourceType.GROUP, group)
         line = service.wait_for("groups_unread")
         assert line["groups"] == 1
         assert f"lacks DESCRIBE on group {group}" in line["error"]
+        assert not watched()
 
 
 def test_a_right_is_missing_from_the_start(user: User, group: str) -> None:
