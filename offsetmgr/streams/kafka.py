@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
@@ -19,7 +18,7 @@ from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.messages import PARTITIONER, VISIT_HEADER, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from offsetmgr.answers import Written
     from offsetmgr.streams.codecs import Codec
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _QUEUE_FULL: Final = "_QUEUE_FULL"
 _REQUEST_MS: Final = 30_000
-_numbers: Final = count()
 
 log = SafeLogger("offsetmgr.streams")
 
@@ -62,11 +60,12 @@ class KafkaWriter:
         if settings.setdefault("partitioner", PARTITIONER) != PARTITIONER:
             fix = f"remove it: rows are found by {PARTITIONER} alone"
             raise InvalidValueError("partitioner", settings["partitioner"], "cannot be set", fix)
-        self._thread_name = f"emitter-{next(_numbers)}"
-        self._producer = MessageProducer(settings, name=self._thread_name)
+        self._producer = MessageProducer(settings, name="emitter")
         self._lock = threading.RLock()
         """Held for no wait: a callback of a message may write another one."""
         self._closed = False
+        self._calls = threading.local()
+        """Of callbacks of messages, which run in the producer's thread or in that of `close`."""
 
     def write(self, record: Record) -> Future[Written]:
         outcome: Future[Written] = Future()
@@ -76,14 +75,12 @@ class KafkaWriter:
 
         def done(answer: Written | KafkaRequestError) -> None:
             nonlocal is_full
-            # Callbacks of the user's may exit, which would end the producer's thread.
-            failed = "a callback of a message failed"
             if not isinstance(answer, KafkaRequestError):
-                log.guard(failed, outcome.set_result, answer)
+                self._call(outcome.set_result, answer)
             elif waits and answer.code == _QUEUE_FULL:
                 is_full = True
             else:
-                log.guard(failed, outcome.set_exception, answer)
+                self._call(outcome.set_exception, answer)
 
         while is_full:
             is_full = False
@@ -104,7 +101,16 @@ class KafkaWriter:
 
     @property
     def _in_callback(self) -> bool:
-        return threading.current_thread().name == self._thread_name
+        return getattr(self._calls, "running", False)
+
+    def _call(self, settle: Callable[[Any], None], answer: object) -> None:
+        """Settle a message; its callbacks may exit, which would end the producer's thread."""
+        before = self._in_callback
+        self._calls.running = True
+        try:
+            log.guard("a callback of a message failed", settle, answer)
+        finally:
+            self._calls.running = before
 
     def close(self) -> None:
         with self._lock:

@@ -93,7 +93,7 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
 
 
 def test_a_wait_in_a_callback_of_a_message_is_refused() -> None:
-    """It would hold up the report for which it waits."""
+    """It would hold up the report for which it waits; ``finish`` calls some itself."""
     away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
     emitter = kafka_emitter(away, "topic", codecs.String())
     errors: list[str] = []
@@ -104,11 +104,13 @@ def test_a_wait_in_a_callback_of_a_message_is_refused() -> None:
                 call()
             errors.append(str(raised.value))
 
-    emitter.emit("key", "value").add_done_callback(wait)
+    for _ in range(100):
+        emitter.emit("key", "value").add_done_callback(wait)
     with pytest.raises(KafkaRequestError, match="write to topic: "):
         emitter.finish()
     refused = "an emitter cannot wait in a callback of a message"
-    assert [error[: len(refused)] for error in errors] == [refused, refused]
+    assert {error[: len(refused)] for error in errors} == {refused}
+    assert len(errors) == 200
 
 
 def test_an_unwritten_message_is_reported() -> None:
