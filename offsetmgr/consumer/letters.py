@@ -38,12 +38,11 @@ from offsetmgr.retry_headers import (
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from confluent_kafka import KafkaError, Message
 
-_TOGETHER: Final = 500  # letters of one transaction
-_TOGETHER_BYTES: Final = 16 * 2**20  # the same in bytes
+_TOGETHER: Final = 50  # letters of one transaction
 _BATCH_BYTES: Final = 1_000_000  # largest batch of messages; a larger message is sent alone
 _BY_KEY: Final = -1  # librdkafka's RD_KAFKA__BY_KEY: the partition is chosen by the key
 
@@ -168,7 +167,8 @@ class Replayer:
         wanted = [each for each in letters if waiting.get(each.place) == each]
         good, refused = divide_letters(self._kafka, wanted, to, self._timeout_s)
         sent: list[Letter] = []
-        for together in _transactions(good):
+        for start in range(0, len(good), _TOGETHER):
+            together = good[start : start + _TOGETHER]
             if self._send(together, to) is None:
                 sent += together
                 continue
@@ -257,17 +257,3 @@ def divide_letters(
         else:
             good.append(letter)
     return good, refused
-
-
-def _transactions(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
-    """Divide letters into lists that one transaction can take."""
-    together: list[Letter] = []
-    size = 0
-    for each in letters:
-        size += len(each.value or b"") + len(each.key or b"")
-        if together and (len(together) == _TOGETHER or size > _TOGETHER_BYTES):
-            yield together
-            together, size = [], 0
-        together.append(each)
-    if together:
-        yield together
