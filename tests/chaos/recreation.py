@@ -7,12 +7,14 @@ import threading
 import time
 import traceback
 from collections import defaultdict
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import NewTopic
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.cluster import quiet_admin
 from offsetmgr.kafka.topics import id_of
 from tests.chaos.plan import Recreation, recreations, resized
@@ -202,17 +204,31 @@ class Recreator:
         return "" if found == former_id else found
 
     def _fill(self, topic: str, partitions: int, records: int) -> None:
+        left = [partition for partition in range(partitions) for _ in range(records)]
+        deadline = Deadline(_FILL_S)
+        while left:
+            left = self._unwritten(topic, left, deadline)
+            if deadline.over:
+                text = f"{len(left)} records of {topic} were not written in {_FILL_S:.0f} s"
+                raise TimeoutError(text)
+
+    def _unwritten(self, topic: str, partitions: list[int], deadline: Deadline) -> list[int]:
+        """Write a record to each of ``partitions``; return those where that failed.
+
+        The producer is a new one: a broker that is behind the controller tells it too few.
+        """
         settings = {"bootstrap.servers": self._servers, "enable.idempotence": True, "log_level": 0}
-        producer, failures = Producer(settings), []
+        producer, left = Producer(settings), list[int]()
 
-        def delivered(error: KafkaError | None, _: Message) -> None:
+        def delivered(partition: int, error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                failures.append(error)
+                left.append(partition)
 
-        for partition in range(partitions):
-            for number in range(records):
-                producer.produce(topic, str(number), partition=partition, on_delivery=delivered)
-        left = producer.flush(_FILL_S)
-        if left or failures:
-            text = f"{left} records of {topic} were not written in {_FILL_S:.0f} s; {failures[:1]}"
-            raise TimeoutError(text)
+        for partition in partitions:
+            try:
+                report = partial(delivered, partition)
+                producer.produce(topic, topic, partition=partition, on_delivery=report)
+            except KafkaException:  # it knows already that there is no such partition
+                left.append(partition)
+        producer.flush(deadline.left_s)
+        return left
