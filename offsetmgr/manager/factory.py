@@ -95,7 +95,7 @@ class Factory:
         ):
             given = value is not None or field == "coordinator"
             if given and not hasattr(value, attribute):
-                raise InvalidValueError(field, value, f"is no {kind}", f"give a {kind}")
+                raise InvalidValueError(field, value, f"is not of type {kind}", f"give a {kind}")
         self._settings = settings if settings is not None else CommitSettings()
         self._owns_system = system is None
         self._system = ActorSystem(name="offsetmgr") if system is None else system
