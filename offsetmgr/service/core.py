@@ -218,7 +218,7 @@ class OffsetService:
             return answer
 
     def sweep(self) -> None:
-        """Stop the managers of clients that were silent for a lease; call it every second or so."""
+        """Stop the managers of clients that were silent for a lease; call it about each second."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
         for name, keys in self.registry.lapse(self.clock.now()):
             if keys:  # else it gave all back: it was closed
@@ -275,7 +275,7 @@ class OffsetService:
             self.registry.check_fence(by.sender)
         finally:
             if wait_s and client.incarnation == by.sender.incarnation:
-                client.heard_s = self.clock.now()
+                self.registry.answered(client, self.clock.now())
 
     async def _acquire(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -32,6 +33,10 @@ FENCE_S: Final = 24 * 3600.0
 NEVER: Final = -1
 """Lower than any version."""
 
+LISTENS_S: Final = 3.0
+"""The longest time between two calls in which the service listens to its clients: it looks for
+silent ones about each second.  What is longer was a standstill, of which no lease runs out."""
+
 
 class QueryReport(NamedTuple):
     """The streaming queries of a client."""
@@ -54,7 +59,8 @@ class Client:
     incarnation: int
     identity: str = ""
     heard_s: float = 0.0
-    """When its lease begins: at its last request, or when it has waited for the answer."""
+    """When its lease begins, in seconds of listening: at its last request, or when it has waited
+    for the answer."""
     newest: int = NEVER
     """The highest version seen."""
     held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
@@ -117,6 +123,9 @@ class Registry:
     may be wrong.  So it decides only while two are alive: the higher one takes over at once.  Once
     a client is closed or its lease has ended, any other incarnation takes over.  An incarnation
     that another one has replaced stays fenced, whatever the clocks say.
+
+    A lease runs while the service listens.  A service that was paused, or whose machine stood
+    still, has heard nobody meanwhile, and calls nobody silent for it.
     """
 
     def __init__(
@@ -144,6 +153,8 @@ class Registry:
         """Names with a replaced incarnation → when it was replaced."""
         self._managers = 0
         self._anybody_came = False
+        self._called_s = -math.inf
+        self._listened_s = 0.0
 
     @property
     def deserted(self) -> bool:
@@ -159,8 +170,8 @@ class Registry:
 
     def lease_left_s(self, name: str, now: float) -> float:
         """Return the seconds until a client that stays silent loses what it owns."""
-        client = self._clients.get(name)
-        return 0.0 if client is None else min(0.0, client.heard_s - now) + self.lease_s
+        client, listened_s = self._clients.get(name), self._listen(now)
+        return 0.0 if client is None else min(0.0, client.heard_s - listened_s) + self.lease_s
 
     def refusal(self, name: str, now: float) -> ClientExistsError | None:
         """Return why another incarnation of a client was refused within the last lease."""
@@ -171,9 +182,13 @@ class Registry:
     def renew(self, caller: Caller, now: float) -> None:
         """Renew the lease of a known client.  Raises ClientFencedError."""
         self.check_fence(caller)
-        client = self._clients.get(caller.name)
+        client, listened_s = self._clients.get(caller.name), self._listen(now)
         if client is not None and client.incarnation == caller.incarnation:
-            client.heard_s = max(client.heard_s, now)
+            client.heard_s = max(client.heard_s, listened_s)
+
+    def answered(self, client: Client, now: float) -> None:
+        """Begin the lease of a client that has waited for its answer until now."""
+        client.heard_s = self._listen(now)
 
     def enter(self, caller: Caller, now: float, wait_s: float = 0.0, identity: str = "") -> Client:
         """Return the client, new or renewed, of a request that changes something.
@@ -206,7 +221,7 @@ class Registry:
                 raise error
             self._fenced[name, client.incarnation] = now
             client.succeed(incarnation)
-        client.heard_s = max(client.heard_s, now + wait_s)
+        client.heard_s = max(client.heard_s, self._listen(now) + wait_s)
         return client
 
     def check_fence(self, caller: Caller) -> None:
@@ -290,8 +305,12 @@ class Registry:
         return True
 
     def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
-        """Forget clients that were silent for a lease; return their names and what they owned."""
-        silent = [each for each in self._clients.values() if now - each.heard_s > self.lease_s]
+        """Forget clients that were silent for a lease; return their names and what they owned.
+
+        Call it about each second: what is longer than LISTENS_S counts as a standstill.
+        """
+        ended_s = self._listen(now) - self.lease_s
+        silent = [each for each in self._clients.values() if each.heard_s < ended_s]
         lapsed = []
         for client in silent:
             keys = client.keys()
@@ -301,6 +320,12 @@ class Registry:
             lapsed.append((client.name, keys))
         self._expire(now)
         return lapsed
+
+    def _listen(self, now: float) -> float:
+        """Return for how many seconds the service has listened to its clients."""
+        self._listened_s += min(now - self._called_s, LISTENS_S)
+        self._called_s = now
+        return self._listened_s
 
     def _expire(self, now: float) -> None:
         # Both are in the order of time.

@@ -75,8 +75,9 @@ class Scene:
 
     def pass_time(self, seconds: float) -> int:
         """Let leases run out; how many clients are left."""
-        self.core.advance(seconds)
-        self.service.sweep()
+        for _ in range(round(seconds)):
+            self.core.advance(1.0)
+            self.service.sweep()
         return len(self.registry.clients())
 
 
@@ -160,7 +161,7 @@ async def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
     """Counted from when the owner was heard last; whole while it waits for an answer."""
     scene, owner, heir = Scene(), client("owner"), client("heir")
     await scene.service.submit(owner, offsets(0))
-    scene.core.advance(10)
+    scene.pass_time(10)
     (left,) = (await scene.service.open(heir, managers(0))).managers
     assert left.error is not None
     assert (left.error.owner, left.error.lease_left_s) == ("owner", LEASE_S - 10)

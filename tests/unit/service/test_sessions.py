@@ -20,20 +20,27 @@ def registry_of(clients: int = 10, managers: int = 100) -> Registry:
     return Registry(lease_s=LEASE_S, clients=clients, managers=managers)
 
 
+def listen(registry: Registry, since_s: int, until_s: int) -> dict[str, int]:
+    """Look for silent clients each second, as the service does; return who was, and when."""
+    return {
+        name: now for now in range(since_s, until_s + 1) for name, _ in registry.lapse(float(now))
+    }
+
+
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("successor", [2, 0], ids=["in order", "clock set back"])
 def test_a_replaced_client_stays_fenced(successor: int) -> None:
     """A zombie that wakes after its successor is gone as well does not get the group back."""
     registry = registry_of()
     registry.enter(Caller("etl", 1), 0.0)
-    registry.lapse(LEASE_S + 1)
-    registry.enter(Caller("etl", successor), LEASE_S + 2)
+    listen(registry, 0, 31)
+    registry.enter(Caller("etl", successor), 32.0)
     with pytest.raises(ClientFencedError):
-        registry.enter(Caller("etl", 1), LEASE_S + 3)
-    registry.lapse(3 * LEASE_S)
+        registry.enter(Caller("etl", 1), 33.0)
+    assert listen(registry, 34, 90) == {"etl": 63}
     with pytest.raises(ClientFencedError):
-        registry.renew(Caller("etl", 1), 3 * LEASE_S)
-    registry.enter(Caller("etl", successor), 4 * LEASE_S)
+        registry.renew(Caller("etl", 1), 91.0)
+    registry.enter(Caller("etl", successor), 120.0)
 
 
 def test_a_fast_clock_locks_no_successor_out() -> None:
@@ -42,12 +49,33 @@ def test_a_fast_clock_locks_no_successor_out() -> None:
     fast, slow = Caller("etl", 900), Caller("etl", 500)
     client = registry.enter(fast, 0.0)
     registry.own(client, GROUP, [TopicPartition("orders", 0)])
+    listen(registry, 0, 19)
     with pytest.raises(ClientExistsError, match="its lease ends in 10 s"):
-        registry.enter(slow, LEASE_S - 10)
-    registry.renew(slow, LEASE_S - 5)  # it may read meanwhile, which keeps no lease
-    assert registry.enter(slow, LEASE_S + 0.1).holds(ManagerKey(GROUP, "orders", 0))
+        registry.enter(slow, 20.0)
+    registry.renew(slow, 22.0)  # it may read meanwhile, which keeps no lease
+    listen(registry, 23, 30)
+    assert registry.enter(slow, 30.1).holds(ManagerKey(GROUP, "orders", 0))
     with pytest.raises(ClientFencedError):
-        registry.enter(fast, LEASE_S + 1)
+        registry.enter(fast, 31.0)
+
+
+@pytest.mark.parametrize("standstill_s", [LEASE_S + 1, 3600.0])
+def test_a_standstill_of_the_service_ends_no_lease(standstill_s: float) -> None:
+    """A client that could not be heard was not silent (paused service, suspended machine).
+
+    After it whoever comes first would take over from a client that is alive.
+    """
+    registry = registry_of()
+    alive, former = Caller("etl", 2), Caller("etl", 1)
+    registry.enter(alive, 0.0)
+    listen(registry, 0, 20)
+    later = 20 + standstill_s
+    assert registry.lease_left_s("etl", later) == pytest.approx(10 - sessions.LISTENS_S)
+    with pytest.raises(ClientExistsError):
+        registry.enter(former, later)
+    assert registry.lapse(later) == []
+    registry.enter(alive, later)
+    assert listen(registry, int(later) + 1, int(later) + 40) == {"etl": later + 31}
 
 
 @pytest.mark.parametrize("lapsed", [False, True])
@@ -57,8 +85,8 @@ def test_a_closed_client_is_followed_at_once(*, lapsed: bool) -> None:
     client = registry.enter(Caller("etl", 900), 0.0)
     client.stopped_all = client.version(None)
     if lapsed:
-        registry.lapse(LEASE_S + 1)
-    registry.enter(Caller("etl", 500), LEASE_S + 2 if lapsed else 1.0)
+        assert listen(registry, 0, 31) == {"etl": 31}
+    registry.enter(Caller("etl", 500), 32.0 if lapsed else 1.0)
 
 
 def test_a_waiting_client_is_reported_for_a_lease() -> None:
@@ -78,8 +106,7 @@ def test_a_request_of_the_one_before_keeps_no_lease() -> None:
     registry = registry_of()
     registry.enter(Caller("etl", 1), 0.0, wait_s=100 * LEASE_S)
     registry.enter(Caller("etl", 2), 1.0)
-    assert registry.lapse(LEASE_S + 0.9) == []
-    assert registry.lapse(LEASE_S + 1.1) == [("etl", [])]
+    assert listen(registry, 1, 40) == {"etl": 32}
 
 
 def test_too_many_clients_are_refused() -> None:
@@ -96,13 +123,13 @@ def test_fences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "FENCES_KEPT", 3)
     registry = registry_of()
 
-    def replace(name: str, now: float) -> None:
+    def replace(name: str, now: int) -> None:
         for incarnation in (1, 2):
-            registry.enter(Caller(name, incarnation), now)
-        registry.lapse(now + LEASE_S + 1)
+            registry.enter(Caller(name, incarnation), float(now))
+        listen(registry, now, now + 31)
 
     for number in range(6):
-        replace(f"client-{number}", number * 100.0)
+        replace(f"client-{number}", number * 100)
     registry.enter(Caller("client-0", 1), 1_000.0)
     with pytest.raises(ClientFencedError):
         registry.check_fence(Caller("client-5", 1))
