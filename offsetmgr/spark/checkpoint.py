@@ -128,13 +128,13 @@ class Checkpoint:
         Raises InvalidValueError if this is not a checkpoint, or cannot be read.
         """
         self._metadata()
-        finished, planned = self._batches("commits"), set(self._batches("offsets"))
-        for batch_id in sorted(planned.intersection(finished), reverse=True):
-            if self.is_finished(batch_id) and self.read(f"offsets/{batch_id}"):
+        written: list[int] = []
+        for batch_id in filter(self.is_finished, sorted(self._batches("commits"), reverse=True)):
+            if self.read(f"offsets/{batch_id}"):
                 return self.batch(batch_id)
-        written = [batch_id for batch_id in finished if self.is_finished(batch_id)]
+            written.append(batch_id)
         if written:
-            self._lines(f"offsets/{max(written)}", 2)  # raises what is wrong with it
+            self._lines(f"offsets/{written[0]}", 2)  # raises what is wrong with it
         return None
 
     def is_finished(self, batch_id: int) -> bool:

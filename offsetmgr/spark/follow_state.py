@@ -3,7 +3,8 @@
 Spark numbers its batches, so the next one is asked for by its name, which is cheap everywhere.  A
 list is asked for at the first look, and where names are not enough: a query that tracks its
 progress asynchronously skips numbers, and Spark removes the oldest hundred.  Whether that is so is
-found out by a list now and then; once a gap was found, the checkpoint is listed at each look.
+found out by lists, a minute after the last batch and then ever less often; once a gap was found,
+the checkpoint is listed at each look.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ QUIET_INTERVALS: Final = 6
 LATE_INTERVALS: Final = 3
 """After a longer pause between two looks a list is asked for."""
 
+LEAST_LIST_S: Final = 60.0
+"""Pause after a batch before a list looks for a gap; then the pauses double."""
+
 LIST_S: Final = 600.0
-"""Pause between the lists that look for a gap."""
+"""Longest pause between the lists that look for a gap."""
 
 LONGEST_FAILURE_S: Final = 60.0
 """Longest pause after failures in a row."""
@@ -109,15 +113,16 @@ class FollowedCheckpoint:
         self._backoff.succeeded()
         is_news = batch is not None and batch != known.batch
         goes_on = self.seen.batch_id > known.batch_id
-        if is_other:
-            self._list_s = now_s  # at the next look that finds nothing by name
-        elif is_listed:
-            self.is_gapped |= is_news and goes_on and not was_late
-            self._list_s = now_s + LIST_S
+        self.is_gapped |= is_listed and is_news and goes_on and not (is_other or was_late)
         if is_news:
             if self._is_replaced or not goes_on or not self.is_running:
                 self.run += 1
             self.is_running, self._is_replaced, self._changed_s = True, False, now_s
+        if is_other:
+            self._list_s = now_s  # at the next look that finds nothing by name
+        elif is_listed or is_news:
+            idle_s = now_s - self._changed_s
+            self._list_s = now_s + min(max(idle_s, LEAST_LIST_S), LIST_S)
         self.due_s = now_s + self._pause_s(now_s) * self._rng.uniform(0.9, 1.0)
         return is_news
 

@@ -108,6 +108,22 @@ def test_skipped_numbers_are_found_by_a_list(watched: Watched) -> None:
     assert watched.look() is None
 
 
+@pytest.mark.parametrize("idle_s", [0, 100, 250])
+def test_a_later_gap_is_found_soon(watched: Watched, idle_s: float) -> None:
+    """A query whose numbers had no gap may skip some at any time, such as after a restart."""
+    watched.written.batch(0, orders(1))
+    watched.look()
+    watched.written.batch(1, orders(2))
+    watched.look()
+    began_s = watched.now_s
+    while watched.now_s < began_s + idle_s:
+        assert watched.look() is None
+    watched.written.batch(7, orders(8))
+    while watched.look() is None:
+        assert watched.now_s < began_s + max(60, 2 * idle_s) + INTERVAL_S
+    assert watched.state.seen.batch_id == 7
+
+
 def test_a_batch_that_runs_again_under_its_number_is_found_by_a_list(watched: Watched) -> None:
     """Somebody has removed the last batches; the new one may be behind, as of a new run."""
     watched.written.batch(0, orders(5))
