@@ -328,16 +328,15 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         if self._group is None:
             fix = "give the reader a group; without one nothing is committed"
             raise InvalidValueError("group", None, "is missing", fix)
-        found: dict[str, list[Message]] = {}
+        found: dict[_ReaderFeed, list[Message]] = {}
         for each in check_list(messages, "messages", "[message]"):
-            if not isinstance(each, ClusterMessage):
+            if not isinstance(each, ClusterMessage) or not isinstance(each.message, Message):
                 hint = "give messages as fetch_message returns them"
-                raise InvalidValueError("messages", type(each).__name__, "is not a message", hint)
-            found.setdefault(each.cluster, []).append(each.message)
-        feeds = [self._feed(name) for name in found]
-        for feed in feeds:
-            feed.mark(found[feed.link.name])
-        waiting = [(feed, Question(feed.commit)) for feed in feeds] if timeout else []
+                raise InvalidValueError("messages", each, "is not a message", hint)
+            found.setdefault(self._feed(each.cluster), []).append(each.message)
+        for feed, marked in found.items():
+            feed.mark(marked)
+        waiting = [(feed, Question(feed.commit)) for feed in found] if timeout else []
         for feed, commit in waiting:
             if not commit.wait(deadline.left_s):
                 text = f"not committed in cluster {feed.link.name} within {timeout:g} s"

@@ -20,7 +20,7 @@ from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 from offsetmgr.answers import Failure, FetchResult, GroupMember
 from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, Closing, check_thread_room, in_short_waits, open_admin
 from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
@@ -161,10 +161,19 @@ class ClusterReader(Closing):
         self.timeout_s = min(check_timeout(timeout_s, "timeout_s"), _LONGEST_S)
         self._reports = ConnectionReports()
         check_thread_room()
-        self.admin: AdminClient = open_admin(settings, self._reports)
-        """confluent-kafka's own client, for requests that have no method here."""
+        self._admin: AdminClient | None = open_admin(settings, self._reports)
         # For committed offsets the admin client is not safe: see librdkafka.py.
         self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
+
+    @property
+    def admin(self) -> AdminClient:
+        """confluent-kafka's own client, for requests that have no method here.
+
+        Raises ManagerStoppedError after ``close``.
+        """
+        if self._admin is None:
+            raise ManagerStoppedError("the connections to Kafka are closed; make new ones")
+        return self._admin
 
     def metadata(self, what: str) -> ClusterMetadata:
         """Return the brokers, and all topics with the leaders of their partitions.
@@ -406,7 +415,7 @@ class ClusterReader(Closing):
         """End the connections; within 5 seconds."""
         self._fetcher.close(CLOSE_S)
         # Here, not in a garbage collection: the process ends where that is in librdkafka's thread.
-        vars(self).pop("admin", None)
+        self._admin = None
 
     @property
     def _limit_s(self) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Message
 
 from offsetmgr.clusters import (
+    ClusterMessage,
     MultiClusterAckConsumer,
     MultiClusterReader,
     MultiClusterWriter,
@@ -140,3 +142,14 @@ def test_a_bad_record_is_refused_with_its_number_and_field(problem: str) -> None
             writer.write_messages([good, "text"])  # type: ignore[list-item]
         stats = writer.stats()["west"]
         assert (stats.written, stats.failed, stats.retries) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("odd", [None, "text", ("west", None), ([], Message())])
+def test_an_odd_message_to_commit_is_refused(odd: Any) -> None:
+    """The error names it; it was an AttributeError of the parts that it lacks."""
+    odd = ClusterMessage(*odd) if isinstance(odd, tuple) else odd
+    with (
+        MultiClusterReader(DEAD, "orders", group="etl") as reader,
+        pytest.raises(InvalidValueError, match=r"messages .* is not a message|cluster \[\] is unk"),
+    ):
+        reader.commit_messages([odd])

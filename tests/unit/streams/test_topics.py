@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.streams import TopicManager
 from offsetmgr.streams.topics import TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_settings_are_checked() -> None:
@@ -24,3 +28,24 @@ def test_a_number_of_partitions_below_one_is_refused(number: Any) -> None:
     """Before Kafka is asked, as -1 would be its own number, which is not known here."""
     with TopicManager("127.0.0.1:1") as topics, pytest.raises(InvalidValueError, match="partition"):
         topics.ensure_topic("t", number, {})
+
+
+ASKING: dict[str, Callable[[TopicManager], object]] = {
+    "partitions": lambda topics: topics.partitions(["t"]),
+    "ensure_table": lambda topics: topics.ensure_table("t", 1),
+    "ensure_stream": lambda topics: topics.ensure_stream("t", 1),
+    "ensure_topic": lambda topics: topics.ensure_topic("t", 1, {}),
+    "logs": lambda topics: topics.logs(["t"]),
+    "offsets_at": lambda topics: topics.offsets_at(["t"], datetime.now(timezone.utc)),
+    "max_bytes": lambda topics: topics.max_bytes(["t"]),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_closed_manager_of_topics_says_so(name: str) -> None:
+    """Each method, as of every reader of a cluster; they raised AttributeError."""
+    topics = TopicManager("127.0.0.1:1")
+    topics.close()
+    topics.close()
+    with pytest.raises(ManagerStoppedError, match="the connections to Kafka are closed"):
+        ASKING[name](topics)
