@@ -61,6 +61,15 @@ def session_at(where: ServiceAddress) -> Session:
     return Session("http://it", where, "etl", lambda _instance: None)
 
 
+def ask(where: ServiceAddress, timeout_s: float = WAIT_S) -> dict[str, object]:
+    """Ask in a session of its own, which keeps no connection."""
+    session = session_at(where)
+    try:
+        return session.ask("/", Deadline(timeout_s), dict)
+    finally:
+        session.end()
+
+
 def answer(*texts: bytes) -> Serve:
     """Answer one request after the other with `texts`, then hang up."""
 
@@ -97,7 +106,7 @@ def test_nobody_there(listening: socket.socket) -> None:
     where = address(listening)
     listening.close()
     with pytest.raises(Unreachable, match="cannot be reached: connection refused"):
-        session_at(where).ask("/", Deadline(WAIT_S), dict)
+        ask(where)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,7 @@ def test_broken_answers_are_one_error(listening: socket.socket, text: bytes) -> 
     """All that comes instead of a whole answer is one kind of error."""
     Listener(listening, answer(text))
     with pytest.raises(Unreachable):
-        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
+        ask(address(listening))
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -151,7 +160,7 @@ def test_a_trickling_answer_ends_at_its_deadline(
 
     Listener(listening, drip)
     with pytest.raises(Unreachable, match=r"within 0\.2 s"):
-        session_at(address(listening)).ask("/", Deadline(0.2), dict)
+        ask(address(listening), 0.2)
     assert dropped < 40
     hung_up.set()
 
@@ -160,7 +169,7 @@ def test_http_to_a_port_with_tls_is_explained(listening: socket.socket) -> None:
     """The other side hangs up; the error says what may be the reason."""
     Listener(listening, answer(b"\x15\x03\x03\x00\x02\x02\x46"))
     with pytest.raises(Unreachable, match="TLS needs https://"):
-        session_at(address(listening)).ask("/", Deadline(WAIT_S), dict)
+        ask(address(listening))
 
 
 def test_the_zone_of_an_address_is_decoded() -> None:
@@ -168,7 +177,7 @@ def test_the_zone_of_an_address_is_decoded() -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as server:
         Listener(server, answer(OK))
         where = parse_url(f"http://[::1%251]:{server.getsockname()[1]}")
-        assert session_at(where).ask("/", Deadline(WAIT_S), dict) == {}
+        assert ask(where) == {}
 
 
 def test_an_endless_answer(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +199,9 @@ def test_unix_socket(tmp_path: Path) -> None:
         server.bind(path)
         server.listen()
         Listener(server, answer(OK))
-        assert session_at(parse_url(f"unix://{path}")).ask("/", Deadline(WAIT_S), dict) == {}
+        assert ask(parse_url(f"unix://{path}")) == {}
     with pytest.raises(Unreachable, match="no such file"):
-        session_at(ServiceAddress(path=path + "x")).ask("/", Deadline(WAIT_S), dict)
+        ask(ServiceAddress(path=path + "x"))
 
 
 def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +209,7 @@ def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.Monke
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     Listener(listening, answer(OK))
-    assert session_at(address(listening)).ask("/", Deadline(WAIT_S), dict) == {}
+    assert ask(address(listening)) == {}
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
