@@ -1,28 +1,35 @@
-"""A signal handler that raises, at each place of a call where Python lets handlers run."""
+"""A signal handler, at each place of a call where Python lets handlers run."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
 
-def interrupted(call: Callable[[], object], at: int) -> bool:
-    """Make a call, and raise at the start or the end of its ``at``-th inner call.
+def _raise() -> NoReturn:
+    raise KeyboardInterrupt
 
-    Return False if the call has fewer.
+
+def interrupted(
+    call: Callable[[], object], at: int, handle: Callable[[], object] = _raise, within: str = ""
+) -> bool:
+    """Make a call, and ``handle`` at the start or the end of its ``at``-th inner call.
+
+    Counts the calls in files whose paths contain ``within``.  Return False if there are fewer.
     """
     left = at
 
-    def enter(_frame: FrameType, event: str, _argument: object) -> None:
+    def enter(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal left
-        left -= event in {"call", "return", "c_return"}
-        if left == 0:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
+        if event in {"call", "return", "c_return"} and within in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                handle()
 
     sys.setprofile(enter)
     try:

@@ -248,7 +248,8 @@ class Partitions:
         return self.instance is not None and not held.deferred
 
     def is_stopping(self, key: ManagerKey) -> bool:
-        return self._held[key].stopping
+        held = self._held.get(key)  # None where a signal handler was quicker
+        return held is not None and held.stopping
 
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None

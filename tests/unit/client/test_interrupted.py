@@ -1,4 +1,4 @@
-"""Ctrl-C, or another signal handler that raises, at any place of a call of the client."""
+"""Ctrl-C, or a signal handler that closes the client, at any place of a call of the client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.errors import ManagerExistsError
-from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.client import core
+from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
+from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, OffsetManagerHandle
 from tests.interrupted import interrupted
 
 if TYPE_CHECKING:
@@ -73,3 +74,53 @@ def test_a_claim_that_is_interrupted_is_given_back(client: OffsetClient) -> None
         if not was_interrupted:
             break
     assert reached <= 2  # the last place of all, and one of the few before it
+
+
+CALLS: dict[str, Callable[[OffsetClient], object]] = {
+    "spawn": lambda client: client.spawn("g", "orders", 4),
+    "claim": lambda client: client.claim("g", [("orders", 4)], timeout=600),
+    "submit": lambda client: client.submit("g", {("orders", 4): 6}),
+    "flush": lambda client: client.flush(timeout=600),
+    "stop": lambda client: client.stop_managers(timeout=600),
+    "read": lambda client: client.committed("g", timeout=600),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_a_close_interrupts_anywhere(
+    service: ScriptedService,
+    make_client: Callable[[str], OffsetClient],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """It returns, or raises that the client is closed, and leaves nothing behind.
+
+    The kind: a step behind a check that a close in a signal handler has overtaken.
+    """
+    monkeypatch.setattr(core, "LOOK_S", 0.01)
+    for at in count(1):
+        client = make_client(f"etl-{at}")
+        client.submit("g", {("orders", 3): at})
+        ended: list[object] = []
+
+        def call(client: OffsetClient = client, ended: list[object] = ended) -> None:
+            try:
+                ended.append(CALLS[name](client))
+            except ManagerStoppedError as error:
+                ended.append(error)
+
+        was_interrupted = interrupted(call, at, client.close, within="/offsetmgr/client/")
+        closed = client.close()
+        assert closed.ok
+        (end,) = ended
+        if isinstance(end, OffsetManagerHandle):
+            assert end.stop(timeout=0).error is None
+        elif isinstance(end, FlushResult):
+            assert end.ok
+        elif name == "submit" and end is None:
+            assert ManagerKey("g", "orders", 4) in closed.committed
+        assert service.kafka[ManagerKey("g", "orders", 3)].offset == at
+        assert not service.managers
+        assert not client.core.session._idle
+        if not was_interrupted:
+            return
