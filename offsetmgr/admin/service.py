@@ -35,7 +35,7 @@ _UNREADY: Final = 503
 _SILENT_S: Final = 30.0
 """The service writes to a stream of events every 10 s; a longer silence is its end."""
 _MAX_ENTRIES: Final = 10_000
-"""Offsets that the service takes in one request."""
+"""Offsets that the service takes in one request, and managers that it answers in one page."""
 _ANSWER_S: Final = 5.0
 """More than the service is given, for its answer to arrive."""
 
@@ -77,15 +77,16 @@ class ServiceReader:
         self._timeout_s = timeout_s
 
     def managers(self, group: str | None = None) -> list[LiveManager]:
-        """Return the live managers of a group, or all.
+        """Return the live managers of a group, or all; the time-out is for all pages.
 
         Raises ServiceUnavailableError, ServiceError.
         """
         found: list[LiveManager] = []
-        query = {} if group is None else {"group": group}
+        query = {"limit": str(_MAX_ENTRIES)} | ({} if group is None else {"group": group})
         after: str | None = ""
+        deadline = self._deadline()
         while after is not None:
-            page = self.ask("GET", f"/v1/managers?{urlencode(query)}")
+            page = self.ask("GET", f"/v1/managers?{urlencode(query)}", deadline=deadline)
             with reading("managers"):
                 found += map(_manager, page["managers"])
                 after = query["after"] = page["next"]
@@ -150,7 +151,12 @@ class ServiceReader:
         return failures
 
     def ask(
-        self, method: str, target: str, body: Mapping[str, object] | None = None, also: int = _OK
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, object] | None = None,
+        also: int = _OK,
+        deadline: Deadline | None = None,
     ) -> dict[str, Any]:
         """Return the answer to a request whose status is 200, or ``also``.
 
@@ -160,13 +166,16 @@ class ServiceReader:
         if body is not None:
             headers["Content-Type"] = "application/json"
         sent = None if body is None else json.dumps(body).encode()
-        deadline = Deadline(self._timeout_s + _ANSWER_S)
+        deadline = deadline or self._deadline()
         with self._connection(deadline) as connection:
             answer = connection.exchange(Request(method, target, headers, sent), deadline)
             data = msgspec.json.decode(answer.body)
         if answer.status not in {_OK, also} or not isinstance(data, dict):
             raise self._failure(answer.status, data)
         return data
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_s + _ANSWER_S)
 
     @contextmanager
     def _connection(self, deadline: Deadline) -> Iterator[Connection]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from offsetmgr.admin import service
 from offsetmgr.admin.service import ServiceReader, view_status
 from offsetmgr.errors import ServiceUnavailableError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -102,3 +103,11 @@ def test_a_live_reset_that_breaks_off_names_the_rest(server: Server) -> None:
     assert failures.popitem()[1].startswith("not known: the service at")
     with pytest.raises(ServiceUnavailableError):
         ServiceReader(server.url).rewind("g", offsets)
+
+
+def test_a_list_without_an_end_is_an_error(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pages share one time-out: a service may answer the same page, or a next one, forever."""
+    monkeypatch.setattr(service, "_ANSWER_S", 0.0)
+    server.body = b'{"managers": [], "next": "g/t/0"}'
+    with pytest.raises(ServiceUnavailableError):
+        ServiceReader(server.url, 0.3).managers()
