@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING
@@ -256,6 +257,8 @@ class OffsetMigration:
         names = {each.topic: f"{self._source.name}.{each.topic}" for each in offsets}
         answers = self._target.reader.partitions_of(names.values())
         names |= {topic: topic for topic, name in names.items() if _cannot_exist(answers[name])}
+        self._check_differ(names)
+        claims = Counter(names.values())
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
         source_logs, unread = self._source.readable_logs(offsets)
         target_logs, unread_there = self._target.readable_logs(targets.values())
@@ -265,6 +268,8 @@ class OffsetMigration:
         mirrors = self._target.from_time_on(wanted, target_logs, unread_there)
 
         def translated(where: TopicPartition, starts_at: int | None = None) -> Translation:
+            if claims[targets[where].topic] > 1:
+                return unknown("another topic of the group has the same mirror")
             source_log, target_log = source_logs.get(where), target_logs.get(targets[where])
             if note := unread.get(where) or unread_there.get(targets[where]):
                 return Translation(None, None, "", note)
@@ -296,6 +301,16 @@ class OffsetMigration:
             translation = translated_offset.over(current)
             rows.append(CopiedOffset(where, offsets[where], target, current, translation))
         return rows
+
+    def _check_differ(self, names: Mapping[str, str]) -> None:
+        """Raise InvalidValueError if a topic would be its own mirror."""
+        here = self._source.reader.topic_ids(names)
+        there = self._target.reader.topic_ids(set(names.values()))
+        for topic, name in names.items():
+            if here[topic] and here[topic] == there[name]:
+                problem = f"is the cluster of --from: topic {topic} is the same in both"
+                fix = "name the cluster with the mirror"
+                raise InvalidValueError("--to", self._target.name, problem, fix)
 
     def _syncs(
         self, offsets: Mapping[TopicPartition, int]

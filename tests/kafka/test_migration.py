@@ -249,6 +249,31 @@ def test_a_group_without_offsets_is_refused(mirrored: Mirrored, group: str) -> N
     assert "has no committed offsets in west-" in done.err
 
 
+def test_a_copy_within_a_cluster_is_refused(mirrored: Mirrored, group: str, tmp_path: Path) -> None:
+    """Also if its address is written in another way: a topic there is no mirror of itself."""
+    committed(mirrored.west, group, {(mirrored.topic, 0): 5})
+    config, port = tmp_path / "one.toml", mirrored.west.bootstrap_servers.rpartition(":")[2]
+    servers = mirrored.west.bootstrap_servers, f"localhost:{port}"
+    tables = (
+        f'[clusters.c{n}]\n"bootstrap.servers" = "{each}"\n' for n, each in enumerate(servers)
+    )
+    config.write_text("".join(tables))
+    for target in ("c0", "c1"):
+        words = ["--from", "c0", "--to", target, "--config", str(config), "--execute"]
+        done = run_alone("clusters", "copy-offsets", group, *words)
+        assert done.status == 2
+        assert f"--to '{target}' is the cluster of --from: topic {mirrored.topic}" in done.err
+
+
+def test_topics_with_the_same_mirror_are_left_alone(mirrored: Mirrored, group: str) -> None:
+    """``orders`` and ``west.orders`` of west would both be ``west.orders`` in east."""
+    create_topic(mirrored.west, mirrored.mirror, 1)
+    committed(mirrored.west, group, {(mirrored.topic, 0): 5, (mirrored.mirror, 0): 0})
+    rows = mirrored.copy(group, "--execute", status=3)["partitions"]
+    note = "another topic of the group has the same mirror; left as it is"
+    assert [row["note"] for row in rows] == [note, note]
+
+
 def test_a_spark_query_goes_on_in_the_mirror(synced: Mirrored, tmp_path: Path) -> None:
     """Its checkpoint becomes the startingOffsets of the mirror's topic."""
     checkpoint = tmp_path / "checkpoint"
