@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.errors import OffsetManagerError
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 new_tuple: Final = tuple.__new__
@@ -411,6 +412,13 @@ def check_list(values: object, field: str, example: str) -> list[object]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InvalidValueError(field, values, "is not a list", f"give one such as {example}")
     return list(values)
+
+
+def add_once(found: dict[_K, _T], key: _K, value: _T, field: str) -> None:
+    """Add an item of a list.  Raises InvalidValueError, of ``field``, if its key stands there."""
+    if key in found:
+        raise InvalidValueError(field, str(key), "is given twice", "give it once")
+    found[key] = value
 
 
 def check_topic_partition(value: object, field: str = "partition") -> TopicPartition:

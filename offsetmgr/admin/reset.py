@@ -17,6 +17,7 @@ from offsetmgr.text import csv_cell
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
+    add_once,
     check_offset,
     check_partition,
     check_topic,
@@ -208,7 +209,7 @@ def in_scope(partition: TopicPartition, scope: Mapping[str, list[int] | None] | 
 
 def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets from ``orders:0=42``.  Raises InvalidValueError."""
-    offsets = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for text in texts:
         found = _ONE_OFFSET.fullmatch(text)
         if found is None:
@@ -216,16 +217,17 @@ def parse_offsets(texts: Iterable[str]) -> dict[TopicPartition, OffsetAndMetadat
             raise InvalidValueError("offset", text, "is not in that form", fix)
         topic, partition, offset = found.groups()
         where = TopicPartition(check_topic(topic), check_partition(int(partition)))
-        offsets[where] = OffsetAndMetadata(check_offset(int(offset)))
+        add_once(offsets, where, OffsetAndMetadata(check_offset(int(offset))), "offset")
     return offsets
 
 
 def parse_csv(data: bytes, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets of ``group`` from lines of ``[group,]topic,partition,offset`` in UTF-8.
 
-    Raises InvalidValueError, with the line, where one is neither; also where none is of the group.
+    Raises InvalidValueError, with the line, where one is neither, or where a partition stands
+    twice; also where none is of the group.
     """
-    offsets = {}
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         field = f"line {number}"
         cells = _cells(line)
@@ -240,7 +242,7 @@ def parse_csv(data: bytes, group: str) -> dict[TopicPartition, OffsetAndMetadata
         topic = check_topic(topic.strip(), f"{field}, topic")
         where = TopicPartition(topic, check_partition(whole(partition, f"{field}, partition")))
         at = f"{field}, offset"
-        offsets[where] = OffsetAndMetadata(check_offset(whole(offset, at), at))
+        add_once(offsets, where, OffsetAndMetadata(check_offset(whole(offset, at), at)), field)
     if not offsets:
         fix = "name the group in the first column, or leave that column out"
         raise InvalidValueError("file", group, "is a group that no line names", fix)

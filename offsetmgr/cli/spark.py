@@ -22,6 +22,7 @@ from offsetmgr.cli.common import (
 )
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.types import add_once
 
 if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
@@ -230,10 +231,10 @@ def starting_offsets(
 
 
 def _by_topic(pairs: list[str] | None) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for pair in pairs or ():
         topic, equals, group = pair.partition("=")
         if not equals:
             raise InvalidValueError("--topic-group", pair, "has no '='", "write TOPIC=GROUP")
-        found[topic] = group
+        add_once(found, topic, group, "--topic-group")
     return found

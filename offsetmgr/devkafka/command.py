@@ -17,7 +17,7 @@ from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
 from offsetmgr.devkafka.jars import KAFKA_VERSION
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.types import check_topic
+from offsetmgr.types import add_once, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,9 @@ def run_dev_kafka(
     ``NAME`` or ``NAME:PARTITIONS``, and each gets ``produce`` sample orders.  Raises
     InvalidValueError, and DevKafkaError if it cannot start or a broker ends by itself.
     """
-    wanted = dict(map(_parse_topic, topics))
+    wanted: dict[str, int] = {}
+    for name, partitions in map(_parse_topic, topics):
+        add_once(wanted, name, partitions, "topic")
     if produce and not wanted:
         fix = "give --topic NAME:PARTITIONS, too"
         raise InvalidValueError("produce", produce, "names no topic to fill", fix)

@@ -98,6 +98,7 @@ def test_a_plan_that_is_exported_can_be_read_again() -> None:
         (b"orders,0\n", "line 1 'orders,0' has 2 columns"),
         (b"orders,0,1\norders,x,1\n", "line 2, partition 'x'"),
         (b"orders,0,-1\n", "line 1, offset -1 is negative"),
+        (b"orders,0,1\norders,1,1\netl,orders,0,2\n", "line 3 'orders-0' is given twice"),
         (b"audit,orders,0,1\n", "'etl' is a group that no line names"),
         ("orders,0,1\n".encode("utf-16"), "line 1, topic"),
         (b"caf\xe9,0,1\n", "line 1, topic"),

@@ -10,6 +10,7 @@ from typer.main import get_group
 from offsetmgr.cli.app import app
 from offsetmgr.cli.commands import command_line
 from offsetmgr.cli.common import print_table
+from tests.commands import run_alone
 
 ALL = get_group(app).commands
 
@@ -30,3 +31,24 @@ def test_no_column_is_left_out_on_the_narrowest_terminal(
     monkeypatch.setenv("COLUMNS", "0")
     print_table(("group", "lag"), [("orders-etl", 42)])
     assert "orders-etl   42" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "twice"),
+    [
+        (["set", "etl", "orders:0=42", "orders:00=7"], "offset 'orders-0'"),
+        (
+            ["spark", "follow", "--checkpoint", "/c", "--topic-group", "t=a", "--topic-group=t=b"],
+            "--topic-group 't'",
+        ),
+        (["dev-kafka", "--topic", "orders:3", "--topic", "orders"], "topic 'orders'"),
+    ],
+)
+def test_a_list_that_says_two_things_is_refused(words: list[str], twice: str) -> None:
+    """An option or argument that is given for one thing twice would mean the last one in silence.
+
+    Before anything is asked or begun.
+    """
+    ran = run_alone(*words)
+    assert ran.status in {1, 2}
+    assert f"{twice} is given twice; give it once" in ran.err
