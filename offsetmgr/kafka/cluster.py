@@ -35,7 +35,7 @@ from offsetmgr.kafka.errors import (
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from offsetmgr.kafka.log_reader import next_records
 from offsetmgr.kafka.reports import ConnectionReports
-from offsetmgr.kafka.topics import EARLIEST, LATEST, id_of
+from offsetmgr.kafka.topics import EARLIEST, LATEST, NO_LEADER, NO_LEADERS, id_of
 from offsetmgr.text import visible
 from offsetmgr.types import (
     PartitionRange,
@@ -74,9 +74,6 @@ _DROPPED_WAIT_S: Final = 0.2
 _OFFSET_TYPES: Final = frozenset({"classic", "consumer", "streams", "unknown", "store"})
 """Types of groups that commit offsets; ``unknown`` is from brokers before Kafka 3.7."""
 
-_NO_LEADERS: Final = -156
-"""librdkafka's _NOENT."""
-_NO_LEADER: Final = 5
 _NO_OFFSET: Final = -1001
 """librdkafka's OFFSET_INVALID, of a partition whose leader did not answer."""
 
@@ -441,15 +438,14 @@ class ClusterReader(Closing):
             return int(found.offset)
 
         found = self._ask(specs, send, "log of", offset, check_topic_partition)
-        # librdkafka gives this code, whatever the reason, if none of the partitions has a leader.
-        unknown = [where for where, answer in found.items() if code_of(answer) == _NO_LEADERS]
+        unknown = [where for where, answer in found.items() if code_of(answer) == NO_LEADERS]
         topics = self.partitions_of({topic for topic, _ in unknown})
         for where in unknown:
             numbers = topics[where.topic]
             if isinstance(numbers, OffsetManagerError):
                 found[where] = numbers
             else:
-                code = _NO_LEADER if where.partition in numbers else UNKNOWN_TOPIC
+                code = NO_LEADER if where.partition in numbers else UNKNOWN_TOPIC
                 found[where] = request_error(f"log of {where}", failure_of(code))
         return found
 

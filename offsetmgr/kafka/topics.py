@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+NO_LEADERS: Final = -156
+"""librdkafka's _NOENT, whatever the reason, where none of the partitions has a leader."""
+NO_LEADER: Final = 5
+
 _TRANSPORT: Final = -195
 _TOPIC_ALREADY_EXISTS: Final = 36
 _NO_ID: Final = str(Uuid(0, 0))
@@ -94,7 +98,9 @@ def partition_log(pending: Mapping[str, Pending[Any]], deadline: Deadline) -> Pa
             field: int(answer.result(deadline.left_s).offset) for field, answer in pending.items()
         }
     except KafkaException as error:
-        return PartitionLog(0, 0, failure_of(error))
+        failure = failure_of(error)
+        exists_unled = failure.info.code == NO_LEADERS  # its topic was described before
+        return PartitionLog(0, 0, failure_of(NO_LEADER) if exists_unled else failure)
     # -1 if all records are older, less if the leader did not answer; every log has ends.
     at = offsets.pop("offset_at", -1)
     if min(offsets.values()) < 0 or at < -1:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Uuid
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from offsetmgr.coordinator.base import PartitionLog
 from offsetmgr.deadlines import Deadline
@@ -36,6 +36,15 @@ def test_a_log_without_an_end(field: str) -> None:
     failure = partition_log({**answered, field: offset(-1)}, Deadline(0)).failure
     assert failure is not None
     assert failure.detail == "Kafka's answer lacks offsets of the log"
+
+
+def test_partitions_without_leaders_are_called_so() -> None:
+    """Librdkafka answers _NOENT, "No such entity", if none of the partitions has a leader."""
+    pending: Future[Any] = Future()
+    pending.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
+    failure = partition_log({"high_watermark": pending}, Deadline(0)).failure
+    assert failure is not None
+    assert (failure.info.name, failure.info.retriable) == ("LEADER_NOT_AVAILABLE", True)
 
 
 def test_an_unknown_offset_of_a_time_is_not_the_end_of_the_log() -> None:
