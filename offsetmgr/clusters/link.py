@@ -181,7 +181,7 @@ class Link:
         if info is not None and not info.retriable and not self.is_new(error):
             return
         self.errors.append(error)
-        text = "cluster %s does not answer, and is tried again; the others go on: %s"
+        text = "cluster %s has failed, and is tried again; the others go on: %s"
         log.warning(text, self.name, error)
 
     def is_new(self, error: OffsetManagerError) -> bool:

@@ -333,6 +333,16 @@ def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
         reader.offset("east")
 
 
+def test_a_missing_topic_is_not_called_a_silent_cluster(
+    kafka: DevKafka, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log gives the reason; the cluster answers."""
+    with MultiClusterReader({"west": kafka.bootstrap_servers}, unique_name) as reader:
+        until(lambda: "cluster west has failed, and is tried again" in caplog.text)
+        assert "UNKNOWN_TOPIC" in str(reader.errors()[0])
+    assert "does not answer" not in caplog.text
+
+
 def test_a_reader_raises_once_no_cluster_can_answer_again(
     kafka: DevKafka, unique_name: str
 ) -> None:
