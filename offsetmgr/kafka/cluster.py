@@ -198,40 +198,42 @@ class ClusterReader(Closing):
             failures = [self._error(what, each) for each in listed.errors]
             if not (_DROPPED | _MOVING).intersection(map(code_of, failures)):
                 break
-        errors = tuple({str(each): each for each in failures}.values())
-        if errors and not listed.valid:
-            raise errors[0]
+        if failures and not listed.valid:
+            raise failures[0]
         found = {
             each.group_id: GroupListing(each.group_id, _state(each.state), each.type.name.lower())
             for each in listed.valid
         }
-        others = {} if errors else self._other_groups()
-        return GroupListings(sorted((others | found).values()), errors)
+        if not failures:
+            failures = self._add_other_groups(found)
+        errors = {str(each): each for each in failures}
+        return GroupListings(sorted(found.values()), tuple(errors.values()))
 
-    def _other_groups(self) -> dict[str, GroupListing]:
-        """Return the groups that librdkafka's list of consumer groups leaves out, if they are told.
+    def _add_other_groups(self, found: dict[str, GroupListing]) -> list[KafkaRequestError]:
+        """Add the groups that librdkafka's list of consumer groups leaves out; return failures.
 
         They belong to other protocols, such as Kafka Connect's, or to types that librdkafka does
         not know; asked for such a group as for a classic one, Kafka says that it is dead.
         """
+        what = "list of share groups and groups of other programs"
         try:
             with warnings.catch_warnings():  # its successor leaves out just those
                 warnings.simplefilter("ignore", DeprecationWarning)
                 listed: list[Any] = self.admin.list_groups(timeout=self.timeout_s)
-        except KafkaException:
-            return {}
-        found: dict[str, GroupListing] = {}
+        except KafkaException as error:
+            return [self._error(what, error)]
+        others = {each.id: each for each in listed if each.id not in found}
         newer: list[str] = []
-        for group in listed:
+        for name, group in others.items():
             if group.protocol_type not in {"", "consumer"}:
-                found[group.id] = GroupListing(group.id, group.state, group.protocol_type)
+                found[name] = GroupListing(name, group.state, group.protocol_type)
             elif group.state == "Dead" and not group.protocol_type and group.error is None:
-                newer.append(group.id)
+                newer.append(name)
         for name, offsets in self.committed(newer).items():
-            # A share group commits none.
-            kind = "streams" if isinstance(offsets, dict) and offsets else "share"
+            # A share group commits none; if that is not known, the group is read, and says why.
+            kind = "streams" if offsets else "share"
             found[name] = GroupListing(name, "Unknown", kind)
-        return found
+        return [self._error(what, each.error) for each in others.values() if each.error]
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         """Return state and members of ``groups``; the state of a missing group is Dead."""

@@ -142,13 +142,16 @@ def read_groups(
 def as_listed(source: ClusterReader, groups: Iterable[GroupLag]) -> dict[str, GroupLag]:
     """Return those of ``groups`` that commit no offsets, with the state and type of Kafka's list.
 
-    Kafka describes share groups, and others of newer types, as if they did not exist.
+    Kafka describes share groups, and others of newer types, as if they did not exist.  If the list
+    lacks some groups, so that this is not known, the group has the error.
     """
     dead = {each.name: each for each in groups if each.error is None and not each.exists}
     listings = tried(source.groups) if dead else GroupListings([])
     if isinstance(listings, OffsetManagerError):
-        return {}
+        listings = GroupListings([], (listings,))
     found = {}
+    if listings.errors:
+        found = {name: GroupLag(name, None, (), listings.errors[0]) for name in dead}
     for name, state, kind in listings.groups:
         group = dead.get(name)
         if group is not None and group.description is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.errors import KafkaRequestError
@@ -21,6 +21,8 @@ from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from confluent_kafka.admin import AdminClient
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
@@ -170,6 +172,30 @@ def test_a_dropped_connection_hides_no_group_or_log(code: int) -> None:
             assert reader.log_ranges([where]) == {where: (0, 0)}
             kafka.push_errors(OFFSET_FETCH, code, code)
             assert reader.committed(["orders"]) == {"orders": {}}
+
+
+class Unlisting:
+    """An admin client whose list of all groups, of whatever type, fails."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._admin, name)
+
+    def list_groups(self, **_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_missing_groups_of_other_types_have_an_error(
+    kafka: DevKafka, reader: ClusterReader, group: str
+) -> None:
+    """Share, streams and Connect's groups are not in the list of consumer groups."""
+    commit(kafka, group, {TopicPartition("orders", 0): 0})
+    reader.admin = cast("AdminClient", Unlisting(reader.admin))
+    found, errors = reader.groups()
+    assert group in {each.name for each in found}
+    assert [str(each)[:20] for each in errors] == ["list of share groups"]
 
 
 def test_empty_questions_make_no_request(reader: ClusterReader) -> None:

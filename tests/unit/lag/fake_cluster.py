@@ -37,6 +37,8 @@ class FakeCluster(ClusterReader):
         self.held_at: int | None = None
         """The offset at which an open transaction begins."""
         self.down = False
+        self.unlisted = False
+        """The list of groups cannot be read."""
         self.asked: list[str] = []
 
     def commit(self, group: str, where: TopicPartition, offset: int) -> None:
@@ -49,6 +51,8 @@ class FakeCluster(ClusterReader):
 
     def groups(self) -> GroupListings:
         self.asked.append("groups")
+        if self.unlisted:
+            return GroupListings([], (failed("list of groups"),))
         return GroupListings([GroupListing("shared", "Stable", "share")])
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:

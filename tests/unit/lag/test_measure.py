@@ -114,3 +114,13 @@ def test_a_share_group_is_not_reported_as_missing() -> None:
         "share",
     )
     assert not missing.exists
+
+
+def test_a_group_is_not_called_missing_if_the_list_of_groups_is_not_known() -> None:
+    """It may be a share group, of which only the list tells."""
+    kafka = FakeCluster()
+    kafka.unlisted = True
+    kafka.commit("etl", ORDERS[0], 20)
+    unknown, known = measure(kafka, ["shared", "etl"], NOW_S)
+    assert (unknown.description, str(unknown.error)[:14]) == (None, "list of groups")
+    assert known.error is None
