@@ -109,9 +109,8 @@ class Follows(Collector):
             return []
         found = self._follower.queries()
         ends = self._read_ends({place.topic for each in found for place in _offsets(each)})
-        times = Counter(each.location for each in found if each.name)
         return [
-            _view(each, ends, is_twice=times[each.location] > 1)
+            _view(each, ends)
             for each in found
             if (all(map(by.sees, each.groups)) if each.groups else by.sees_everything)
         ]
@@ -169,16 +168,11 @@ def _offsets(query: FollowedQuery) -> dict[TopicPartition, int]:
     return {place: at for each in query.offsets.values() for place, at in each.items()}
 
 
-def _view(
-    query: FollowedQuery, ends: Mapping[TopicPartition, LogEnds], *, is_twice: bool
-) -> FollowedCheckpoint:
+def _view(query: FollowedQuery, ends: Mapping[TopicPartition, LogEnds]) -> FollowedCheckpoint:
     offsets = _offsets(query)
     lag: int | None = None
     if offsets and ends.keys() >= offsets.keys():
         lag = sum(max(0, ends[place].high_watermark - at) for place, at in offsets.items())
-    problem = query.problem
-    if problem is None and is_twice:
-        problem = "is followed more than once by this service"
     return FollowedCheckpoint(
         query.follow,
         query.name,
@@ -190,7 +184,7 @@ def _view(
         query.batch_at_s,
         query.records,
         lag,
-        problem,
+        query.problem,
         query.looked_at_s,
     )
 

@@ -90,6 +90,8 @@ def commit_offsets(
         raise InvalidValueError("spark", spark, "is not a SparkSession", "give the session")
     check_session(spark)
     check_client(client)
+    if query_name is not None and not isinstance(query_name, str):
+        raise InvalidValueError("query_name", query_name, "is not text", "give its queryName")
     if on_error is not None:
         check_callable(on_error, "on_error")
     return OffsetCommits(spark, client, wanted, query_name, on_error)
@@ -150,6 +152,8 @@ class OffsetCommits:
         ``detach``.
         """
         deadline = Deadline(timeout)
+        if not hasattr(query, "runId"):
+            raise InvalidValueError("query", query, "is not a query", "give what start() returned")
         if self._detached:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)

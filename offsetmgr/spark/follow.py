@@ -104,7 +104,7 @@ class Follower:
         self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
         """Looks that failed, by name of the Follow."""
         self.closed = False
-        self._searches = [_Search(self, name, each) for name, each in follows.items()]
+        self.searches = [_Search(self, name, each) for name, each in follows.items()]
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _Task]] = []
         self._numbers = itertools.count()
@@ -117,7 +117,7 @@ class Follower:
         self._worker = Worker("offsetmgr-follow", self._run)
 
     def start(self) -> None:
-        for search in self._searches:
+        for search in self.searches:
             self.schedule(search, self.now())
         self._worker.ensure()
 
@@ -137,7 +137,7 @@ class Follower:
     def once(self, timeout: float) -> bool:
         """Look at each checkpoint once; False if some have not answered in ``timeout`` seconds."""
         deadline = Deadline(timeout)
-        for tasks in (lambda: self._searches, self._followed):
+        for tasks in (lambda: self.searches, self._followed):
             for task in tasks():
                 self._begin(task)
             with self._changed:
@@ -147,11 +147,11 @@ class Follower:
 
     def queries(self) -> list[FollowedQuery]:
         """Return what is known of each checkpoint, and of each Follow with a problem."""
-        searches = [each.view() for each in self._searches if each.problem]
+        searches = [each.view() for each in self.searches if each.problem]
         return searches + [each.view() for each in self._followed()]
 
     def _followed(self) -> list[_Followed]:
-        return [each for search in self._searches for each in list(search.found.values())]
+        return [each for search in self.searches for each in list(search.found.values())]
 
     def _is_idle(self) -> bool:
         return not any(self._in_work.values())
@@ -313,7 +313,10 @@ class _Followed(_Task):
         is_again = not is_news and bool(subscription.refusals or self._foreign)
         state.run += is_again
         seen, batch = state.seen, state.seen.batch
-        self._view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
+        view = self._view._replace(looked_at_s=follower.wall(), query_id=seen.query_id)
+        if batch is None:  # what was seen before is of another query
+            view = view._replace(batch_id=None, batch_at_s=None, records=None, offsets={})
+        self._view = view
         if (is_news or is_again) and batch is not None:
             try:
                 self._commit(batch, subscription, before, is_start=state.run != run)
@@ -322,7 +325,7 @@ class _Followed(_Task):
                 raise
         else:
             self._end_if_quiet()
-        self.report(self._refusal(subscription))
+        self.report(self._problem(subscription))
         return state.due_s
 
     def failed(self, problem: str) -> float:
@@ -407,9 +410,12 @@ class _Followed(_Task):
         if on_batch is not None:
             self.follower.committer.do(lambda: on_batch(view))
 
-    def _refusal(self, subscription: Subscription) -> str | None:
-        """Return why offsets of the last batch are not committed."""
+    def _problem(self, subscription: Subscription) -> str | None:
+        """Return why offsets of the last batch are not committed, or what else is wrong."""
         if self._foreign:
             texts = [f"{partition}: {reason}" for partition, reason in self._foreign.items()]
             return f"not committed: {listed(texts)}"
-        return next((f"not committed: {each}" for each in subscription.refusals.values()), None)
+        for error in subscription.refusals.copy().values():
+            return f"not committed: {error}"
+        is_twice = sum(self._url in each.found for each in self.follower.searches) > 1
+        return "is followed more than once: by several patterns" if is_twice else None

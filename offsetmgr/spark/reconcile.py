@@ -12,6 +12,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.logs import foreign, newer_logs, read_logs
+from offsetmgr.spark.starting import check_client
 from offsetmgr.types import check_group
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def reconcile(
     ``spark``; without one it must be on this machine.  Raises InvalidValueError if it cannot be
     read, and what ``client.committed`` and ``client.topics`` raise.
     """
+    check_client(client)
     check_group(group)
     files = Checkpoint(checkpoint, spark)
     finished, problems = files.last_finished(), files.problems()

@@ -113,6 +113,7 @@ def starting_offsets(
     Raises InvalidValueError, ServiceError if a topic does not exist, and what ``client.topics``
     and ``client.committed`` raise.
     """
+    check_client(client)
     check_group(group)
     check_missing(missing)
     if unavailable not in ("error", *_SPARK_NAMES):

@@ -142,6 +142,7 @@ def test_every_public_name_has_its_sentence() -> None:
         ("groups", {"group": None, "groups": ["orders"]}),
         ("groups topic", {"group": None, "groups": {"no topic": "etl"}}),
         ("groups['orders']", {"group": None, "groups": {"orders": "a\nb"}}),
+        ("query_name", {"query_name": 7}),
         ("on_error", {"on_error": "print"}),
     ],
 )
@@ -231,6 +232,9 @@ def test_one_query_of_a_session_alone(session: Session, client: OffsetClient) ->
         other: Any = Query("p", partial(progress, 50))
         with pytest.raises(InvalidValueError, match="query"):
             commits.flush(other)
+        by_name: Any = "mine"
+        with pytest.raises(InvalidValueError, match="give what start"):
+            commits.flush(by_name)
         session.report(9, name="mine")
         eventually(lambda: at(client), 9)
     assert commits.counts.submitted == 1

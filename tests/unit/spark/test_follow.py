@@ -133,16 +133,35 @@ def test_unanswered_groups_delay_no_other(coordinator: MemoryCoordinator, tmp_pa
 def test_a_new_checkpoint_takes_the_group_back(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
-    """The kind: every lower offset of another query id is meant."""
+    """The kind: every lower offset of another query id is meant.
+
+    Until its first batch is finished, the row shows none of the former query.
+    """
     root = tmp_path / "checkpoint"
     WrittenCheckpoint(root).batch(9, orders(900))
-    with following(coordinator, follow(root)):
+    with following(coordinator, follow(root)) as follower:
         eventually(lambda: committed(coordinator.broker, "etl"), 900)
         shutil.rmtree(root)
         again = WrittenCheckpoint(root)
         again.write("metadata", '{"id":"another"}')
+        eventually(lambda: follower.queries()[0].query_id, "another")
+        row = follower.queries()[0]
+        assert (row.batch_id, row.offsets) == (None, {})
         again.batch(0, orders(7))
         eventually(lambda: committed(coordinator.broker, "etl"), 7)
+
+
+def test_a_checkpoint_of_two_follows_is_a_problem_of_both(
+    coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is committed to both groups; the log has it, too."""
+    WrittenCheckpoint(tmp_path / "a").batch(0, orders(5))
+    follows = follow(tmp_path / "*", "all"), follow(tmp_path / "a", "one")
+    with following(coordinator, *follows) as follower:
+        eventually(lambda: [committed(coordinator.broker, each) for each in ("all", "one")], [5, 5])
+        problem = "is followed more than once: by several patterns"
+        eventually(lambda: [each.problem for each in follower.queries()], [problem] * 2)
+    assert sum(problem in each for each in caplog.messages) == 2
 
 
 def test_queries_that_share_a_group_commit_their_minimum(

@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.spark import starting_offsets
+from offsetmgr.spark import reconcile, starting_offsets
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -209,6 +209,15 @@ def test_partitions_without_an_offset_are_logged(
     found = [text for text in logged if "has no offsets" in text]
     assert len(found) == (0 if said is None else 1)
     assert not said or said in found[0]
+
+
+def test_a_client_of_another_kind_is_refused() -> None:
+    """Such as the address that a client is made with."""
+    url: Any = "http://127.0.0.1:8741"
+    with pytest.raises(InvalidValueError, match="is not a client"):
+        starting_offsets(url, GROUP, ["orders-eu"])
+    with pytest.raises(InvalidValueError, match="is not a client"):
+        reconcile(url, GROUP, "checkpoint")
 
 
 @pytest.mark.parametrize(
