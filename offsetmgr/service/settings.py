@@ -151,6 +151,7 @@ _ADDRESSES: Final = {
 """Settings that hold addresses, and where a login for them is given."""
 
 _FOLLOW_KEYS: Final = tuple(each.name for each in fields(Follow))
+_FOLLOW_KEY: Final = rf"{'|'.join(_FOLLOW_KEYS)}|groups\..*"
 
 _IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -384,13 +385,17 @@ def read_clusters(
     return {name: tried(check, clusters[name], f"clusters.{name}", allowed) for name in clusters}
 
 
-def _take_tables(
-    found: Found, kind: str, split: Callable[[str, str], tuple[str, str, str]] = str.partition
-) -> dict[str, Found]:
-    """Take the tables ``[kind.NAME]`` out of the settings; ``split`` parts NAME from the key."""
+def _take_tables(found: Found, kind: str, keys: str = ".*") -> dict[str, Found]:
+    """Take the tables ``[kind.NAME]`` out of the settings.
+
+    NAME may have a dot where ``keys``, the pattern of their keys, tells what is behind it.
+    """
+    parts = re.compile(rf"(.*?)\.({keys})", re.DOTALL)
     tables: dict[str, Found] = {}
     for name in [each for each in found if each.startswith(f"{kind}.")]:
-        table, _, key = split(name.removeprefix(f"{kind}."), ".")
+        rest = name.removeprefix(f"{kind}.")
+        match = parts.fullmatch(rest)
+        table, key = match.groups() if match else rest.partition(".")[::2]
         tables.setdefault(table, {})[key] = found.pop(name)
     return tables
 
@@ -503,7 +508,7 @@ def _converted(values: dict[str, Any], kind: type[_T], name: Callable[[str], str
 
 def _take_identities(found: Found) -> dict[str, Identity]:
     identities = {}
-    for name, table in _take_tables(found, "identities", str.rpartition).items():
+    for name, table in _take_tables(found, "identities", "[^.]*").items():
         if not _IDENTITY_NAME.fullmatch(name):
             key, (_, source) = next(iter(table.items()))
             where = f"identities.{name}.{key} ({source})"
@@ -516,7 +521,7 @@ def _take_identities(found: Found) -> dict[str, Identity]:
 
 def _take_follow(found: Found) -> dict[str, Follow]:
     follow = {}
-    for name, table in _take_tables(found, "follow").items():
+    for name, table in _take_tables(found, "follow", _FOLLOW_KEY).items():
         values: dict[str, Any] = {}
         for key, (value, source) in table.items():
             topic = key.removeprefix("groups.")
@@ -553,6 +558,8 @@ def _check_kafka(values: Found, section: str, allowed: object) -> KafkaSettings:
             checked[key] = _kafka_text(key, value, where)
         else:
             fix = _did_you_mean(key, ALLOWED) or "remove it; some settings would load code"
+            has_dot = section != KAFKA and key.partition(".")[2] in ALLOWED
+            fix = "give the cluster a name without a dot" if has_dot else fix
             problem = "is not a setting that may be given here"
             raise InvalidValueError(where, MASK, problem, fix)
     if not checked.get("bootstrap.servers", "").strip():

@@ -375,3 +375,23 @@ def test_a_function_that_gets_tokens_is_called_for_librdkafka(
 def test_functions_are_allowed_by_the_environment() -> None:
     env = {"OFFSETMGR_OAUTH_FUNCTIONS": "a:b, time:time", "OFFSETMGR_KAFKA__OAUTH": "time:time"}
     assert load(None, env, BOOTSTRAP).oauth_functions == ["a:b", "time:time"]
+
+
+def test_names_of_tables_with_a_dot(tmp_path: Path) -> None:
+    """Followed checkpoints and identities may have one; of a cluster it is refused in one line.
+
+    A setting of Kafka's has dots itself.
+    """
+    token = tmp_path / "token"
+    config = tmp_path / "offsetmgr.toml"
+    config.write_text(
+        '[kafka]\n"bootstrap.servers" = "here:1"\n'
+        '[follow."lake.v2"]\ncheckpoint = "/lake"\ngroups = { "orders.eu" = "etl" }\n'
+        f'[identities."etl.eu"]\ngroups = ["*"]\ntopics = ["*"]\ntoken_file = "{token}"\n'
+        '[clusters."west.eu"]\n"bootstrap.servers" = "west:1"\n'
+    )
+    settings = load(config, {}, {})
+    assert settings.follow["lake.v2"].groups == {"orders.eu": "etl"}
+    assert list(settings.identities) == ["etl.eu"]
+    with pytest.raises(InvalidValueError, match="give the cluster a name without a dot"):
+        load_clusters(config, {})
