@@ -192,7 +192,7 @@ def test_missing_groups_of_other_types_have_an_error(
 ) -> None:
     """Share, streams and Connect's groups are not in the list of consumer groups."""
     commit(kafka, group, {TopicPartition("orders", 0): 0})
-    reader.admin = cast("AdminClient", Unlisting(reader.admin))
+    reader._admin = cast("AdminClient", Unlisting(reader.admin))
     found, errors = reader.groups()
     assert group in {each.name for each in found}
     assert [str(each)[:20] for each in errors] == ["list of share groups"]
