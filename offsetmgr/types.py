@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from math import inf
 from operator import index
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, SupportsIndex, TypeVar
 
 from offsetmgr.errors import (
     InvalidValueError,
@@ -407,7 +407,7 @@ def check_moment(value: object, field: str) -> int:
     return check_offset((value - _EPOCH) // timedelta(milliseconds=1), field)
 
 
-def check_list(values: object, field: str, example: str) -> list[object]:
+def check_list(values: object, field: str, example: str) -> list[Any]:
     """Return the items of an iterable; text is refused."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InvalidValueError(field, values, "is not a list", f"give one such as {example}")

@@ -41,6 +41,7 @@ from offsetmgr.types import (
     PartitionRange,
     TopicPartition,
     check_existing_group,
+    check_list,
     check_timeout,
     check_topic,
     check_topic_partition,
@@ -478,7 +479,7 @@ class ClusterReader(Closing):
         deadline = Deadline(self.timeout_s)
         pauses_s = dict.fromkeys(again, 0.0) | dict.fromkeys(_DROPPED, _DROPPED_WAIT_S)
         pauses_s |= dict.fromkeys(_MOVING, MOVED_WAIT_S)
-        checked = {name: tried(check, name) for name in given}
+        checked = {name: tried(check, name) for name in check_list(given, "names", '["orders"]')}
         names = [name for name, e in checked.items() if not isinstance(e, OffsetManagerError)]
 
         def answer(name: _K, pending: Pending[Any]) -> _T:

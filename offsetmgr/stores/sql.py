@@ -38,6 +38,7 @@ from offsetmgr.types import (
     TopicPartition,
     check_callable,
     check_group,
+    check_list,
     check_mapping,
     check_offset,
     check_offsets,
@@ -449,14 +450,15 @@ class OffsetTransaction:
         partitions, OffsetConflictError where messages before these were not stored,
         InvalidValueError for messages of an AckConsumer, which come in any order.
         """
-        given = list(messages)
-        if any(type(each) is Message and each.error() for each in given):
-            hint = "leave out messages whose error() is not None"
-            raise InvalidValueError("messages", "an event", "is not a message of Kafka's", hint)
+        given = check_list(messages, "messages", "[message]")
         if any(hasattr(each, "nack") for each in given):
             hint = "read with GroupConsumer, or store each message under its partition and offset"
             problem = "may come after later ones, which would make it count as stored"
             raise InvalidValueError("messages", "of an AckConsumer", problem, hint)
+        for each in given:
+            if not isinstance(each, Message) or each.error():
+                hint = "give messages whose error() is None"
+                raise InvalidValueError("messages", each, "is not a message of Kafka's", hint)
         spans: dict[TopicPartition, list[int]] = {}
         for message in given:
             where, offset = _place(message)

@@ -6,13 +6,14 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, get_args
 
 import msgspec
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded, whole
 from offsetmgr.streams.errors import ContextError, ProcessingError
+from offsetmgr.streams.graph import GroupGraph
 from offsetmgr.streams.messages import (
     MAX_BYTES,
     NO_TIME,
@@ -23,11 +24,12 @@ from offsetmgr.streams.messages import (
     kafka_bytes,
 )
 from offsetmgr.text import error_text, shown
+from offsetmgr.types import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from offsetmgr.streams.graph import Callback, Edge, GroupGraph
+    from offsetmgr.streams.graph import Callback, Edge
     from offsetmgr.streams.messages import Headers, Message, Rows
 
 NilHandling = Literal["ignore", "process", "decode"]
@@ -262,10 +264,12 @@ class Engine:
         the largest records by topic, in bytes; of a topic without one Kafka's default counts.
         Raises GraphError, InvalidValueError.
         """
+        given: object = graph
+        if not isinstance(given, GroupGraph):
+            fix = "give what define_group() returns"
+            raise InvalidValueError("graph", graph, "is not the graph of a group", fix)
         graph.validate()
-        if nil_handling not in {"ignore", "process", "decode"}:
-            fix = "give 'ignore', 'process' or 'decode'"
-            raise InvalidValueError("nil_handling", nil_handling, "is not a way to handle nil", fix)
+        check_choice(nil_handling, "nil_handling", get_args(NilHandling))
         self.graph = graph
         self._nil_handling = nil_handling
         self._default_headers = dict(header_list(default_headers))

@@ -73,7 +73,7 @@ def input(topic: str, codec: Codec, callback: Callback) -> Edge:
 
 def inputs(topics: Iterable[str], codec: Codec, callback: Callback) -> list[Edge]:
     """Read several streams with one codec and callback."""
-    names: list[Any] = check_list(topics, "topics", '["clicks"]')
+    names = check_list(topics, "topics", '["clicks"]')
     return [input(topic, codec, callback) for topic in names]
 
 

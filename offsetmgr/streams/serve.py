@@ -120,7 +120,7 @@ class ViewApp:
         except BaseException as error:  # noqa: BLE001 -- codecs raise anything
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             raise HttpStatusError(status, "undecodable", _undecodable(error)) from None
-        if value is None:
+        if value is None and not self.view.has(key):
             text = f"the view has no row of key {shown_key(key)!r}"
             raise HttpStatusError(HTTPStatus.NOT_FOUND, "key_not_found", text)
         return json_response({"key": shown_key(key), "value": encoded})
@@ -189,11 +189,12 @@ def _undecodable(error: BaseException) -> str:
 def _range(query: Mapping[str, str]) -> tuple[bytes, bytes | None]:
     """Return the first key, and the one after the last; ``prefix`` goes with ``start`` alone."""
     start, prefix = encode_key(query.get("start", "")), encode_key(query.get("prefix", ""))
-    if prefix and "limit" in query:
+    limit = encode_key(query.get("limit", ""))
+    if prefix and limit:
         fix = "give a prefix, or start and limit"
         raise InvalidValueError("limit", query["limit"], "does not go with a prefix", fix)
-    if "limit" in query:
-        return start, encode_key(query["limit"])
+    if limit:
+        return start, limit
     return max(start, prefix), prefix_end(prefix)
 
 

@@ -100,9 +100,10 @@ class LmdbReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self._data.exists():
+        with _failing(self.path, "opened"):
+            self._file = self._file_now()
+        if self._file is None:
             raise ViewError(f"there is no view's store at {self.path}: start a view with this path")
-        self._file = self._file_now()
         self._open(readonly=True)
 
     @property

@@ -31,7 +31,7 @@ from offsetmgr.streams.messages import (
 )
 from offsetmgr.streams.rows import TableRows
 from offsetmgr.text import error_text, listed
-from offsetmgr.types import check_offset
+from offsetmgr.types import check_choice, check_moment, check_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -158,7 +158,7 @@ class Tester:
         """
         codec = self._topics.codec(topic)
         data = None if value is None else encoded(codec, value)
-        at_ms = -1 if timestamp is None else round(timestamp.timestamp() * 1000)
+        at_ms = -1 if timestamp is None else check_moment(timestamp, "timestamp")
         record = Record(topic, encode_key(key), data, header_list(headers))
         self._topics.append(record, at_ms)
         self.catch_up()
@@ -261,6 +261,7 @@ class TesterProcessor:
 
     def committed(self, topic: str) -> int:
         """Return the next offset to read after a restart: the first that is not finished."""
+        check_choice(topic, "topic", self._positions)
         self._settle()
         unfinished = [message.offset for message, _ in self._deferred if message.topic == topic]
         return min(unfinished, default=self._positions[topic])

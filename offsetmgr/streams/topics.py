@@ -6,7 +6,7 @@ import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka.admin import NewTopic
@@ -26,7 +26,7 @@ from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.graph import group_table
 from offsetmgr.streams.messages import PARTITIONER
 from offsetmgr.text import listed
-from offsetmgr.types import PartitionRange, TopicPartition, check_count
+from offsetmgr.types import PartitionRange, TopicPartition, check_choice, check_count, check_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from offsetmgr.answers import TopicLog, Written
     from offsetmgr.streams.graph import GroupGraph
 
+Mismatch = Literal["ignore", "warn", "fail"]
+
 log = SafeLogger("offsetmgr.streams")
 
 
@@ -45,7 +47,7 @@ log = SafeLogger("offsetmgr.streams")
 class TopicSettings:
     """Settings of the loop and the group table, and the reaction where they exist otherwise."""
 
-    mismatch: Literal["ignore", "warn", "fail"] = "warn"
+    mismatch: Mismatch = "warn"
     replication: int | None = None
     """None is the brokers' ``default.replication.factor``."""
     table: Mapping[str, str] = field(default_factory=lambda: {"cleanup.policy": "compact"})
@@ -56,9 +58,7 @@ class TopicSettings:
     """Settings of the loop."""
 
     def __post_init__(self) -> None:
-        if self.mismatch not in {"ignore", "warn", "fail"}:
-            fix = "give 'ignore', 'warn' or 'fail'"
-            raise InvalidValueError("mismatch", self.mismatch, "is unknown", fix)
+        check_choice(self.mismatch, "mismatch", get_args(Mismatch))
         if self.replication is not None:
             check_count(self.replication, "replication")
 
@@ -151,7 +151,7 @@ class TopicManager:
 
     def logs(self, topics: Iterable[str]) -> dict[str, TopicLog]:
         """Return the ids, the ends and the last stable offsets of topics' logs."""
-        names = sorted({*topics})
+        names = sorted({*check_list(topics, "topics", '["orders"]')})
         deadline = Deadline(self._reader.timeout_s)
         failed: dict[str, Failure] = {}
         for _ in deadline.polls():

@@ -110,11 +110,14 @@ def test_messages_that_come_in_any_order_are_refused(store: SqlOffsetStore) -> N
     assert store.fetch_offset("etl", "orders", 0) is None
 
 
-def test_an_event_of_the_consumer_is_not_a_message(store: SqlOffsetStore) -> None:
+END = Message(topic="orders", partition=0, offset=3, error=KafkaError(-191))
+
+
+@pytest.mark.parametrize("odd", [END, None, "text"])
+def test_odd_messages_are_refused(store: SqlOffsetStore, odd: Any) -> None:
     """The end of a partition has the offset of the next message, which would be passed over."""
-    end = Message(topic="orders", partition=0, offset=3, error=KafkaError(-191))
-    with pytest.raises(InvalidValueError, match="messages 'an event'"):
-        store.run(lambda _, offsets: offsets.new_messages("etl", [*messages(range(3)), end]))
+    with pytest.raises(InvalidValueError, match="is not a message of Kafka's"):
+        store.run(lambda _, offsets: offsets.new_messages("etl", [*messages(range(3)), odd]))
     assert store.fetch_offset("etl", "orders", 0) is None
 
 

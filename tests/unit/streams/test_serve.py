@@ -78,6 +78,13 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         assert text in answer.json()["error"]["message"]
     ranged = ask(app_of(TableRows(storage, codecs.String())), "/v1/rows?start=b&limit=u").json()
     assert ranged["rows"] == [{"key": "text", "value": "hello"}]
+    storage.apply({b"null": b"null"}, {})
+    for target, value in (
+        ("/v1/keys/null", {"key": "null", "value": None}),  # a row, although its value is None
+        ("/v1/rows?prefix=a&limit=", {"rows": [{"key": "a", "value": 1}], "next": None}),
+    ):
+        assert ask(app, target).json() == value
+    assert ask(app, "/v1/keys/b").status_code == 404
     stopped = ask(app_of(Stopped(storage, codecs.Json())), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
     for target in ("/v1/keys/a", "/v1/keys/b", "/v1/rows"):  # a row that is missing may still come

@@ -187,6 +187,8 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
             use("a")
     with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
         ViewReader(tmp_path / "elsewhere", codecs.String())
+    with pytest.raises(ViewError, match=r"cannot be opened: .* name too long"):
+        ViewReader(tmp_path / ("x" * 300), codecs.String())
 
 
 def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path) -> None:

@@ -440,3 +440,15 @@ def test_conflicts_are_errors() -> None:
         tester.add_processor(sums())
     with pytest.raises(InvalidValueError, match=r"'other' has no codec; .*known: numbers, sums"):
         tester.consume("other", "k", "v")
+
+
+def test_odd_arguments_are_refused_by_name() -> None:
+    """Unknown topics, times of other types and graphs that are none; they were raw errors."""
+    tester = Tester()
+    with pytest.raises(InvalidValueError, match="graph 'clicks' is not the graph of a group"):
+        tester.add_processor("clicks")  # type: ignore[arg-type]
+    processor = tester.add_processor(define_group("g", input("t", codecs.String(), print)))
+    with pytest.raises(InvalidValueError, match="topic 'typo' is unknown; give one of t"):
+        processor.committed("typo")
+    with pytest.raises(InvalidValueError, match="timestamp 5 is not a point in time"):
+        tester.consume("t", "k", "v", timestamp=5)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_settings_are_checked() -> None:
     """An unknown policy, and no replicas, are refused."""
-    with pytest.raises(InvalidValueError, match="mismatch 'stop' is unknown; give 'ignore'"):
+    with pytest.raises(InvalidValueError, match="mismatch 'stop' is unknown; give one of ignore"):
         TopicSettings(mismatch="stop")  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="replication 0 is not possible"):
         TopicSettings(replication=0)
@@ -49,3 +49,12 @@ def test_a_closed_manager_of_topics_says_so(name: str) -> None:
     topics.close()
     with pytest.raises(ManagerStoppedError, match="the connections to Kafka are closed"):
         ASKING[name](topics)
+
+
+@pytest.mark.parametrize("names", ["orders", None, 5])
+def test_a_name_is_not_taken_for_a_list_of_names(names: Any) -> None:
+    """Text was asked for letter by letter, and its topic did not exist; None was a TypeError."""
+    with TopicManager("127.0.0.1:1") as topics:
+        for ask in (topics.partitions, topics.logs, topics.max_bytes):
+            with pytest.raises(InvalidValueError, match=r'give one such as \["orders"\]'):
+                ask(names)
