@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_NO_HOST: Final = re.compile(r"^([^/]+:)/(?!/)")
+"""The beginning of a URL such as hdfs:/jobs, which Hadoop takes for hdfs:///jobs."""
 _FILE: Final = re.compile(r"file:(//[^/]*)?")
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -78,7 +80,8 @@ class UrlFiles:
         try:
             import fsspec.core  # noqa: PLC0415 -- of an extra
 
-            self._system, root = fsspec.core.url_to_fs(location)
+            url = _NO_HOST.sub(r"\1///", location)
+            self._system, root = fsspec.core.url_to_fs(url)
         except ImportError as error:
             hint = f"pip install 'offsetmgr[follow]' and the file system's package ({error})"
             problem = "needs a package that is missing"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.follow_settings import expand
 from offsetmgr.types import TopicPartition
-from tests.unit.spark.checkpoints import WrittenCheckpoint, finished, orders
+from tests.unit.spark.checkpoints import HEAD, WrittenCheckpoint, finished, orders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +176,16 @@ def test_a_file_url(tmp_path: Path, url: str, name: str) -> None:
         WrittenCheckpoint(tmp_path / each).batch(number, orders(1))
     checkpoint = Checkpoint(url.format(tmp_path / name))
     assert finished(checkpoint) == (2, {where(0): 1})
+
+
+def test_a_url_with_one_slash() -> None:
+    """As Hadoop takes it for the default host; it was taken for a path on this machine."""
+    files = Checkpoint("memory:/lake/etl")
+    files.write("metadata", "{}")
+    files.write("offsets/0", f'{HEAD}\n{{"orders":{{"0":5}}}}')
+    files.write("commits/0", "v1\n{}")
+    assert finished(Checkpoint("memory://lake/etl")) == (0, {where(0): 5})
+    assert list(expand("memory:/lake/*", Counter())) == [("memory:/lake/etl", "etl")]
 
 
 def test_an_encoded_file_url(tmp_path: Path) -> None:
