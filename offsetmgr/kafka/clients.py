@@ -112,7 +112,7 @@ def open_admin(config: Mapping[str, object], reports: ConnectionReports) -> Admi
     try:
         return AdminClient(settings)
     except KafkaException as error:
-        raise refused_config(config, error) from None
+        raise refused_config(config, error.args[0].str()) from None
 
 
 def check_values(config: Mapping[str, object]) -> None:
@@ -137,4 +137,4 @@ def open_consumer(config: Mapping[str, object], ours: Mapping[str, object]) -> C
     try:
         return Consumer(settings)
     except KafkaException as error:
-        raise refused_config(settings, error) from None
+        raise refused_config(settings, error.args[0].str()) from None

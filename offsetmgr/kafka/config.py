@@ -18,7 +18,6 @@ from offsetmgr.types import check_callable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from confluent_kafka import KafkaException
 
 OWN_GROUP: Final = "offsetmgr-reads-only"
 """Group of a consumer that only asks; never joined, so no broker ever lists it."""
@@ -111,12 +110,12 @@ def checked_config(config: object) -> dict[str, object]:
     return checked | guarded_callbacks(checked)
 
 
-def refused_config(config: Mapping[str, object], error: KafkaException) -> InvalidValueError:
+def refused_config(config: Mapping[str, object], text: str) -> InvalidValueError:
     """Return the error to raise, without a cause, if librdkafka refuses a setting.
 
-    librdkafka may quote a secret: its text is cut before it.
+    Its ``text`` may quote a secret, and is cut before it.
     """
-    text = visible(error.args[0].str(), _TEXT_CHARS)
+    text = visible(text, _TEXT_CHARS)
     tokens = config.get("oauth_cb")
     if isinstance(tokens, TokenFunction) and tokens.failure:
         hint = "correct the function, or what it asks for tokens"

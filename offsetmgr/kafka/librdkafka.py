@@ -32,7 +32,7 @@ from confluent_kafka import cimpl
 from offsetmgr.answers import CommitResult, Failure, FetchResult
 from offsetmgr.codes import error_info
 from offsetmgr.kafka.clients import CLOSE_S
-from offsetmgr.kafka.config import OWN_GROUP
+from offsetmgr.kafka.config import OWN_GROUP, refused_config
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.logs import SafeLogger
 from offsetmgr.text import visible
@@ -243,7 +243,7 @@ class _Handle:
     ) -> None:
         """``config`` is as for confluent-kafka; of its callbacks ``oauth_cb`` alone is called.
 
-        Raises ValueError where librdkafka does not take a setting.
+        Raises InvalidValueError where librdkafka does not take a setting.
         """
         self._listener = listener
         self._oauth_cb: Any = config.get("oauth_cb")
@@ -260,11 +260,11 @@ class _Handle:
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if _rd.conf_set(conf, name.encode(), text.encode(), error, _ERROR_CHARS):
                 _rd.conf_destroy(conf)
-                raise ValueError(decoded(error.value))
+                raise refused_config(config, decoded(error.value))
         pointer: int | None = _rd.new(kind, conf, error, _ERROR_CHARS)
         if not pointer:
             _rd.conf_destroy(conf)
-            raise ValueError(decoded(error.value))
+            raise refused_config(config, decoded(error.value))
         self.pointer = pointer
 
     def send_reports(self, queue: int) -> None:
@@ -531,7 +531,7 @@ class Member:
     """
 
     def __init__(self, config: Mapping[str, object], listener: ConnectionReports) -> None:
-        """``listener`` gets the log.  Raises ValueError if a setting is refused."""
+        """``listener`` gets the log.  Raises InvalidValueError if a setting is refused."""
         self._client = _Handle(config, CONSUMER, listener)
         self._handle = self._client.pointer
         self._answers = _rd.queue_new(self._handle)

@@ -81,7 +81,7 @@ def open_producer(
     try:
         return Producer(settings)
     except KafkaException as error:
-        raise refused_config(settings, error) from None
+        raise refused_config(settings, error.args[0].str()) from None
 
 
 class MessageProducer(Closing):
