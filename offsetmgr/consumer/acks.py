@@ -233,6 +233,7 @@ class AckConsumer(MessageReader[AckMessage]):
                 hint = "read dead letters in another group, or give retry another name"
                 raise InvalidValueError("topics", letters, "is where its own failures go", hint)
             retries = RetryProducer(kafka, group, policy, topics.of)
+            self._opened.callback(retries.close, settings.dwell_s)
             topics = replace(topics, retries=list(retries.topics))
         self._work = AckWork(settings, str(kafka.get("bootstrap.servers", "")), retries)
         return self._work, topics
@@ -299,8 +300,6 @@ class AckConsumer(MessageReader[AckMessage]):
         elif not self._member.defers(self.close):
             dwell_s = self._work.settings.dwell_s
             with ExitStack() as rest:  # whatever a signal's handler raises here
-                if self._work.retries is not None:
-                    rest.callback(self._work.retries.close, dwell_s)
                 rest.callback(super().close)
                 rest.callback(self._work.abandon)
                 self._work.wait_until_done(dwell_s)

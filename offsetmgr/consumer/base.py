@@ -93,19 +93,18 @@ class BaseConsumer(ABC):
         subscription = Subscription(names, include, exclude)
         chosen = check_topic_partitions(partitions)
         given = None if store is None else open_store(store)
-        _check_assignment(subscription, chosen, given)
-        settings = self._checked(config, group, settings)
-        work, subscription = self._begin(subscription, kafka=config, group=group, settings=settings)
         own_url = f"kafka://{config.get('bootstrap.servers')}"
-        used = given
-        if isinstance(given, BrokerOffsetStore) and given.url == own_url:
-            used = None
-        options: dict[str, Any] = {"partitions": chosen, "store": used, "starts": self._starts}
+        is_own = isinstance(given, BrokerOffsetStore) and given.url == own_url
         self._opened = ExitStack()
         if given is not None and given is not store:
             self._opened.callback(given.close)
         try:
-            self._member = Member(config, group, work, settings, subscription, **options)
+            _check_assignment(subscription, chosen, given)
+            settings = self._checked(config, group, settings)
+            work, read = self._begin(subscription, kafka=config, group=group, settings=settings)
+            used = None if is_own else given
+            options: dict[str, Any] = {"partitions": chosen, "store": used, "starts": self._starts}
+            self._member = Member(config, group, work, settings, read, **options)
         except BaseException:
             self._opened.close()
             raise
@@ -177,8 +176,8 @@ class BaseConsumer(ABC):
     def close(self) -> None:
         """Commit what is processed and leave the group; twice is harmless.
 
-        In a callback of librdkafka's, or a signal's handler during a poll, this returns at once,
-        and the poll does it.
+        In a callback of librdkafka's, or a signal's handler during a call, this returns at once,
+        and the next poll or the consumer's own thread does it.
         """
         if self._member.defers(self.close):
             return

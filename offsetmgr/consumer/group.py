@@ -344,14 +344,16 @@ class PartitionStream:
     current until the next one is requested.
     """
 
-    def __init__(self, topic_partition: TopicPartition, member: Member) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, member: Member, lock: threading.RLock
+    ) -> None:
         self.topic_partition = topic_partition
         self.topic, self.partition = topic_partition
         self.ended = False
         """True once no more messages come."""
         self._member = member
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = lock
+        self._changed = threading.Condition(lock)
         self._waiting: deque[Message] = deque()
         self._bytes = 0
         self.paused = False
@@ -457,7 +459,7 @@ class PartitionStreams(Marks[StreamedLog]):
 
     def _open(self, topic_partition: TopicPartition, start: Start) -> StreamedLog:
         log = super()._open(topic_partition, start)
-        log.stream = PartitionStream(topic_partition, self.member)
+        log.stream = PartitionStream(topic_partition, self.member, self.lock)
         self.new.put(log.stream)
         return log
 
@@ -486,6 +488,8 @@ class PartitionedConsumer(Markable, BaseConsumer):
         self._work = PartitionStreams()
         self._mark = self._work.mark
         self._reader = Worker(f"partitions-{group}", self._read)
+        self._opened.callback(self._work.new.put, None)
+        self._opened.callback(self._reader.join, LONGEST_WAIT_S)
         return self._work, subscription
 
     def partitions(self) -> Iterator[PartitionStream]:
@@ -501,14 +505,6 @@ class PartitionedConsumer(Markable, BaseConsumer):
                 yield stream
         self._work.new.put(None)
         self._member.raise_failure()
-
-    def close(self) -> None:
-        """Commit what is marked and leave the group; twice is harmless."""
-        try:
-            super().close()
-        finally:
-            self._reader.join(LONGEST_WAIT_S)
-            self._work.new.put(None)
 
     def _read(self) -> None:
         with suppress(OffsetManagerError):  # which has ended it

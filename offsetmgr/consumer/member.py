@@ -260,18 +260,18 @@ class Member:
         self.ended.set()
 
     def defers(self, close: Callable[[], None]) -> bool:
-        """Return True in a turn of this thread, after which ``close`` is called.
+        """Return True where this thread is in the midst of a call, after which ``close`` is called.
 
-        A signal's handler or a callback of librdkafka's is called there: librdkafka would wait for
-        the end of the poll forever.
+        A signal's handler or a callback of librdkafka's is called there: other threads would wait
+        for the end of that call, and the close for them.
         """
-        try:
-            threading.Condition(self._turn).notify()
-        except RuntimeError:  # it is another thread's, or nobody's
-            return False
-        self._deferred = close
-        self.ended.set()
-        return True
+        for lock in (self._turn, self.work.lock):
+            with suppress(RuntimeError):  # it is another thread's, or nobody's
+                threading.Condition(lock).notify()
+                self._deferred = close
+                self.ended.set()
+                return True
+        return False
 
     def _close_deferred(self) -> None:
         close, self._deferred = self._deferred, None

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import Message
 
     from offsetmgr.consumer.settings import Strategy
@@ -133,6 +136,33 @@ def test_a_consumer_may_be_closed_in_its_poll(kafka: DevKafka, group: str, calle
     consumer.close()
     ((offset, _),) = committed(kafka, group, group, 1).values()
     assert 1 <= offset <= count
+
+
+@pytest.mark.parametrize("kind", ["mark", "ack", "stream"])
+def test_a_consumer_may_be_closed_by_a_signal_handler_in_any_call(
+    kafka: DevKafka, group: str, kind: str
+) -> None:
+    """The interrupted call holds a lock that the close in another thread waits for."""
+    filled(kafka, group, 4, partitions=1)
+    read: dict[str, Callable[[], object]] = {}
+    for at in itertools.count(1, 4):
+        consumer: AckConsumer | GroupConsumer | PartitionedConsumer
+        if kind == "ack":
+            consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
+            read["ack"] = next(iter(consumer)).ack
+        elif kind == "mark":
+            consumer = GroupConsumer(kafka.bootstrap_servers, group, [group])
+            read["mark"] = partial(consumer.mark_offset, next(iter(consumer)))
+        else:
+            consumer = PartitionedConsumer(kafka.bootstrap_servers, group, [group])
+            stream = next(consumer.partitions())
+            next(iter(stream))
+            read["stream"] = partial(next, iter(stream), None)
+        was_interrupted = interrupted(read[kind], at, consumer.close)
+        consumer.close()
+        assert consumer.closed
+        if not was_interrupted:
+            return
 
 
 def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group: str) -> None:

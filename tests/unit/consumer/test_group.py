@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from typing import Any, cast
 
@@ -185,7 +186,7 @@ def test_a_reset_that_is_higher_changes_nothing() -> None:
 
 def test_large_messages_of_an_unread_stream_do_not_fill_the_memory() -> None:
     """Its partition is paused from 16 MiB on, until half of that is taken."""
-    stream = PartitionStream(TopicPartition("orders", 0), cast("Any", None))
+    stream = PartitionStream(TopicPartition("orders", 0), cast("Any", None), threading.RLock())
     large = Message(topic="orders", partition=0, value=b"x" * (BUFFERED_BYTES // 4))
     paused = []
     for _ in range(5):
