@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -117,6 +118,7 @@ class OffsetCommits:
 
         self._spark = spark
         self._client = client
+        self._pid = os.getpid()
         self._groups = groups
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
@@ -188,12 +190,13 @@ class OffsetCommits:
     def detach(self, timeout: float = DETACH_S) -> None:
         """Stop listening, commit what is left and stop the managers; a second call does nothing.
 
-        Queries that another call of ``commit_offsets`` commits go on.  A query that shared its
-        partitions still counts, as one that has stopped.  Waits up to ``timeout`` seconds: what is
-        not committed by then is logged, and still sent while the client is open.
+        In the child of a fork it does nothing.  Queries that another call of ``commit_offsets``
+        commits go on.  A query that shared its partitions still counts, as one that has stopped.
+        Waits up to ``timeout`` seconds: what is not committed by then is logged, and still sent
+        while the client is open.
         """
         check_timeout(timeout)
-        if self._is_over:
+        if self._is_over or self._pid != os.getpid():
             return
         self._detached = True
         try:

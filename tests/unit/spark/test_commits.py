@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -275,6 +276,25 @@ def test_detach_waits_for_all_that_is_to_come(
         detached.result()
     assert at(client) == 9
     assert managers(service) == 0
+
+
+def test_a_detach_in_the_child_of_a_fork_does_nothing(
+    session: Session, commits: OffsetCommits, client: OffsetClient
+) -> None:
+    """Its session is the parent's, whose queries are still committed."""
+    session.report(5)
+    eventually(lambda: at(client), 5)
+    removed: list[object] = []
+    session.removeListener = removed.append
+    child = os.fork()
+    if not child:
+        try:
+            commits.detach(WAIT_S)
+        finally:
+            os._exit(len(removed))
+    assert os.waitpid(child, 0)[1] == 0
+    session.report(9, batchId=1)
+    eventually(lambda: at(client), 9)
 
 
 def test_an_idle_run_is_asked_until_it_answers(
