@@ -11,7 +11,6 @@ from prometheus_client import (
     Counter,
     Histogram,
     Info,
-    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.gc_collector import GCCollector
@@ -27,6 +26,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetNoticeError,
 )
+from offsetmgr.lag.metrics import Series, labels_of, page_of
 from offsetmgr.service.access import EVERYTHING, Requester
 from offsetmgr.service.openapi import operation
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.manager import Factory
+    from offsetmgr.manager import Factory, ManagerHandle
     from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.events import EventHub
     from offsetmgr.service.health import Health
@@ -114,13 +114,10 @@ class Metrics(Collector):
     @operation("GET", "/metrics", needs=lambda _: EVERYTHING, media_type="text/plain")
     async def metrics(self, by: Requester, _: object) -> Response:
         """Prometheus metrics."""
-        page = await self.threads.run(by, lambda: generate_latest(self.registry))
+        page = await self.threads.run(by, lambda: page_of(self.registry.collect()))
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterable[Metric]:
-        def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"offsetmgr_{name}", text, labels=(*_LABELS, *more))
-
         managers, fence = self.factory.managers(), fence_counts(self.coordinator)
         clients = len(self.clients.clients())
         for name, text, value in (
@@ -135,26 +132,31 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)
         text = "Log records that could not be written."
         yield CounterMetricFamily("offsetmgr_dropped_log_records", text, self.dropped_logs())
-        submitted = gauge("submitted_offset", "Newest submitted offset.")
-        committed = gauge("committed_offset", "Last offset known to be committed.")
-        dirty = gauge("uncommitted", "1 where the newest submitted offset may not be committed.")
-        failing = gauge("failing", "1 where the last request failed, with Kafka's code.", "code")
-        at = gauge("last_commit_timestamp_seconds", "When Kafka last acknowledged a commit.")
-        regressions = CounterMetricFamily(
-            "offsetmgr_regressions", "Lower offsets that were refused.", labels=_LABELS
-        )
+        yield from self._of_managers(managers)
+
+    def _of_managers(self, managers: Iterable[ManagerHandle]) -> Iterable[Series]:
+        submitted = Series("offsetmgr_submitted_offset", "Newest submitted offset.")
+        committed = Series("offsetmgr_committed_offset", "Last offset known to be committed.")
+        text = "1 where the newest submitted offset may not be committed."
+        dirty = Series("offsetmgr_uncommitted", text)
+        text = "1 where the last request failed, with Kafka's code."
+        failing = Series("offsetmgr_failing", text)
+        text = "When Kafka last acknowledged a commit."
+        at = Series("offsetmgr_last_commit_timestamp_seconds", text)
+        text = "Lower offsets that were refused."
+        regressions = Series("offsetmgr_regressions", text, "counter")
         clock_to_wall_s = self.wall_s(0.0)
         for handle in managers:
             key, status = handle.key, handle.status()
-            labels = (self.cluster_name, key.group, key.topic, str(key.partition))
+            labels = labels_of(_LABELS, (self.cluster_name, *key))
             if status.submitted is not None:
-                submitted.add_metric(labels, status.submitted.offset)
+                submitted.set(labels, status.submitted.offset)
             if status.committed is not None:
-                committed.add_metric(labels, status.committed.offset)
+                committed.set(labels, status.committed.offset)
             if status.committed_at is not None:
-                at.add_metric(labels, status.committed_at + clock_to_wall_s)
-            dirty.add_metric(labels, status.dirty)
+                at.set(labels, status.committed_at + clock_to_wall_s)
+            dirty.set(labels, status.dirty)
             if isinstance(status.last_error, CoordinatorError):
-                failing.add_metric((*labels, status.last_error.code), 1)
-            regressions.add_metric(labels, status.regressions)
+                failing.set(f"{labels},{labels_of(['code'], [status.last_error.code])}", 1)
+            regressions.set(labels, status.regressions)
         yield from (submitted, committed, at, dirty, failing, regressions)

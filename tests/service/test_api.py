@@ -358,7 +358,7 @@ def test_metrics_show_managers_and_forget_the_stopped(service: Running, etl: htt
     """Series of a stopped manager are gone, so nothing alerts on the dead."""
     submit(etl, entry(0, 42), wait=True)
     submit(etl, entry(0, 41))
-    labels = '{cluster_name="default",group="orders-etl",partition="0",topic="orders"}'
+    labels = '{cluster_name="default",group="orders-etl",topic="orders",partition="0"}'
     page = etl.get("/metrics").text
     assert f"offsetmgr_committed_offset{labels} 42.0" in page
     assert f"offsetmgr_regressions_total{labels} 1.0" in page

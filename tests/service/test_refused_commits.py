@@ -28,7 +28,7 @@ def test_a_group_that_is_refused_makes_nothing_unready() -> None:
             assert "bad" not in etl.get("/readyz").text
             (failing,) = etl.get("/v1/managers", params={"group": "bad"}).json()["managers"]
             assert (failing["dirty"], failing["last_error"]["code"]) == (True, name)
-            labels = f'cluster_name="default",code="{name}",group="bad",partition="0",topic="t"'
+            labels = f'cluster_name="default",group="bad",topic="t",partition="0",code="{name}"'
             assert f"{{{labels}}} 1.0" in etl.get("/metrics").text
         assert service.status == 3
     by_event = {record["event"]: record for record in records}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from offsetmgr.lag.burrow_api import BurrowApi
-from offsetmgr.lag.metrics import families
+from offsetmgr.lag.metrics import Series, families, labels_of, page_of
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
@@ -138,14 +137,7 @@ def test_a_partition_that_does_not_exist_makes_no_long_answer(
 
 def series(watcher: Watcher, *, other_names: bool = False) -> dict[str, float]:
     """Values by name and labels (in the order of their names), as a scrape has them."""
-
-    class Page:
-        def collect(self) -> object:
-            return families("local", watcher.view, other_names=other_names)
-
-    registry = CollectorRegistry()
-    registry.register(Page())  # type: ignore[arg-type]
-    text = generate_latest(registry).decode()
+    text = page_of(families("local", watcher.view, other_names=other_names)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -193,6 +185,19 @@ def test_no_series_stands_twice(watched: tuple[FakeCluster, Watcher]) -> None:
     found = series(watcher, other_names=True)
     assert found["offsetmgr_lag{local,two\\nlines,0,orders}"] == 995
     assert found["kafka_partition_latest_offset{local,0,orders}"] == 1_000
+
+
+def test_families_of_one_name_are_one(watched: tuple[FakeCluster, Watcher]) -> None:
+    """A group that the service commits and watches has its own offset, once."""
+    own, where = Series("offsetmgr_committed_offset", "Of a manager."), ORDERS[2]
+    names = "cluster_name", "group", "topic", "partition"
+    own.set(labels_of(names, ("local", "etl", *where)), 401)
+    own.set(labels_of(names, ("local", 'odd"\\', *where)), 7)
+    page = page_of([own, *families("local", watched[1].view)]).decode()
+    assert page.count("# TYPE offsetmgr_committed_offset gauge") == 1
+    (found,) = (each for each in text_string_to_metric_families(page) if each.name == own.name)
+    values = {(e.labels["group"], e.labels["partition"]): e.value for e in found.samples}
+    assert values == {("etl", "0"): 1_000, ("etl", "2"): 401, ('odd"\\', "2"): 7}
 
 
 def test_deleted_and_unreadable_groups_have_no_series(watched: tuple[FakeCluster, Watcher]) -> None:
