@@ -17,10 +17,11 @@ from offsetmgr.consumer.member import PREFETCH
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
 from offsetmgr.consumer.work import Claimed, Start, Work
 from offsetmgr.deadlines import LONGEST_WAIT_S
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
+    check_list,
     check_metadata,
     check_offset,
     check_partition,
@@ -62,20 +63,26 @@ class Markable:
         self._mark(place, offset + 1, _check_metadata(metadata), message)
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
-        """Mark the highest of ``messages`` in each partition, and so all before it."""
+        """Mark the highest of ``messages`` in each partition, and so all before it.
+
+        Raises InvalidValueError, and marks none, if one was not read from Kafka.
+        """
         # Messages come in runs of one partition: only the highest of a run is looked at further.
-        topic = partition = highest = None
+        topic = partition = None
         high = -1
-        for message in messages:
-            if message.partition() != partition or message.topic() != topic:
-                if highest is not None:
-                    self.mark_offset(highest)
-                topic, partition, high = message.topic(), message.partition(), -1
-            offset = message.offset()
-            if offset is not None and offset > high:
-                highest, high = message, offset
-        if highest is not None:
-            self.mark_offset(highest)
+        highest: list[Message] = []
+        for message in check_list(messages, "messages", "[message]"):
+            try:
+                if message.partition() != partition or message.topic() != topic:
+                    topic, partition, high = *_place(message)[0], -1
+                    highest.append(message)
+                offset = message.offset()
+                if offset > high:
+                    highest[-1], high = message, offset
+            except (AttributeError, TypeError):
+                raise _not_read(message) from None
+        for message in highest:
+            self.mark_offset(message)
 
     def mark_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
@@ -520,10 +527,18 @@ def _counts(offset: int, metadata: str, known: int, text: str, *, reset: bool) -
 
 
 def _place(message: Message) -> tuple[Place, int]:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    try:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+    except AttributeError:
+        raise _not_read(message) from None
     if topic is None or partition is None or offset is None:
-        raise ValueError("the message was not read from Kafka")
+        raise _not_read(message)
     return (topic, partition), offset
+
+
+def _not_read(message: object) -> InvalidValueError:
+    hint = "give messages as they are handed out"
+    return InvalidValueError("message", message, "was not read from Kafka", hint)
 
 
 def _checked(topic: str, partition: int, offset: int) -> tuple[Place, int]:

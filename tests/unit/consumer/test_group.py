@@ -64,6 +64,20 @@ def test_the_highest_of_several_messages_is_marked(seed: int) -> None:
     assert stash.offsets() == {ZERO: 3, ONE: 7, TopicPartition("payments", 0): 99}
 
 
+@pytest.mark.parametrize("bad", [None, "orders", 5, Message(topic="orders", partition=0)])
+def test_a_mark_of_something_that_was_not_read_is_refused(bad: Any) -> None:
+    """As the None of a poll that has timed out; the good messages of its list stay unmarked."""
+    marked = Marked()
+    good = messages((0, 3), (1, 5))
+    for refused in ([*good, bad], [bad, *good], bad):
+        with pytest.raises(InvalidValueError, match=r"was not read from Kafka|is not a list"):
+            marked.mark_messages(refused)
+    for mark in (marked.mark_offset, marked.reset_offset, OffsetStash().mark_offset):
+        with pytest.raises(InvalidValueError, match="was not read from Kafka"):
+            mark(bad)
+    assert marked.commit() == {}
+
+
 @pytest.mark.parametrize("metadata", [None, 0, b"", []])
 def test_metadata_that_is_not_text_is_refused(metadata: Any) -> None:
     """No commit could send it, nor the marks of other partitions in the same request."""
