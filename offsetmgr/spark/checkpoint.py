@@ -10,7 +10,7 @@ Spark keeps there, for each batch N::
 The files of batches are lines of text behind a version; a Kafka source's line is its position as
 JSON.  The epochs of a continuous trigger are written alike.  With asynchronous progress tracking
 not every batch has its files, and a killed driver leaves one of the two without the other.  An
-empty file is left by a crash of the file system; Spark refuses it.
+empty file, or one that is cut off, is left by a crash of the file system; Spark refuses it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Checkpoint:
 
     def is_finished(self, batch_id: int) -> bool:
         """Return True if Spark has written that the batch is over; asks for this file alone."""
-        return bool(self.read(f"commits/{batch_id}"))
+        text = self.read(f"commits/{batch_id}")
+        return text is not None and not _damage(text)
 
     def batch(self, batch_id: int) -> Batch:
         """Return a batch.  Raises InvalidValueError if the checkpoint does not have it."""
@@ -150,7 +151,7 @@ class Checkpoint:
         """Return the newest batch that has its offsets, without them; None if there is none."""
         for batch_id in sorted(self._batches("offsets"), reverse=True):
             text = self.read(f"offsets/{batch_id}")
-            if text:
+            if text is not None and not _damage(text):
                 return Batch(batch_id, (), _batch_time(text))
         return None
 
@@ -158,10 +159,10 @@ class Checkpoint:
         """Return why Spark does not start from the checkpoint; empty if nothing is known."""
         newest = {name: max(self._batches(name), default=-1) for name in ("offsets", "commits")}
         problems = [
-            f"{folder}/{batch} is empty, as after a crash of its file system: Spark does not "
+            f"{folder}/{batch} is {damage}, as after a crash of its file system: Spark does not "
             f"start before it is removed, and then runs batch {batch} again"
             for folder, batch in newest.items()
-            if batch >= 0 and self.read(f"{folder}/{batch}") == ""
+            if batch >= 0 and (damage := _damage(self.read(f"{folder}/{batch}")))
         ]
         if newest["offsets"] <= 0 and newest["commits"] < 0:  # Spark reads where sources began
             problems += [
@@ -234,8 +235,9 @@ class Checkpoint:
             problem = f"has the version {version[:20]!r}, not {_VERSION}"
             hint = "update offsetmgr, or report it"
             raise InvalidValueError("checkpoint file", name, problem, hint)
-        if len(lines) < least or _is_cut(lines[-1]):
-            problem = f"is {'cut off' if text else 'empty'}, as after a crash of its file system"
+        damage = _damage(text) or ("cut off" if len(lines) < least else "")
+        if damage:
+            problem = f"is {damage}, as after a crash of its file system"
             hint = "remove it: Spark refuses it, and then runs the batch again"
             raise InvalidValueError("checkpoint file", name, problem, hint)
         return [line.strip() for line in lines]
@@ -292,15 +294,21 @@ def _batch_time(text: str) -> float | None:
     return None if found is None else int(found[1]) / 1_000
 
 
-def _is_cut(line: str) -> bool:
-    """Return True for the beginning of a JSON object without its end."""
+def _damage(text: str | None) -> str:
+    """Return what a crash of the file system has left of a file; empty if it is whole or missing.
+
+    Cut off is a last line that is the beginning of a JSON object without its end.
+    """
+    if not text:
+        return "" if text is None else "empty"
+    line = text.removesuffix("\n").rpartition("\n")[2]
     try:
         json.loads(line)
     except ValueError:
-        return line.startswith("{")
+        return "cut off" if line.startswith("{") else ""
     except RecursionError:  # of nobody's, but whole
-        return False
-    return False
+        return ""
+    return ""
 
 
 def _position(line: str) -> dict[TopicPartition, int]:

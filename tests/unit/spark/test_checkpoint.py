@@ -114,6 +114,21 @@ def test_an_empty_file_finishes_no_batch(
     assert problem.startswith(f"{folder}/3 is empty")
 
 
+def test_a_cut_file_finishes_or_begins_no_batch(checkpoint: WrittenCheckpoint) -> None:
+    """Spark refuses both; the status of the query is that of the batch before."""
+    checkpoint.batch(2, orders(20))
+    checkpoint.batch(3, orders(30))
+    checkpoint.write("commits/3", 'v1\n{"nextBatchWater')
+    assert finished(checkpoint.files) == (2, {where(0): 20})
+    checkpoint.write("offsets/3", 'v1\n{}\n{"orders":{"0')
+    assert checkpoint.files.last_begun() == (2, (), 1_700_000_000)
+    problems = checkpoint.files.problems()
+    assert [each.partition(",")[0] for each in problems] == [
+        "offsets/3 is cut off",
+        "commits/3 is cut off",
+    ]
+
+
 def test_deleted_offsets_of_a_finished_batch_are_a_problem(checkpoint: WrittenCheckpoint) -> None:
     """Spark runs the batch before it again, and fails where that one is finished already."""
     checkpoint.batch(2, orders(20))
