@@ -86,7 +86,7 @@ class Future(pykka.Future[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Call ``callback(future)`` once done: in the thread that sets it, or now if it is done.
 
-        An exception in the callback is logged.
+        An exception in the callback is logged; in the main thread, an exit or Ctrl-C is raised.
         """
         self._callbacks.append(callback)
         if self._done and self._remove(callback):
@@ -147,7 +147,10 @@ class Future(pykka.Future[T]):
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:
             callback(self)
-        except Exception as error:  # noqa: BLE001 -- it is the callback's
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and not isinstance(error, Exception):  # it may be a signal's
+                raise
             report("the callback %r of a future failed", callback, error=error)
 
 

@@ -259,7 +259,8 @@ class Factory:
             refused.update(held.submit_many(entries, topic_ids, rewind=rewind))
         for partition, error in refused.items():
             if isinstance(error, OffsetCommitError):  # of a recreated topic, refused for good
-                self._observer.failed(ManagerKey(group, *partition), error)
+                key = ManagerKey(group, *partition)
+                log.guard("the observer failed", self._observer.failed, key, error)
         return refused
 
     def topic_ids(self, partitions: Mapping[str, Iterable[TopicPartition]]) -> dict[str, str]:

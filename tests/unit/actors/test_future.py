@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 
 import pykka
@@ -74,6 +75,26 @@ def test_a_failing_callback_is_logged(future: Future[int]) -> None:
         future.set(1)
     assert seen == [1]
     assert ["of a future failed" in line["event"] for line in logs] == [True]
+
+
+def test_a_callback_that_exits_is_logged(future: Future[int]) -> None:
+    """In a thread of the runtime an exit of a callback concerns that callback alone."""
+    seen: list[int] = []
+    future.add_done_callback(lambda _: sys.exit(3))
+    future.add_done_callback(lambda f: seen.append(f.get()))
+    with capture_logs() as logs:
+        thread = threading.Thread(target=future.set, args=(1,))
+        thread.start()
+        thread.join()
+    assert seen == [1]
+    assert ["of a future failed" in line["event"] for line in logs] == [True]
+
+
+def test_an_exit_in_the_main_thread_is_raised(future: Future[int]) -> None:
+    """It may be that of a signal's handler, in the middle of a callback."""
+    future.add_done_callback(lambda _: sys.exit(3))
+    with pytest.raises(SystemExit):
+        future.set(1)
 
 
 def test_an_event_loop_can_await_a_value_from_another_thread(future: Future[int]) -> None:

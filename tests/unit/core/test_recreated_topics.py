@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -187,6 +188,15 @@ class TestNewOffsets:
 
 class TestNamedTopics:
     """A submitter that names the topic's id leaves nothing to guess."""
+
+    def test_an_observer_that_fails_does_not_fail_a_submit(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The caller of a submit gets its answer, whatever an observer raises over it."""
+        core, _ = began()
+        monkeypatch.setattr(core.listener, "failed", Mock(side_effect=RuntimeError))
+        refused = core.factory.submit("g", {tp(): FORMER + 1}, topic_ids={"t": "former"})
+        assert list(refused) == [tp()]
 
     def test_an_offset_of_another_topic_is_refused_at_once(self) -> None:
         """It is an error that operators see."""
