@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from actors import Future
 from offsetmgr.answers import Failure
 from offsetmgr.codes import CLOSED, NOT_SENT, error_info
-from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.clients import check_thread_room
 from offsetmgr.text import visible
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from actors import Clock, TimerHandle, Timers
+    from offsetmgr.deadlines import Deadline
 
 MOVED_WAIT_S: Final = 2.5
 """Pause of a group after NOT_COORDINATOR, in which librdkafka looks up the coordinator again:
@@ -70,8 +70,8 @@ class QueuedRequest(Generic[_R]):
     """Returns the answer to a request that failed as a whole."""
     future: Future[_R] = field(default_factory=Future)
     client: Any = None
-    stuck: Deadline | None = None
-    """The time from which on its client counts as unresponsive; None before it is sent."""
+    stuck_at: float = 0.0
+    """The time from which on its client counts as unresponsive; set when it is sent."""
     timer: TimerHandle | None = None
 
 
@@ -216,7 +216,7 @@ class ConnectionQueue(Generic[_C]):
                 if request.deadline.left_s >= LEAST_SEND_S:
                     del self._waiting[request]
                     self._sent[request] = None
-                    request.stuck = Deadline(STUCK_S, now=self._clock.now)
+                    request.stuck_at = self._clock.now() + STUCK_S
                     return request
             return None
 
@@ -239,7 +239,8 @@ class ConnectionQueue(Generic[_C]):
         """Remove a sent request; the lock is held."""
         self._sent.pop(request, None)
         self._late.pop(request, None)
-        self._idle.notify_all()
+        if not self._sent:
+            self._idle.notify_all()
 
     def _expire(self, request: QueuedRequest[Any]) -> None:
         with self._lock:
@@ -251,9 +252,10 @@ class ConnectionQueue(Generic[_C]):
             elif unsent is not None:
                 del unsent[request]
                 self._idle.notify_all()
-        if sent and request.stuck is not None:
+        if sent:
             request.future.set(request.failed(self._timed_out()))
-            self._timers.call_after(request.stuck.left_s, partial(self._give_up, request))
+            left_s = max(0.0, request.stuck_at - self._clock.now())
+            self._timers.call_after(left_s, partial(self._give_up, request))
             self._pump()
         elif unsent is not None:
             request.future.set(request.failed(Failure(NOT_SENT)))

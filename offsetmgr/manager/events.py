@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from offsetmgr.coordinator.base import Failure, TopicLog
     from offsetmgr.errors import OffsetManagerError
-    from offsetmgr.manager.offset_manager import Version, Waiter
+    from offsetmgr.manager.offset_manager import OffsetManager, Version, Waiter
     from offsetmgr.types import OffsetAndMetadata, StopResult
 
 # Events.
@@ -67,10 +69,11 @@ class Expired(NamedTuple):
 
 
 class LogRead(NamedTuple):
-    """The log of the partition, as it was after version ``number`` was submitted."""
+    """The logs of a topic, as they were after the version of each manager was submitted."""
 
     log: TopicLog
-    number: int
+    numbers: Mapping[OffsetManager, int]
+    """The numbers of those versions."""
 
 
 Event: TypeAlias = (

@@ -388,9 +388,9 @@ class Factory:
 
     def _tell(self, managers: Sequence[OffsetManager], event: FlushAsked, waiter: Waiter) -> None:
         for group, members in groupby(managers, _GROUP):
-            steps = Steps([(manager, event) for manager in members], urgent=True)
+            steps = Steps(tuple(members), event, urgent=True)
             if not group.committer.try_tell(steps):
-                waiter.answer((manager, manager.result_after(None)) for manager, _ in steps.events)
+                waiter.answer((manager, manager.result_after(None)) for manager in steps.managers)
 
     def _waiter(
         self, managers: Sequence[OffsetManager], timeout: float, *, stopping: bool
@@ -400,7 +400,7 @@ class Factory:
         def expire() -> None:
             late = waiter.expire()
             for group, members in groupby(late if stopping else (), _GROUP):
-                group.committer.try_tell(Steps([(manager, Expired()) for manager in members]))
+                group.committer.try_tell(Steps(tuple(members), Expired()))
 
         timer = self._system.timers.call_after(timeout, expire)
         waiter.future.add_done_callback(lambda _: timer.cancel())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
 from offsetmgr.coordinator.base import Failure
@@ -33,7 +33,7 @@ from offsetmgr.manager.step import step
 from offsetmgr.types import StopResult, new_tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator, TopicLog
     from offsetmgr.coordinator.logs import TopicId, TopicLooks
@@ -45,11 +45,14 @@ if TYPE_CHECKING:
 
 log = SafeLogger("offsetmgr.manager")
 
+_OBSERVER_FAILED: Final = "the observer failed"
+
 
 class Steps(NamedTuple):
-    """Steps to take: of flushes, stops, and looks at logs."""
+    """A step of many managers: of a flush, a stop, or a look at logs."""
 
-    events: Sequence[tuple[OffsetManager, Event]]
+    managers: Collection[OffsetManager]
+    event: Event
     urgent: bool = False
     """True if a caller waits for what these managers hold to be committed."""
 
@@ -96,6 +99,8 @@ class GroupCommitter(PooledActor):
         self._plan = CommitPlan(group.timing)
         self._sent_at = 0.0
         """Time of the request in flight, or of the last one."""
+        self._wake_at = inf
+        """Time of the timer; when it fires too early, it is set again."""
         self._lost: GroupRequest | None = None
         """The request whose answer is being handled: it is lost if that fails."""
         self._answers: defaultdict[Waiter, list[tuple[OffsetManager, StopResult]]]
@@ -105,6 +110,7 @@ class GroupCommitter(PooledActor):
         """Begin again from the coordinator; an answer that was lost makes commits doubtful."""
         del reason
         now, lost, self._lost = self.system.clock.now(), self._lost, None
+        self._wake_at = inf
         if isinstance(lost, CommitRequest):
             for manager, version in lost.versions.items():
                 heir = self._plan.heir(manager) or manager
@@ -124,18 +130,20 @@ class GroupCommitter(PooledActor):
         """Take the steps that a message asks for, then send what is due."""
         now = self.system.clock.now()
         match message:
-            case Steps(events, urgent):
+            case Steps(managers, event, urgent):
                 if urgent:
-                    self._expedite([manager for manager, _ in events])
-                self._take_steps(events, now)
+                    self._expedite(managers)
+                self._take_steps(((manager, event) for manager in managers), now)
             case _Looked(request, ids):
                 self._ask(request, ids, now)
             case _Answered():
                 self._answered(message, now)
+            case WakeUp(timed=True):
+                self._wake_at = inf
         self._pump(now)
         self._deliver_answers()
 
-    def _expedite(self, managers: Sequence[OffsetManager]) -> None:
+    def _expedite(self, managers: Iterable[OffsetManager]) -> None:
         self._plan.expedite(managers)
         # Their commit will find the ids, which come while it is put together.
         topics = {manager.key.topic for manager in managers if manager.number > manager.settled}
@@ -157,8 +165,9 @@ class GroupCommitter(PooledActor):
             self._send(request, now)
         elif not plan.managers and self._vacate(group):
             self.stop()
-        elif (wake_at := plan.wake_at()) < inf:
-            self.tell_after(max(0.0, wake_at - now), WakeUp())
+        elif (wake_at := plan.wake_at()) < self._wake_at:
+            self._wake_at = wake_at
+            self.tell_after(max(0.0, wake_at - now), WakeUp(timed=True))
 
     def _send(self, request: GroupRequest, now: float) -> None:
         """Look at the topics' ids, then ask: an offset that is read is never older than the id."""
@@ -227,14 +236,16 @@ class GroupCommitter(PooledActor):
         plan.in_flight, self._lost = None, request
         group_wide = (f for f in failures.values() if f.info.scope is Scope.GROUP)
         self._group.last_failure = next(group_wide, None)
+        failed = self._group.last_failure is not None
         if isinstance(request, CommitRequest):
-            kind, events = "commit", plan.committed(request, result, now)
+            kind, events = "commit", plan.committed(request, result, now, failed=failed)
         else:
-            kind, events = "fetch", plan.read(request, result, ids, now)
+            kind, events = "fetch", plan.read(request, result, ids, now, failed=failed)
         self._take_steps(events, now)
         self._lost = None
         size, took_s = len(request.managers), now - self._sent_at
-        self._observe(self._observer.requested, kind, self._group.name, size, len(failures), took_s)
+        requested = self._observer.requested
+        log.guard(_OBSERVER_FAILED, requested, kind, self._group.name, size, len(failures), took_s)
 
     def _look(self, managers: Iterable[OffsetManager], *, shared: bool) -> None:
         """Ask for the ends of logs; the group's requests do not wait for them."""
@@ -245,9 +256,7 @@ class GroupCommitter(PooledActor):
         def answered(asked: Mapping[OffsetManager, int], done: Future[TopicLog]) -> None:
             error = done.exception()
             if error is None:
-                ends = done.get()
-                events = [(each, LogRead(ends, number)) for each, number in asked.items()]
-                self.actor_ref.tell_due(Steps(events))
+                self.actor_ref.tell_due(Steps(asked, LogRead(done.get(), asked)))
             else:
                 log.error("the ends of a topic's logs could not be asked for", exc_info=error)
 
@@ -306,7 +315,7 @@ class GroupCommitter(PooledActor):
                     self._answer(manager, effect.number, effect.result)
                 elif isinstance(effect, PublishError):
                     manager.errors.put(effect.error)
-                    self._observe(self._observer.failed, manager.key, effect.error)
+                    log.guard(_OBSERVER_FAILED, self._observer.failed, manager.key, effect.error)
                 elif isinstance(effect, PublishInitial):
                     manager.initial.set(manager.acknowledged)
                 else:
@@ -325,14 +334,10 @@ class GroupCommitter(PooledActor):
                     manager.published = offsets[manager.key] = committed
                     if manager.committed_offsets is not None:
                         manager.committed_offsets.put(committed)
-        self._observe(self._observer.committed, offsets)
-        for manager in managers:
-            if manager.flushes:
-                result = new_tuple(StopResult, (manager.acknowledged, None, None))
-                self._answer(manager, manager.settled, result)
-
-    def _observe(self, observe: Callable[..., object], *args: object) -> None:
-        log.guard("the observer failed", observe, *args)
+                if manager.flushes:
+                    result = new_tuple(StopResult, (committed, None, None))
+                    self._answer(manager, manager.settled, result)
+        log.guard(_OBSERVER_FAILED, self._observer.committed, offsets)
 
     def _answer(self, manager: OffsetManager, number: float, result: StopResult) -> None:
         """Answer flushes that wait for versions up to ``number``; after the end, stops too."""
@@ -363,7 +368,7 @@ class GroupCommitter(PooledActor):
             manager.committed_offsets.close()
         manager.errors.close()
         # Reported while the name is its own: later this could be of the next manager's time.
-        self._observe(self._observer.stopped, manager.key, result)
+        log.guard(_OBSERVER_FAILED, self._observer.stopped, manager.key, result)
         # The name is free before the stops are answered, so that a new manager can start at once.
         self._release(manager)
         self._answer(manager, inf, result)

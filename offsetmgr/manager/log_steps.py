@@ -190,7 +190,7 @@ def log_read(manager: OffsetManager, event: LogRead, now: float) -> Effects:
             return []
         return not_committed(manager, newest, failure)  # which waits for the look
     start, end = (0, -1) if ends is None else ends[:2]
-    manager.look_at, manager.log_end, manager.looked_number = inf, end, event.number
+    manager.look_at, manager.log_end, manager.looked_number = inf, end, event.numbers[manager]
     if manager.stray:
         manager.stray = False
         manager.set_committed(Version(manager.settled, OffsetAndMetadata(start)), now)

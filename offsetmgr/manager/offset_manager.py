@@ -513,6 +513,9 @@ class OffsetManager(PooledActor):
 class WakeUp(NamedTuple):
     """Message to the committer: look whether something is due."""
 
+    timed: bool = False
+    """True if the committer's own timer sends it."""
+
 
 class Group:
     """The live managers of a group, and a queue of those that have something for the committer.

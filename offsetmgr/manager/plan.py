@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.logs import refusal, unreadable
-from offsetmgr.errors import Scope, Verdict
+from offsetmgr.errors import Verdict
 from offsetmgr.manager.events import (
     Committed,
     Read,
@@ -331,13 +331,13 @@ class CommitPlan:
     # Answers.
 
     def committed(
-        self, request: CommitRequest, result: CommitResult, now: float
+        self, request: CommitRequest, result: CommitResult, now: float, *, failed: bool
     ) -> Iterator[tuple[OffsetManager, Event]]:
-        """Enter whether the group has to back off; return what happened to each manager.
+        """Have the group back off if it ``failed`` as a whole; return each manager's event.
 
         The heir of a stopped one gets its doubt.
         """
-        self._commits.enter(now, failed=_failed(result))
+        self._commits.enter(now, failed=failed)
         failures = result.failures
         for manager, version in request.versions.items():
             failure = failures.get(manager.topic_partition) if failures else None
@@ -358,12 +358,13 @@ class CommitPlan:
         result: FetchResult,
         ids: Mapping[str, TopicId],
         now: float,
+        *,
+        failed: bool,
     ) -> Iterator[tuple[OffsetManager, Event]]:
-        """Enter whether the group has to back off; return what was read for each manager.
+        """Have the group back off if it ``failed`` as a whole; return each manager's event.
 
         ``ids`` are those of the topics, as they were just before.
         """
-        failed = _failed(result)
         if not failed or not self._to_read.keys().isdisjoint(request.managers):
             self._reads.enter(now, failed=failed)
         self._verify_not_before = now + self._timing.backoff_max_s if failed else -inf
@@ -385,8 +386,3 @@ class CommitPlan:
         """Return the manager that has taken the partition over from a stopped one, if any."""
         heir = self.managers.get(manager.topic_partition)
         return None if heir is manager else heir
-
-
-def _failed(result: CommitResult | FetchResult) -> bool:
-    """Return True if the whole group was refused."""
-    return any(failure.info.scope is Scope.GROUP for failure in result.failures.values())
