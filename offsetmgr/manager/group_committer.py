@@ -122,9 +122,13 @@ class GroupCommitter(PooledActor):
         self._pump(now)
 
     def on_stop(self) -> None:
-        """Stop the managers that are left."""
+        """End the managers that are left, and answer their callers: no timer will do so."""
         for manager in {**self._plan.managers, **self._group.managers}.values():
-            manager.stop()
+            if manager.result is None:
+                manager.close()
+                manager.phase = Phase.STOPPED
+                self._end(manager, manager.result_after(None))
+        self._deliver_answers()
 
     def on_receive(self, message: CommitterMessage) -> None:
         """Take the steps that a message asks for, then send what is due."""
@@ -358,10 +362,15 @@ class GroupCommitter(PooledActor):
             waiter.answer(results)
 
     def _finish(self, manager: OffsetManager) -> None:
-        """End the actor, close the mailboxes, free the name, answer everybody who waits."""
-        manager.stop()
         waited_s = max((waiter.timeout_s for waiter in manager.stops), default=0.0)
-        result = manager.result = manager.result_after(waited_s)
+        self._end(manager, manager.result_after(waited_s))
+        # The name is free before the stops are answered, so that a new manager can start at once.
+        self._release(manager)
+
+    def _end(self, manager: OffsetManager, result: StopResult) -> None:
+        """End the actor, close the mailboxes, and note the answers to everybody who waits."""
+        manager.stop()
+        manager.result = result
         text = f"{manager.key} was stopped before its initial offset arrived"
         manager.initial.set_exception(ManagerStoppedError(text))
         if manager.committed_offsets is not None:
@@ -369,8 +378,6 @@ class GroupCommitter(PooledActor):
         manager.errors.close()
         # Reported while the name is its own: later this could be of the next manager's time.
         log.guard(_OBSERVER_FAILED, self._observer.stopped, manager.key, result)
-        # The name is free before the stops are answered, so that a new manager can start at once.
-        self._release(manager)
         self._answer(manager, inf, result)
 
 

@@ -289,11 +289,11 @@ class OffsetManager(PooledActor):
             self.queued = True
         raise OffsetRegressionError(str(self.key), offset, self.floor)
 
-    def close(self, waiter: Waiter) -> None:
-        """Refuse submits from now on; ``waiter`` is answered at the end."""
+    def close(self, *waiters: Waiter) -> None:
+        """Refuse submits from now on; ``waiters`` are answered at the end."""
         with self.group.lock:
             self.closed, self.floor = True, _CLOSED
-            self.stops = (*self.stops, waiter)
+            self.stops = (*self.stops, *waiters)
 
     def listen(self) -> Mailbox[OffsetAndMetadata]:
         """Return the mailbox of committed offsets."""

@@ -242,11 +242,29 @@ class TestFactoryStop:
     def test_a_stop_without_an_actor_system_says_why_something_is_left(self, core: Core) -> None:
         """Nobody is there any more who could commit it."""
         handle = core.spawn()
-        core.system.stop()
         handle.submit(3)
+        core.system.stop()
         result = handle.stop(timeout=1.0)
         assert result.uncommitted == at(3)
         assert "offset 3 is not committed: the actor system was stopped" in str(result.error)
+        with pytest.raises(ManagerStoppedError):
+            handle.submit(4)
+
+    def test_the_end_of_its_actor_system_answers_all_callers(self, core: Core) -> None:
+        """The kind: a wait that only a timer of the stopped system would have ended."""
+        handle = core.spawn()
+        core.coordinator.pause("g")
+        core.coordinator.pause("h")
+        new = core.factory.spawn("h", "t", 0)
+        handle.submit(3)
+        flush, stop = core.factory.flush([handle.key], 60.0), core.stop(handle, 60.0)
+        core.advance(1.0)
+        core.system.stop()
+        for answer in flush, stop:
+            assert answer.get(timeout=0)[handle.key].uncommitted == at(3)
+        assert list(handle.committed_offsets()) == []
+        with pytest.raises(ManagerStoppedError):
+            new.initial_offset(timeout=0)
 
     def test_a_stopped_manager_is_not_read_for_a_regression_before_its_stop(
         self, core: Core
