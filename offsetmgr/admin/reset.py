@@ -40,6 +40,9 @@ class Target(NamedTuple):
     note: str = ""
 
 
+_NOT_NAMED: Final = Target(None, "no offset is given for it; left as it is")
+
+
 class PlannedOffset(NamedTuple):
     """A partition in a plan."""
 
@@ -140,7 +143,7 @@ def plan(
     rows = []
     for where in sorted(set(partitions)):
         current = committed[where].offset if where in committed else None
-        log, (new, note) = logs.get(where), wanted.get(where, Target(None, "left as it is"))
+        log, (new, note) = logs.get(where), wanted.get(where, _NOT_NAMED)
         lag: int | None = None
         if log is None:
             new, note = None, unread.get(where, "does not exist; left as it is")

@@ -57,13 +57,14 @@ from offsetmgr.types import TopicPartition, check_group
 _T = TypeVar("_T")
 
 _COPY_FIELDS = ["topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note"]
+_NOT_GIVEN = (None, False)
 _COLOURS = {Level.OK: "green", Level.TROUBLE: "red", Level.UNKNOWN: "yellow"}
 
 
 def history(
     group: GroupName,
     topic: Annotated[str | None, Option(help="Only of this topic.")] = None,
-    partition: Annotated[int | None, Option(help="Only of this partition.")] = None,
+    partition: Annotated[int | None, Option(min=0, help="Only of this partition.")] = None,
     since: Since = None,
     *,
     kafka: KafkaOptions,
@@ -146,7 +147,7 @@ class ResetMode:
     def chosen(self) -> tuple[str, str]:
         """Return the option that is given, and its value.  Raises InvalidValueError."""
         options = {name.replace("_", "-"): value for name, value in vars(self).items()}
-        given = [(name, str(value)) for name, value in options.items() if value]
+        given = [(name, str(value)) for name, value in options.items() if value not in _NOT_GIVEN]
         if len(given) != 1:
             fix = f"give one of {', '.join(f'--{name}' for name in options)}"
             modes = [name for name, _ in given]

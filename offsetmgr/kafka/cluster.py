@@ -250,8 +250,10 @@ class ClusterReader(Closing):
 
         what = "description of group"
         found = self._ask(groups, send, what, _description, check_existing_group)
-        # Kafka describes no group without a name, but lists one and keeps its offsets.
-        return found | ({"": _NAMELESS} if code_of(found.get("")) == _INVALID_GROUP else {})
+        if code_of(found.get("")) == _INVALID_GROUP:
+            # Kafka describes no group without a name, but lists one and keeps its offsets.
+            found[""] = _NAMELESS if self.committed([""])[""] else _NAMELESS._replace(state="Dead")
+        return found
 
     def committed(
         self, groups: Iterable[str]

@@ -79,6 +79,8 @@ def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     left, there = planned("to-earliest", 0, gone, P0, committed={**COMMITTED, gone: new(3)})
     assert left == PlannedOffset(gone, 3, None, "does not exist; left as it is")
     assert there.new == new(10)
+    (left,) = plan([P0], {}, COMMITTED, {P0: PartitionRange(0, 9)})
+    assert left.note == "no offset is given for it; left as it is"
 
 
 def test_a_plan_that_is_exported_can_be_read_again() -> None:

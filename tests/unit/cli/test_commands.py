@@ -52,3 +52,9 @@ def test_a_list_that_says_two_things_is_refused(words: list[str], twice: str) ->
     ran = run_alone(*words)
     assert ran.status in {1, 2}
     assert f"{twice} is given twice; give it once" in ran.err
+
+
+def test_an_empty_value_is_a_value() -> None:
+    """As of a variable of the shell that is not set; the other option was carried out alone."""
+    ran = run_alone("reset", "etl", "--all-topics", "--from-file", "", "--to-latest")
+    assert "modes ['to-latest', 'from-file'] are not exactly one" in ran.err
