@@ -209,9 +209,9 @@ class SqlOffsetStore(OffsetStore):
         Nothing is committed here: if the transaction is rolled back, its offsets are as before.
         Raises InvalidValueError where the connection commits each statement by itself.
         """
-        bound = connection.connection() if isinstance(connection, Session) else connection
-        _begin(bound)
-        yield OffsetTransaction(bound, self)
+        transaction = OffsetTransaction(connection, self)
+        transaction.begin()
+        yield transaction
 
     def run(self, work: Callable[[Connection, OffsetTransaction], _T]) -> _T:
         """Return what ``work`` returns, in a transaction of its own that is committed.
@@ -436,9 +436,15 @@ class OffsetTransaction:
     OffsetStoreError.
     """
 
-    def __init__(self, connection: Connection, store: SqlOffsetStore) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection | Session, store: SqlOffsetStore) -> None:
+        self._bound = connection
         self._store = store
+
+    def begin(self) -> None:
+        """Begin where that is not done; a session makes its savepoint now, not at its next use."""
+        bound = self._bound
+        self._connection = bound.connection() if isinstance(bound, Session) else bound
+        _begin(self._connection)
 
     def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
         """Return those of a consumer's ``messages`` that are not stored yet, and commit them.
@@ -534,6 +540,7 @@ class OffsetTransaction:
         key = {"group_id": check_group(group), "checkpoint_location": checkpoint}
         query = sa.select(BATCHES.c.batch_id).filter_by(**key).with_for_update()
         with _raised_as(OffsetStoreError, f"batch {batch_id} of {checkpoint}, group {group}"):
+            self.begin()
             last = self._connection.execute(query).scalar()
             if last is None:
                 self._connection.execute(sa.insert(BATCHES).values(**key, batch_id=batch_id))
@@ -563,6 +570,7 @@ class OffsetTransaction:
         check_group(group)
         place = next(iter(partitions), ("", 0))
         with _raised_as(OffsetCommitError, group, *place, None):
+            self.begin()
             yield _lock_rows(self._connection, group, partitions) if partitions else {}
 
 

@@ -241,6 +241,19 @@ def test_a_session_of_the_orm_has_transactions_too(store: SqlOffsetStore) -> Non
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
 
 
+def test_offsets_are_rolled_back_to_a_savepoint_of_the_session(store: SqlOffsetStore) -> None:
+    """A session makes it at its next use: the offsets were before it, the rows behind it."""
+    with Session(store.engine) as session, store.transaction(session) as offsets:
+        offsets.new_messages("etl", messages(range(3)))
+        nested = session.begin_nested()
+        new = offsets.new_messages("etl", messages(range(3, 6)))
+        session.execute(insert(RESULTS), [{"message_offset": each.offset()} for each in new])
+        nested.rollback()
+        session.commit()
+    assert results(store) == []
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
+
+
 def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> None:
     """Offsets and rows would be committed one after the other."""
     url = store.engine.url.render_as_string(hide_password=False)
