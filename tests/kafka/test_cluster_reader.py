@@ -187,10 +187,10 @@ class Unlisting:
 
 
 def test_missing_groups_of_other_types_have_an_error(
-    kafka: DevKafka, reader: ClusterReader, group: str
+    kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory, group: str
 ) -> None:
     """Share, streams and Connect's groups are not in the list of consumer groups."""
-    commit(kafka, group, {TopicPartition("orders", 0): 0})
+    commit(kafka, group, {TopicPartition(new_topic(), 0): 0})
     reader._admin = cast("AdminClient", Unlisting(reader.admin))
     found, errors = reader.groups()
     assert group in {each.name for each in found}
