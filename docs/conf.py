@@ -32,6 +32,8 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "",
 }
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
 html_show_sphinx = False
 html_copy_source = False
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
