@@ -120,7 +120,7 @@ soak: setup ## A day's commits in MINUTES on a Kafka that stands still at times;
 chaos: setup ## Provoke every fault TRIES times, then kill at random for MINUTES; ends with a table
 	$(BIN)/python -m tests.chaos.table --tries $(TRIES) --minutes $(MINUTES)
 
-deploy-check: setup ## Check deploy/ by Helm, Compose, Prometheus, Spark and a container's steps; needs Go and promtool
+deploy-check: setup ## Check deploy/ by Helm, Compose, Prometheus, Spark and the image; CONTRIBUTING.md says what it needs
 	$(BIN)/python -m tests.deploy.check
 
 docs: $(INSTALLED) ## Build the documentation as a site, in build/site
