@@ -154,6 +154,9 @@ def follow(
     from offsetmgr.spark.follow import Follower
     from offsetmgr.spark.follow_settings import Follow
 
+    if bool(group) == bool(topic_group):
+        problem = "is given with --topic-group" if group else "is missing"
+        raise InvalidValueError("--group", group, problem, "give it, or --topic-group")
     wanted = Follow(checkpoint, group, _by_topic(topic_group), interval, keep_alive)
     batches: SimpleQueue[FollowedQuery] = SimpleQueue()
     with open_offsets(service, token_file, "offsetmgr spark follow") as client:
@@ -225,6 +228,8 @@ def starting_offsets(
     """
     from offsetmgr.spark import starting_offsets as find
 
+    if topic is None and pattern is None:
+        raise InvalidValueError("--topic", None, "is missing", "give it, or --pattern")
     with open_offsets(service, token_file) as client:
         rest: dict[str, Any] = {"checkpoint": checkpoint, "timeout": timeout}
         print(find(client, group, topic, missing.value, pattern=pattern, **rest))

@@ -65,8 +65,8 @@ class FollowedCheckpoint(Struct, frozen=True):
 class ServiceOffsets(LocalOffsets):
     """The managers of the service, for one owner in its process."""
 
-    def __init__(self, factory: Factory, coordinator: Coordinator) -> None:
-        self._use(coordinator, "kafka://service", OWNER, factory=factory)
+    def __init__(self, factory: Factory, coordinator: Coordinator, url: str) -> None:
+        self._use(coordinator, url, OWNER, factory=factory)
 
     def _close(self, deadline: Deadline) -> None:
         # Managers and coordinator are the service's.
@@ -89,7 +89,7 @@ class Follows(Collector):
         self._offsets: ServiceOffsets | None = None
         self._follower: Follower | None = None
         if settings.follow:
-            self._offsets = ServiceOffsets(factory, coordinator)
+            self._offsets = ServiceOffsets(factory, coordinator, str(settings.address))
             self._follower = Follower(settings.follow, self._offsets, wall=wall)
         self._ends: Mapping[TopicPartition, LogEnds] = {}
         self._ends_s = -ENDS_S

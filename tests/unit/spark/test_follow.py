@@ -356,3 +356,23 @@ def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for start in ("/", "file:///"):
         found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter())
         assert (f"{start}{root}", "") in found
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["starting-offsets", "--group", "etl"], ["--topic", "--pattern"]),
+        (["follow", "--checkpoint", "/a"], ["--group", "--topic-group"]),
+        (
+            ["follow", "--checkpoint", "/a", "--group", "g", "--topic-group", "orders=g"],
+            ["--group", "--topic-group"],
+        ),
+    ],
+)
+def test_a_missing_option_is_named_as_the_command_has_it(
+    words: list[str], options: list[str]
+) -> None:
+    """Not in the words of the Python function behind it."""
+    done = CliRunner().invoke(app, ["spark", *words, "--service", "http://127.0.0.1:9"])
+    assert done.exit_code == 1
+    assert all(option in done.output for option in options), done.output
