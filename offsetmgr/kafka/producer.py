@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
+from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
@@ -140,7 +141,14 @@ class MessageProducer(Closing):
 
         ``done`` is called in the producer's thread, or at once where librdkafka refuses.  While
         its queue is full, this waits with ``wait``, and else refuses.
+
+        Raises ManagerStoppedError after ``close``, and in the child of a fork.
         """
+        if not self._thread.is_alive():  # which would handle the report
+            text = (
+                "the producer is closed, or was made by another process; make one in each process"
+            )
+            raise ManagerStoppedError(text)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
@@ -174,7 +182,7 @@ class MessageProducer(Closing):
     def close(self, timeout_s: float | None = None) -> None:
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
         deadline = Deadline(timeout_s, "timeout_s", forever=True)
-        while len(self._producer) and not deadline.over:
+        while self._thread.is_alive() and len(self._producer) and not deadline.over:
             self._handle_reports(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
         self._ended.set()
         self._thread.join()

@@ -65,7 +65,7 @@ class Emitter:
         """Write a message; what is returned has ``result(timeout)`` and ``add_done_callback``.
 
         A value of None is a tombstone.  Raises InvalidValueError for a wrong key or header, what
-        the codec raises, and EmitterClosedError.
+        the codec raises, and EmitterClosedError; ManagerStoppedError in the child of a fork.
         """
         data = None if value is None else encoded(self._codec, value)
         every = header_list(headers, self._default_headers)

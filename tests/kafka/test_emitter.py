@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from confluent_kafka import Consumer
 
-from offsetmgr.errors import InvalidValueError, KafkaRequestError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, ManagerStoppedError
 from offsetmgr.streams import EmitterClosedError, ProcessorError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.messages import partition_of
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 WAIT_S = 60.0
+AWAY: dict[str, Any] = {
+    "bootstrap.servers": "127.0.0.1:1",
+    "message.timeout.ms": 100,
+    "log_level": 0,
+}
 
 
 def test_messages_arrive_where_views_look_for_them(
@@ -60,11 +66,6 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
 
     So does a callback of the application's settings.
     """
-    away: dict[str, Any] = {
-        "bootstrap.servers": "127.0.0.1:1",
-        "message.timeout.ms": 100,
-        "log_level": 0,
-    }
     left = threading.Event()
 
     def leave(_statistics: str) -> None:
@@ -72,7 +73,7 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
         if threading.current_thread() is not threading.main_thread():
             raise SystemExit
 
-    away |= {"stats_cb": leave, "statistics.interval.ms": 1}
+    away = AWAY | {"stats_cb": leave, "statistics.interval.ms": 1}
     emitter = kafka_emitter({**away, "queue.buffering.max.messages": 3}, "topic", codecs.String())
     again: list[Future[Written]] = []
 
@@ -94,8 +95,7 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
 
 def test_a_wait_in_a_callback_of_a_message_is_refused() -> None:
     """It would hold up the report for which it waits; ``finish`` calls some itself."""
-    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
-    emitter = kafka_emitter(away, "topic", codecs.String())
+    emitter = kafka_emitter(AWAY, "topic", codecs.String())
     errors: list[str] = []
 
     def wait(_promise: Future[Written]) -> None:
@@ -115,8 +115,7 @@ def test_a_wait_in_a_callback_of_a_message_is_refused() -> None:
 
 def test_an_unwritten_message_is_reported() -> None:
     """The promise has the error, emit_sync raises it at once, and finish raises the first one."""
-    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 100, "log_level": 0}
-    emitter = kafka_emitter(away, "topic", codecs.String())
+    emitter = kafka_emitter(AWAY, "topic", codecs.String())
     promise = emitter.emit("key", "value")
     with pytest.raises(KafkaRequestError, match="write to topic: "):
         promise.result(WAIT_S)
@@ -126,6 +125,22 @@ def test_an_unwritten_message_is_reported() -> None:
         emitter.finish()
     emitter.finish()
     with pytest.raises(InvalidValueError, match="partitioner 'murmur2' cannot be set; remove it"):
-        kafka_emitter({**away, "partitioner": "murmur2"}, "topic", codecs.String())
+        kafka_emitter({**AWAY, "partitioner": "murmur2"}, "topic", codecs.String())
     with pytest.raises(InvalidValueError, match="refused by librdkafka"):
-        kafka_emitter({**away, "linger.msec": 5}, "topic", codecs.String())
+        kafka_emitter({**AWAY, "linger.msec": 5}, "topic", codecs.String())
+
+
+def test_an_emitter_of_another_process_is_refused() -> None:
+    """A fork takes no threads along: its messages were lost, and ``finish`` never returned."""
+    emitter = kafka_emitter(AWAY, "topic", codecs.String())
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(ManagerStoppedError, match="was made by another process"):
+                emitter.emit("key", "value")
+            emitter.finish()
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    emitter.finish()
