@@ -145,6 +145,7 @@ class TableReader:
         self.caught_up = Latch()
         """Set once all is read that the topic held at the start, or when it was recreated."""
         self._topic_id = ""
+        self._thread: threading.Thread | None = None
         self._consumer: Consumer | None = None
         self._gathered = _Gathered()
         self._ended = Latch()
@@ -172,7 +173,7 @@ class TableReader:
         now_s = time.monotonic()
         self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
         self._changed()
-        name = f"table-{self._topic}"
+        name = f"table-{self._topic}-{id(self):016x}"  # other topics may begin with this one
         self._pool = ThreadPoolExecutor(2, name)
         self._asked = Future()
         self._asked.set_result(answer)
@@ -181,12 +182,13 @@ class TableReader:
 
     def stop(self, timeout: float) -> None:
         """End reading, and close the store after the last write; harmless when repeated."""
-        if threading.current_thread().name.startswith(self._thread.name):
+        thread = self._thread
+        if thread is None or threading.current_thread().name.startswith(thread.name):
             text = f"the table of {self._topic} cannot be stopped by its own observer or update"
-            raise ViewError(f"{text}: stop it in another thread")
+            raise ViewError(f"{text}, nor while it starts: stop it after that in another thread")
         self._ended.set()
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        thread.join(timeout)
+        if thread.is_alive():
             text = f"the table of {self._topic} still writes its store after {timeout} s"
             raise OffsetTimeoutError(text)
         if not self.stopped:
@@ -217,9 +219,11 @@ class TableReader:
                 self._read()
             self._written()
             self._note_seen()
-        except BaseException as error:  # noqa: BLE001 -- stores and callbacks raise anything
+        except BaseException as error:
             # At the end of the process the pool's threads end first.
-            self.error = _as_view_error(error) if threading.main_thread().is_alive() else None
+            if threading.main_thread().is_alive():
+                self.error = _as_view_error(error)
+                log.exception("table %s is no longer read: %s", self._topic, self.error)
         finally:
             self._close_consumer()
             for part in self.partitions.values():

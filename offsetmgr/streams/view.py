@@ -115,7 +115,12 @@ class View(TableRows):
         self._state = ViewState.IDLE
 
     def start(self) -> Self:
-        """Open the store and begin to read.  Raises TopicsError, KafkaRequestError, ViewError."""
+        """Open the store and begin to read, also after a failure.
+
+        Raises TopicsError, KafkaRequestError, ViewError.
+        """
+        if self._error is not None:
+            self.stop()
         if self._reader is None or self._reader.stopped:
             self._reader = TableReader(
                 self._kafka, self.topic, self._store, group=GROUP, update=self._update,
@@ -129,9 +134,11 @@ class View(TableRows):
         return self
 
     def stop(self, timeout: float = _STOP_S) -> None:
-        """End reading and close the store; harmless when repeated."""
+        """End reading and close the store; harmless when repeated.
+
+        Raises OffsetTimeoutError, and ViewError in a callback or while it starts: then it goes on.
+        """
         check_timeout(timeout)
-        self._readable = False
         if self._reader is not None:
             self._reader.stop(timeout)
 

@@ -25,6 +25,7 @@ from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.storage import LmdbReader, MemoryStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
+from tests.logs import capture_logs
 from tests.service.support import ServeProcess
 from tests.waiting import eventually
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from offsetmgr.devkafka import DevKafka
+    from offsetmgr.streams.messages import Message
+    from offsetmgr.streams.partition_table import PendingRows
     from tests.conftest import TopicFactory
 
 WAIT_S = 60.0
@@ -127,6 +130,31 @@ class TestRows:
         for view in views:
             view.stop()
 
+    def test_a_view_goes_on_after_a_stop_that_is_refused(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """An observer tries it in each state; that of the start raised AttributeError."""
+        topic = new_topic(PARTITIONS)
+        emit(kafka, topic, {"a": 1})
+        view = view_of(kafka, topic, tmp_path)
+        refused: list[ViewState] = []
+
+        def stop(state: ViewState) -> None:
+            with pytest.raises(ViewError, match="cannot be stopped by its own observer"):
+                view.stop()
+            refused.append(state)
+
+        stop_observing = view.observe(stop)
+        other = View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=MemoryStorage())
+        view.observe(lambda state: other.stop() if state is ViewState.RUNNING else None)
+        with view, other:
+            view.wait_until_running(WAIT_S)
+            eventually(lambda: refused[-1], ViewState.RUNNING)
+            assert refused[0] is ViewState.INITIALIZING
+            assert view.get("a") == 1
+            eventually(lambda: other.state, ViewState.IDLE)  # it is not the view's own
+            stop_observing()
+
     def test_a_missing_topic_is_an_error(
         self, kafka: DevKafka, unique_name: str, tmp_path: Path
     ) -> None:
@@ -214,6 +242,30 @@ class TestRows:
             view.stop()
         assert view.state is ViewState.IDLE
         view.stop()
+
+    def test_a_failed_view_is_logged_once_and_may_be_started_again(
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Without a stop between; that did nothing, and the log did not tell of the failure."""
+        topic = new_topic(1)
+        emit(kafka, topic, {"a": 1})
+        failures = [OSError("disk")]
+
+        def update(rows: PendingRows, message: Message) -> None:
+            if failures:
+                raise failures.pop()
+            rows.put(message.key, message.value or b"")
+
+        view = view_of(kafka, topic, tmp_path, update=update)
+        with capture_logs() as lines:
+            view.start()
+            with pytest.raises(ViewError, match="has failed: OSError: disk"):
+                view.wait_until_running(WAIT_S)
+            with view:
+                view.wait_until_running(WAIT_S)
+                assert view.get("a") == 1
+        errors = [line["event"] for line in lines if line["log_level"] == "error"]
+        assert errors == [f"table {topic} is no longer read: OSError: disk"]
 
     def test_rows_can_be_read_while_the_brokers_are_away(
         self, breakable_kafka: DevKafka, unique_name: str, tmp_path: Path
