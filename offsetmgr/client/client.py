@@ -9,6 +9,7 @@ import itertools
 import os
 import secrets
 import socket
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -174,8 +175,6 @@ class OffsetClient(Offsets):
         try:
             with core.lock:
                 keys = core.partitions.keys(group, partitions)
-                if stop:  # those that are being stopped by somebody else are left to them
-                    keys = [key for key in keys if not core.partitions.is_stopping(key)]
                 wait = Wait(core, keys, deadline, stops=stop, all_of_it=group is None)
                 wait.begin()
             wait.run()
@@ -239,7 +238,7 @@ class OffsetClient(Offsets):
         core = self._state
         with core.lock:
             core.closing = True
-            keys = core.partitions.keys()  # those that others are stopping as well
+            keys = core.partitions.keys()
             wait = Wait(core, keys, deadline, stops=True, all_of_it=True)
             wait.begin()
         wait.run()
@@ -293,13 +292,11 @@ class RemoteManagerHandle(Handle):
         return self._mail.errors
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        deadline = Deadline(timeout)
-        core, mail = self._client.core, self._mail
+        deadline, mail = Deadline(timeout), self._mail
+        self._client.check_process()
         if mail.result is None:
             group, mine = self._key.group, [self._key.topic_partition]
             self._client._settle(group, mine, deadline, stop=True)  # noqa: SLF001 -- of this module
-        with core.lock:  # another thread may be at it
-            core.wait_for(lambda: mail.result is not None, deadline)
         if mail.result is not None:
             return mail.result
         error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")
@@ -362,6 +359,7 @@ class Wait:
         """`all_of_it`: nothing but `keys` is held, so a request need not name them."""
         self._core = core
         self._deadline = deadline
+        self.thread = threading.current_thread()
         self.stops = stops
         self._unnamed = all_of_it
         self._reasons: dict[ManagerKey, OffsetManagerError] = {}
@@ -376,6 +374,12 @@ class Wait:
         self._targets = {key: held.version for key, held in self.held.items() if held.version}
         self.unanswered = dict.fromkeys(self.held) if stops else {}
         """Managers to stop that are not known to be stopped."""
+        for key, held in self.held.items():
+            is_waiting = isinstance(held.stopper, Wait) and held.stopper.thread == self.thread
+            if is_waiting and not stops:
+                text = "a signal handler cannot wait for the stop that it has interrupted"
+                self._reasons[key] = InterruptedCallError(text)
+                self.final.add(key)
 
     def begin(self) -> None:
         """Have what is to be stopped take no more; the lock is held since this was made."""
@@ -427,7 +431,9 @@ class Wait:
         return self._core.partitions.get(key) is not self.held[key]
 
     def _mine(self) -> list[ManagerKey]:
-        """Return what is to be stopped and was not taken over by a later stop."""
+        """Return what is to be stopped, unless a later stop has it."""
+        for key in self.unanswered:
+            self.held[key].stopper = self.held[key].stopper or self
         return [key for key in self.unanswered if self.held[key].stopper is self]
 
     def _is_delivered(self) -> bool:

@@ -247,10 +247,6 @@ class Partitions:
     def may_exist(self, held: ClientPartition) -> bool:
         return self.instance is not None and not held.deferred
 
-    def is_stopping(self, key: ManagerKey) -> bool:
-        held = self._held.get(key)  # None where a signal handler was quicker
-        return held is not None and held.stopping
-
     def keys(
         self, group: str | None = None, partitions: Collection[TopicPartition] | None = None
     ) -> list[ManagerKey]:
@@ -310,6 +306,8 @@ class Partitions:
             topic_id = held.topic_id or topic_id
         held.submit(value, self.next_version(), topic_id, rewind=rewind)
         self._waiting[key] = None
+        if self._held.get(key) is not held:  # a signal handler was quicker
+            return ManagerStoppedError(f"{key} was stopped before it took {value.offset}")
         return None
 
     def take(self) -> Batch | None:

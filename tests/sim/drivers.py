@@ -47,7 +47,7 @@ class Driver:
         """The newest offsets of its client, without partitions that are being stopped."""
         self.passed_over: set[OffsetAndMetadata] = set()
         """Offsets that a flush or stop called lower than the committed one."""
-        self.stopping: set[ManagerKey] = set()
+        self.stopping: list[ManagerKey] = []
         self.closed = False
         self.calm = False
         self._syncing: list[ManagerKey] = []
@@ -178,14 +178,15 @@ class Driver:
         def do() -> None:
             newest = {key: self.newest.pop(key) for key in keys if key in self.newest}
             # What the client does not hold it does not stop: another stop may, when it does.
-            held = self.client.core.partitions
-            mine = [key for key in keys if key in held and key not in self.stopping]
-            self.stopping.update(mine)
+            held = [key for key in keys if key in self.client.core.partitions]
+            mine = set(held) - set(self.stopping)
+            self.stopping += held
             partitions = [(key.topic, key.partition) for key in keys]
             result = self.client.stop_managers(
                 timeout=timeout_s, group=keys[0].group, partitions=partitions
             )
-            self.stopping.difference_update(mine)
+            for key in held:
+                self.stopping.remove(key)
             self._settled({k: v for k, v in newest.items() if k in mine}, result, calm=calm)
 
         self._in_thread(timeout_s, do)

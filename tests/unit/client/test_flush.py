@@ -12,7 +12,9 @@ from offsetmgr.client.client import Wait
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
-from tests.unit.client.scripted import Fault
+from offsetmgr.workers import Question
+from tests.unit.client.scripted import WAIT_S, Fault
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -59,6 +61,28 @@ def test_an_interrupted_stop_ends(
     client.submit("h", {("orders", 0): 1})
     service.wait_for(lambda: KEY not in service.managers)
     assert service.kafka[KEY] == OffsetAndMetadata(5)
+
+
+def test_a_stop_goes_on_where_a_later_one_is_interrupted(
+    service: ScriptedService, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop that takes a manager over, and is given up by Ctrl-C, hands it back."""
+    run = Wait.run
+
+    def interrupted(wait: Wait) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        run(wait)
+
+    monkeypatch.setattr(Wait, "run", interrupted)
+    service.down()
+    client.submit("g", {KEY.topic_partition: 5})
+    stopping = Question(lambda: client.stop_managers(timeout=600, group="g"))
+    until(lambda: (held := client.core.partitions.get(KEY)) is not None and held.stopping)
+    with pytest.raises(KeyboardInterrupt):
+        client.stop_managers()
+    service.up()
+    assert stopping.answer.result(WAIT_S) == ({KEY: OffsetAndMetadata(5)}, {})
 
 
 def test_the_same_offset_after_a_flush_that_was_refused(

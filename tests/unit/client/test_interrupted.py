@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -76,50 +77,59 @@ def test_a_claim_that_is_interrupted_is_given_back(client: OffsetClient) -> None
     assert reached <= 2  # the last place of all, and one of the few before it
 
 
-CALLS: dict[str, Callable[[OffsetClient], object]] = {
-    "spawn": lambda client: client.spawn("g", "orders", 4),
-    "claim": lambda client: client.claim("g", [("orders", 4)], timeout=600),
-    "submit": lambda client: client.submit("g", {("orders", 4): 6}),
-    "flush": lambda client: client.flush(timeout=600),
-    "stop": lambda client: client.stop_managers(timeout=600),
-    "read": lambda client: client.committed("g", timeout=600),
+CALLS: dict[str, Callable[[OffsetClient, OffsetManagerHandle], object]] = {
+    "spawn": lambda client, _: client.spawn("g", "orders", 4),
+    "claim": lambda client, _: client.claim("g", [("orders", 4)], timeout=600),
+    "submit": lambda client, _: client.submit("g", {("orders", 4): 6}),
+    "flush": lambda client, _: client.flush(timeout=600),
+    "stop": lambda client, _: client.stop_managers(timeout=600),
+    "stop of one": lambda _, manager: manager.stop(timeout=600),
+    "read": lambda client, _: client.committed("g", timeout=600),
+    "close": lambda client, _: client.close(timeout=600),
 }
+CROSSED = [(name, "close", 1) for name in ("spawn", "claim", "submit", "flush", "stop", "read")]
+CROSSED += [("submit", "stop", 1), ("close", "stop of one", STEP), ("close", "flush", STEP)]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_a_close_interrupts_anywhere(
+@pytest.mark.parametrize(("name", "handler", "step"), CROSSED)
+def test_a_call_that_a_signal_handler_with_another_interrupts_anywhere(
     service: ScriptedService,
     make_client: Callable[[str], OffsetClient],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
+    handler: str,
+    step: int,
 ) -> None:
-    """It returns, or raises that the client is closed, and leaves nothing behind.
+    """Neither waits for the other, and what they return is true.
 
-    The kind: a step behind a check that a close in a signal handler has overtaken.
+    The kind: a step behind a check that a signal handler has overtaken.
     """
     monkeypatch.setattr(core, "LOOK_S", 0.01)
-    for at in count(1):
+    old, new = (ManagerKey("g", "orders", partition) for partition in (3, 4))
+    for at in count(1, step):
         client = make_client(f"etl-{at}")
-        client.submit("g", {("orders", 3): at})
+        manager = client.spawn(*old)
+        manager.submit(at)
+        service.kafka.pop(new, None)
         ended: list[object] = []
 
-        def call(client: OffsetClient = client, ended: list[object] = ended) -> None:
+        def call(*given: Any, ended: list[object] = ended) -> None:
             try:
-                ended.append(CALLS[name](client))
+                ended.append(CALLS[name](*given))
             except ManagerStoppedError as error:
                 ended.append(error)
 
-        was_interrupted = interrupted(call, at, client.close, within="/offsetmgr/client/")
-        closed = client.close()
-        assert closed.ok
+        crossing, handle = (partial(do, client, manager) for do in (call, CALLS[handler]))
+        was_interrupted = interrupted(crossing, at, handle, within="/offsetmgr/client/")
+        assert client.close().ok
+        assert service.kafka[old].offset == at
         (end,) = ended
         if isinstance(end, OffsetManagerHandle):
             assert end.stop(timeout=0).error is None
         elif isinstance(end, FlushResult):
             assert end.ok
         elif name == "submit" and end is None:
-            assert ManagerKey("g", "orders", 4) in closed.committed
-        assert service.kafka[ManagerKey("g", "orders", 3)].offset == at
+            assert new in service.kafka
         assert not service.managers
         assert not client.core.session._idle
         if not was_interrupted:
