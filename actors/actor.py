@@ -134,7 +134,8 @@ class ActorLoop:
     def put(self, envelope: Any, /) -> None:
         """Add a message.  Raises pykka.ActorDeadError, InboxFullError."""
         with self._lock:
-            if self._closed:
+            # Behind a stop only a caller that awaits its answer would learn that it is dropped.
+            if self._closed or (self._stop_requested and envelope.reply_to is None):
                 raise pykka.ActorDeadError(f"{self.path} is stopped and takes no messages")
             if len(self._entries) >= self._limit:
                 raise InboxFullError(self.path, self._limit)

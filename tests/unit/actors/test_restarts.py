@@ -104,6 +104,7 @@ def test_messages_after_the_stop_are_refused(sim: Simulation) -> None:
     ref = sim.recorder()
     stopped = ref.stop(block=False)
     late = ref.ask("late", block=False)
+    assert not ref.try_tell("late")
     assert sim.wait(stopped, None) is True
     with pytest.raises(pykka.ActorDeadError, match="stopped before"):
         late.get(timeout=0)
