@@ -19,7 +19,7 @@ import functools
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.files import check_location, open_files
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 _VERSION: Final = "v1"
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""The property that Spark sets on the thread of a query."""
 _BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,14})\b')
 """Up to the year 5138; a later one is as good as none."""
 _KAFKA_POSITION: Final = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\{\s*"-?\d+"\s*:')
@@ -276,6 +278,7 @@ def batch_ranges(
         @functools.wraps(function)
         def run(batch: DataFrame, batch_id: int) -> None:
             files = Checkpoint(checkpoint, batch.sparkSession)
+            _check_query(files, batch.sparkSession)
             try:
                 function(batch, batch_id, files.ranges(batch_id))
             except Exception:
@@ -287,6 +290,19 @@ def batch_ranges(
         return run
 
     return decorate
+
+
+def _check_query(files: Checkpoint, spark: Any) -> None:
+    """Raise InvalidValueError for the checkpoint of another query than the one that runs here.
+
+    With Spark Connect it is not known which one that is.
+    """
+    context = getattr(spark, "_sc", None)
+    running = None if context is None else context.getLocalProperty(_QUERY_ID)
+    if running is not None and running != files.query_id():
+        problem = f"is of query {files.query_id()}; the one that runs is {running}"
+        hint = "give the query's own checkpointLocation"
+        raise InvalidValueError("checkpoint", files.location, problem, hint)
 
 
 def _batch_time(text: str) -> float | None:

@@ -89,6 +89,18 @@ def test_a_batch_that_fails_is_run_again_with_its_ranges(
     assert offsets_of(client.committed(group)) == expected
 
 
+def test_ranges_from_the_checkpoint_of_another_query_are_refused(
+    spark: SparkSession, topic: Topic, checkpoint: str, tmp_path: Path
+) -> None:
+    """It has batches of the same numbers, which read something else."""
+    topic.produce(9)
+    other = str(tmp_path / "other")
+    run(topic.read(spark, "earliest"), other)
+    write = batch_ranges(other)(lambda *_: None)
+    with pytest.raises(StreamingQueryException, match="own checkpointLocation"):
+        run(topic.read(spark, "earliest", 3), checkpoint, write)
+
+
 def test_a_job_without_the_listener_is_reconciled(
     spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
 ) -> None:
