@@ -237,8 +237,7 @@ class OffsetCommits:
     ) -> FlushResult:
         uncommitted: dict[ManagerKey, Uncommitted] = {}
         if not query.isActive:
-            has_failed = query.exception() is not None
-            uncommitted = self._of_former_logs(snapshot, deadline, check_ends=has_failed)
+            uncommitted = self._of_former_logs(snapshot, deadline)
             snapshot = snapshot.without({key.topic_partition for key in uncommitted})
         wanted = self._listener.offsets(snapshot)
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
@@ -267,28 +266,24 @@ class OffsetCommits:
         return FlushResult(committed, uncommitted)
 
     def _of_former_logs(
-        self, snapshot: Snapshot, deadline: Deadline, *, check_ends: bool
+        self, snapshot: Snapshot, deadline: Deadline
     ) -> dict[ManagerKey, Uncommitted]:
         """Return the offsets of an ended query that were read from a former log of their topic.
 
         Spark fails a query whose topic was recreated, and still reports where it was before.  The
-        topic's id shows it or, with ``check_ends``, an offset that is not in the log.
+        topic's id shows it, or an offset that is not in the log.
         """
         wanted = self._listener.offsets(snapshot)
         offsets = {key.topic_partition: offset for key, offset in wanted.items()}
         topic_ids = self._committer.topic_ids_of(snapshot.run, wanted)
         read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
-        if not (read_from or check_ends):
-            return {}
         try:
             brief = Deadline(min(deadline.left_s / 2, LOOK_S))
             logs = read_logs(self._client, (place.topic for place in offsets), brief)
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}
-        reasons = recreated(read_from, logs)
-        if check_ends:
-            reasons = foreign(offsets, logs) | reasons
+        reasons = foreign(offsets, logs) | recreated(read_from, logs)
         hint = (
             "start the query with a new checkpoint: starting_offsets reads the new log from its "
             "start"
