@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from operator import itemgetter
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -51,12 +50,6 @@ _NAME_CHARS = 100
 _TARGET_BYTES = 30_000
 """A service takes no longer path and query."""
 
-# The fields that a service must give; one of another version may lack some.
-_LISTING = itemgetter(*GroupListing._fields)
-_ERROR = itemgetter("message")
-_GROUP = itemgetter(*lag_report([GroupLag("", None, ())])["groups"][0])
-_PARTITION = itemgetter(*PARTITION_FIELDS)
-
 _UNREAD = {Fault.BROKER.value, Fault.NETWORK.value}
 """Faults for which a log could not be read, whatever it holds."""
 
@@ -89,13 +82,7 @@ class _Service:
         self._reader = reader
 
     def groups(self) -> dict[str, Any]:
-        answer = self._reader.ask("GET", "/v1/groups")
-        with reading("groups"):
-            for each in answer["groups"]:
-                _LISTING(each)
-            for each in answer["errors"]:
-                _ERROR(each)
-        return answer
+        return self._reader.ask("GET", "/v1/groups")
 
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
@@ -122,17 +109,11 @@ class _Service:
         return {"groups": [each for each in found if not names or each["name"] in names]}
 
     def _groups(self, target: str) -> list[dict[str, Any]]:
-        """Return groups with their lag.  Raises ServiceError if they lack a field."""
+        """Return groups with their lag.  Raises ServiceError."""
         if len(target) > _TARGET_BYTES:
             text = "the name is too long for a request to the service; ask Kafka itself"
             raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
-        answer = self._reader.ask("GET", target)
-        with reading("the lag of groups"):
-            groups: list[dict[str, Any]] = answer["groups"]
-            for group in groups:
-                _GROUP(group)
-                for partition in group["partitions"]:
-                    _PARTITION(partition)
+        groups: list[dict[str, Any]] = self._reader.ask("GET", target)["groups"]
         return groups
 
 
@@ -141,7 +122,8 @@ def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str],
     if names:
         return names, {}
     listed = source.groups()
-    found = (GroupListing(*_LISTING(each)) for each in listed["groups"])
+    listings = ([each[field] for field in GroupListing._fields] for each in listed["groups"])
+    found = (GroupListing(*values) for values in listings)
     return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
 
 
@@ -171,7 +153,13 @@ def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
         option = "--bootstrap-servers" if source.store is None else "--store"
         text = "a service was named too, which has its own; give one of the two"
         raise typer.BadParameter(text, param_hint=option)
-    yield _Service(service)
+    try:
+        yield _Service(service)
+    except OffsetManagerError:
+        raise
+    except Exception:  # the answer of a service of another version, or of another server
+        with reading("groups"):
+            raise
 
 
 def _checked(groups: Iterable[str] | None) -> list[str]:
@@ -185,10 +173,10 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> int:
     """
     with _opened(source) as opened:
         answer = opened.groups()
-    heads = "name", "state", "type"
-    rows = [[each[head] for head in heads] for each in answer["groups"]]
-    output.print(answer, heads, rows)
-    return _status(answer)
+        heads = "name", "state", "type"
+        rows = [[each[head] for head in heads] for each in answer["groups"]]
+        output.print(answer, heads, rows)
+        return _status(answer)
 
 
 def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> int:
@@ -199,13 +187,13 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
     names = _checked(groups)
     with _opened(source) as opened:
         answer = opened.lag(names)
-    found = answer["groups"]
-    if output.as_table:
-        for each in found:
-            _print_group(each)
-    else:
-        output.print(answer, *_partition_rows(found))
-    return _status(answer, trouble=_are_missing(found))
+        found = answer["groups"]
+        if output.as_table:
+            for each in found:
+                _print_group(each)
+        else:
+            output.print(answer, *_partition_rows(found))
+        return _status(answer, trouble=_are_missing(found))
 
 
 def lag(
@@ -228,17 +216,18 @@ def lag(
     names = _checked(groups)
     with _opened(source) as opened:
         answer = opened.lag(names)
-    found = answer["groups"]
-    shown = _topic_rows(found) if output.as_table else _partition_rows(found)
-    output.print(answer, *shown)
-    for why in _reasons(answer) if output.as_table else ():
-        say(why, error=True)
-    behind = any(
-        (each["lag"] or 0) > max_lag or (each["lag_seconds"] or 0) > max_seconds for each in found
-    )
-    status = _status(answer, trouble=_are_missing(found) or behind)
-    is_unknown = max_seconds < math.inf and any(each["lag_seconds_unknown"] for each in found)
-    return status or (Exit.INCOMPLETE if is_unknown else 0)
+        found = answer["groups"]
+        shown = _topic_rows(found) if output.as_table else _partition_rows(found)
+        output.print(answer, *shown)
+        for why in _reasons(answer) if output.as_table else ():
+            say(why, error=True)
+        behind = any(
+            (group["lag"] or 0) > max_lag or (group["lag_seconds"] or 0) > max_seconds
+            for group in found
+        )
+        status = _status(answer, trouble=_are_missing(found) or behind)
+        is_unknown = max_seconds < math.inf and any(each["lag_seconds_unknown"] for each in found)
+        return status or (Exit.INCOMPLETE if is_unknown else 0)
 
 
 def top(
@@ -265,15 +254,14 @@ def top(
         look()
         time.sleep(interval)
         answer = look()
-    found = answer["groups"]
-    if output.as_table:
-        rows = live.rows_of(answer, live.TopView())
-        print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
-        for why in _reasons(answer):
-            say(why, error=True)
-    else:
-        output.print(answer, *_partition_rows(found))
-    return _status(answer)
+        if output.as_table:
+            rows = live.rows_of(answer, live.TopView())
+            print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
+            for why in _reasons(answer):
+                say(why, error=True)
+        else:
+            output.print(answer, *_partition_rows(answer["groups"]))
+        return _status(answer)
 
 
 def errors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -11,6 +12,8 @@ import pytest
 from offsetmgr.admin import service
 from offsetmgr.admin.service import ServiceReader, view_status
 from offsetmgr.errors import ServiceUnavailableError
+from offsetmgr.lag.measure import GroupLag
+from offsetmgr.lag.report import lag_report
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run_alone
 
@@ -84,6 +87,28 @@ def test_a_strange_answer_is_one_line(server: Server, body: bytes, error: str) -
         ran = run_alone(*words, "--service", server.url)
         assert error in ran.output, words
         assert ran.status in {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        ("describe", {"lag_seconds": "x"}),
+        ("lag", {"partitions": [{}]}),
+        ("describe", {"members": [5]}),
+        ("lag", {"lag": {"a": 1}}),
+        ("top", {"lag": "x"}),
+    ],
+)
+def test_a_field_of_another_type_is_one_line(
+    server: Server, command: str, fields: dict[str, object]
+) -> None:
+    """A traceback ended the command."""
+    group = lag_report([GroupLag("etl", None, ())])["groups"][0]
+    group |= {"state": "Stable", "type": "classic", "lag": 5, **fields}
+    server.body = json.dumps({"groups": [group], "errors": []}).encode()
+    ran = run_alone(command, "etl", "--service", server.url)
+    assert ran.status == 1
+    assert VERSION in ran.err
 
 
 def test_further_fields_of_a_newer_view_are_left_out(server: Server) -> None:
