@@ -96,9 +96,12 @@ class Question(Generic[_T]):
         self.answer: Final[Future[_T]] = Future()
         self._ask = ask
         self._after = after
+        thread = threading.Thread(target=self._run, name="question", daemon=True)
         try:
-            threading.Thread(target=self._run, name="question", daemon=True).start()
+            thread.start()
         except RuntimeError as error:
+            if thread.ident is not None:  # Python makes it of a signal's exception
+                raise
             self.answer.set_exception(ServiceUnavailableError(f"cannot start a thread: {error}"))
 
     def wait(self, timeout_s: float = 0.0) -> bool:

@@ -289,9 +289,9 @@ class Member:
             rest.callback(self._reader.close)
             rest.callback(self._offer.end)
             rest.callback(self._claims.close, self.settings.dwell_s)
-            self._closed = True
             least_s = max(_MOVING_S, self.settings.dwell_s)
             rest.callback(self._leave, least_s)
+            self._closed = True
             self._last_commit(least_s, polls=True)
             if self._partitions:
                 self._let_go(self._partitions)

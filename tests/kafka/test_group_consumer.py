@@ -30,7 +30,7 @@ from offsetmgr.consumer import (
 from offsetmgr.consumer.group import BUFFERED
 from offsetmgr.devkafka import DevKafkaError
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.kafka.errors import known
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.broker import BrokerOffsetStore
@@ -136,6 +136,22 @@ def test_a_consumer_may_be_closed_in_its_poll(kafka: DevKafka, group: str, calle
     consumer.close()
     ((offset, _),) = committed(kafka, group, group, 1).values()
     assert 1 <= offset <= count
+
+
+def test_a_close_that_a_signal_handler_interrupts_leaves_the_group(
+    kafka: DevKafka, group: str
+) -> None:
+    """A member that stays keeps its partitions as long as the process lives."""
+    filled(kafka, group, 40, partitions=1)
+    with ClusterReader(kafka.bootstrap_servers) as reader:
+        for at in range(30, 48, 2):  # where it notes down what is left to be done
+            consumer = GroupConsumer(kafka.bootstrap_servers, group, [group])
+            consumer.mark_offset(next(iter(consumer)))
+            assert interrupted(consumer.close, at, within="contextlib")
+            consumer.close()
+            described = reader.describe([group])[group]
+            assert isinstance(described, GroupDescription)
+            assert described.members == (), at
 
 
 @pytest.mark.parametrize("kind", ["mark", "ack", "stream"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from offsetmgr.consumer.offsets import Claims, Commits
 from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.interrupted import interrupted
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -196,3 +199,16 @@ def test_metadata_that_is_too_long_costs_no_offset(names_partitions: bool) -> No
         ONE: OffsetAndMetadata(8, kept),
     }
     assert set(failures) == {"OFFSET_METADATA_TOO_LARGE"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_commit_that_a_signal_handler_interrupts_anywhere() -> None:
+    """The interrupted start of its thread was taken for a failed one."""
+    ended: list[object] = []
+    for at in itertools.count(1):
+        store = MemoryOffsetStore()
+        commits = Commits(store, "billing", ended.append, lambda *_: None)
+        if not interrupted(partial(commits.begin, {ZERO: OffsetAndMetadata(at)}), at):
+            break
+    assert commits.end(WAIT_S) is None
+    assert ended == [{ZERO: OffsetAndMetadata(at)}]
