@@ -265,17 +265,17 @@ def _failing_checkpoints(answer: Mapping[str, Any]) -> dict[str, str]:
     for each in answer.get("followed", ()):
         other = reported.get(each["query_id"])
         if each["problem"] is not None:
-            found[each["checkpoint"]] = each["problem"]
+            found[str(each["checkpoint"])] = each["problem"]
         elif other is not None:
-            found[each["checkpoint"]] = f"client {other} commits this query as well"
+            found[str(each["checkpoint"])] = f"client {other} commits this query as well"
     return found
 
 
 def _manager(view: Mapping[str, Any]) -> LiveManager:
     error = view["last_error"]
     failed = "" if error is None or not view["dirty"] else str(error["message"])
-    return LiveManager(view["group"], _partition(view), view["client"], failed)
+    return LiveManager(str(view["group"]), _partition(view), str(view["client"]), failed)
 
 
 def _partition(view: Mapping[str, Any]) -> TopicPartition:
-    return TopicPartition(view["topic"], view["partition"])
+    return TopicPartition(str(view["topic"]), int(view["partition"]))

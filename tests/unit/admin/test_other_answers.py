@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from offsetmgr.admin import service
-from offsetmgr.admin.service import ServiceReader, view_status
+from offsetmgr.admin.service import LiveManager, ServiceReader, view_status
 from offsetmgr.errors import ServiceUnavailableError
 from offsetmgr.lag.measure import GroupLag
 from offsetmgr.lag.report import lag_report
@@ -109,6 +109,18 @@ def test_a_field_of_another_type_is_one_line(
     ran = run_alone(command, "etl", "--service", server.url)
     assert ran.status == 1
     assert VERSION in ran.err
+
+
+def test_names_of_another_type_are_text(server: Server) -> None:
+    """The doctor sorts and quotes them."""
+    manager = {"group": 1, "topic": None, "partition": "3", "client": 7, "last_error": None}
+    ready = {"ready": True, "draining": False, "kafka": "ok", "fenced_groups": 0}
+    followed = {"checkpoint": 5, "problem": "gone", "query_id": "q"}
+    lists = {"managers": [manager], "next": None, "queries": [], "followed": [followed]}
+    server.body = json.dumps(ready | lists).encode()
+    facts = ServiceReader(server.url).facts()
+    assert facts.managers == [LiveManager("1", TopicPartition("None", 3), "7", "")]
+    assert facts.failing_checkpoints == {"5": "gone"}
 
 
 def test_further_fields_of_a_newer_view_are_left_out(server: Server) -> None:
