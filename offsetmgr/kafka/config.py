@@ -16,7 +16,7 @@ from offsetmgr.text import visible
 from offsetmgr.types import check_callable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 OWN_GROUP: Final = "offsetmgr-reads-only"
@@ -77,6 +77,13 @@ def asking_config(config: Mapping[str, object]) -> dict[str, object]:
     }
 
 
+def check_names(settings: Iterable[object], field: str) -> None:
+    """Refuse names that no setting has: with a lone surrogate librdkafka ends the process."""
+    for name in settings:
+        if not isinstance(name, str) or not name.isprintable():
+            raise InvalidValueError(field, name, "is not the name of a setting", "give a string")
+
+
 def checked_config(config: object) -> dict[str, object]:
     """Return librdkafka's settings; ``config`` may be the bootstrap servers alone.
 
@@ -86,9 +93,8 @@ def checked_config(config: object) -> dict[str, object]:
     if not isinstance(settings, Mapping):
         hint = 'give "host:port,host:port", or a mapping of librdkafka\'s settings'
         raise InvalidValueError("config", type(config).__name__, "is neither", hint)
+    check_names(settings, "config")
     for name, value in settings.items():
-        if not isinstance(name, str):
-            raise InvalidValueError("config", name, "is not the name of a setting", "give a string")
         number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
         # No lone surrogates.
         text = isinstance(value, str) and value.encode(errors="replace").decode() == value

@@ -16,6 +16,7 @@ from offsetmgr.codes import TIMED_OUT, error_info
 from offsetmgr.deadlines import POLL_S, Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.config import check_names
 from offsetmgr.kafka.errors import does_not_exist, known, request_error
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.kafka.messages import headers_of
@@ -26,7 +27,16 @@ from offsetmgr.streams.errors import TopicsError
 from offsetmgr.streams.graph import group_table
 from offsetmgr.streams.messages import PARTITIONER
 from offsetmgr.text import listed
-from offsetmgr.types import PartitionRange, TopicPartition, check_choice, check_count, check_list
+from offsetmgr.types import (
+    PartitionRange,
+    TopicPartition,
+    check_choice,
+    check_count,
+    check_list,
+    check_mapping,
+    check_moment,
+    check_topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -122,6 +132,7 @@ class TopicManager:
     def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         """Create a topic with settings ``config`` unless it exists; as ``ensure_table``."""
         check_count(partitions, "partitions")
+        check_names(check_mapping(config, "config"), "config")
         replicas = self._reader.replicas_of([topic])[topic]
         if does_not_exist(replicas):
             self._create(topic, partitions, config)
@@ -151,7 +162,8 @@ class TopicManager:
 
     def logs(self, topics: Iterable[str]) -> dict[str, TopicLog]:
         """Return the ids, the ends and the last stable offsets of topics' logs."""
-        names = sorted({*check_list(topics, "topics", '["orders"]')})
+        # librdkafka ends the process for a name that is not UTF-8.
+        names = sorted({check_topic(name) for name in check_list(topics, "topics", '["orders"]')})
         deadline = Deadline(self._reader.timeout_s)
         failed: dict[str, Failure] = {}
         for _ in deadline.polls():
@@ -171,7 +183,7 @@ class TopicManager:
 
     def offsets_at(self, topics: Iterable[str], at: datetime) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time in each partition that has one."""
-        at_ms = round(at.timestamp() * 1_000)
+        at_ms = check_moment(at, "at")
         partitions = [
             TopicPartition(topic, number)
             for topic, numbers in self.partitions(topics).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.config import checked_config, refused_config
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.repeats import INTERVAL_S
@@ -131,3 +131,10 @@ def test_an_empty_group_is_refused() -> None:
     """confluent-kafka would end the process."""
     with pytest.raises(InvalidValueError, match=r"group.id '' is empty; give a name"):
         open_consumer({"bootstrap.servers": "127.0.0.1:1"}, {"group.id": ""})
+
+
+@pytest.mark.parametrize("name", ["a\ud800", "a\0b", 5])
+def test_a_name_that_no_setting_has_is_refused(name: Any) -> None:
+    """With a lone surrogate librdkafka ends the process."""
+    with pytest.raises(InvalidValueError, match=r"config .* is not the name of a setting"):
+        checked_config({"bootstrap.servers": "127.0.0.1:9", name: "1"})

@@ -58,3 +58,14 @@ def test_a_name_is_not_taken_for_a_list_of_names(names: Any) -> None:
         for ask in (topics.partitions, topics.logs, topics.max_bytes):
             with pytest.raises(InvalidValueError, match=r'give one such as \["orders"\]'):
                 ask(names)
+
+
+def test_names_that_end_the_process_are_refused() -> None:
+    """A name with a lone surrogate ended the process."""
+    with TopicManager("127.0.0.1:1") as topics:
+        with pytest.raises(InvalidValueError, match=r"topic 'a.ud800' is not a legal"):
+            topics.logs(["a\ud800"])
+        with pytest.raises(InvalidValueError, match=r"config 'a.ud800' is not the name of a sett"):
+            topics.ensure_topic("t", 1, {"a\ud800": "1"})
+        with pytest.raises(InvalidValueError, match="at 5 is not a point in time"):
+            topics.offsets_at(["t"], 5)  # type: ignore[arg-type]
