@@ -149,7 +149,7 @@ class LocalOffsets(Offsets):
 
     def _submit(self, offsets: Values, *, rewind: bool, wait: Deadline | None) -> SubmitResult:
         try:
-            refused = self.put(partial(self._take, offsets, rewind=rewind))
+            refused = self.put(offsets, partial(self._take, offsets, rewind=rewind))
         except InterruptedCallError as interrupted:
             return {}, dict.fromkeys(() if wait is None else offsets, interrupted)
         late: Refusals = {}
@@ -165,19 +165,22 @@ class LocalOffsets(Offsets):
                 (late if is_late else refused)[key] = error
         return refused, late
 
-    def put(self, submit: Callable[[], Refusals]) -> Refusals:
-        """Return the refusals of ``submit``.
+    def put(self, keys: Iterable[ManagerKey], submit: Callable[[], Refusals]) -> Refusals:
+        """Return the refusals of ``submit``, which is about ``keys``.
 
         A signal handler that has interrupted another call gets InterruptedCallError; the refusals
         are then reported when it has returned.
         """
 
         def put_later() -> None:
-            if not self.closed:
-                for key, error in self.put(submit).items():
-                    # As a call: a handler that waits meanwhile would wait for a thread that waits
-                    # for the log.
-                    self.call(partial(self._reporter.failed, key, error))
+            try:
+                refused = self.put(keys, submit)
+            except ManagerStoppedError as closed:
+                refused = dict.fromkeys(keys, closed)
+            for key, error in refused.items():
+                # As a call: a handler that waits meanwhile would wait for a thread that waits for
+                # the log.
+                self.call(partial(self._reporter.failed, key, error))
 
         self.check_process()
         with self._lock:
@@ -281,17 +284,19 @@ class LocalOffsets(Offsets):
     # The end
 
     def _close(self, deadline: Deadline) -> None:
-        def begin() -> None:
+        def begin() -> Future[dict[ManagerKey, StopResult]]:
             self._reporter.keeps_results = True
             self._ended.set()
+            return self._factory.begin_stop(deadline.left_s)
 
         try:
-            self.call(begin, lambda: self.close(timeout=deadline.left_s))
-        except InterruptedCallError:
+            begun = self.call(begin, lambda: self.close(timeout=deadline.left_s))
+            results = _answer(begun, deadline)
+        except OffsetTimeoutError:
             return
-        results = self._factory.stop(deadline.left_s)
         # Some may have been stopped by another call, or by a signal handler in the middle of this.
         self._closed_with(_flush_result(self._reporter.results | results))
+        self._factory.stop(deadline.left_s)
         self._coordinator.close(deadline.left_s)
 
     def _unsettled(
@@ -328,7 +333,7 @@ class LocalManagerHandle(Handle):
                 return {self._key: error}
             return {}
 
-        return self._offsets.put(submit)
+        return self._offsets.put([self._key], submit)
 
     def committed_offsets(self) -> Stream[OffsetAndMetadata]:
         return self._handle.committed_offsets()

@@ -110,3 +110,34 @@ def test_a_handler_that_raises_anywhere_costs_no_later_commit() -> None:
 
     eventually(left, [])
     assert offsets.close(timeout=WAIT_S).ok
+
+
+def test_a_close_that_a_handler_with_a_submit_and_a_close_interrupts_anywhere() -> None:
+    """Neither close waits for the other, and the offset is committed, or refused in sight.
+
+    The kind: a lock that a handler has interrupted; a call that it has left to the other.
+    """
+    for at in count(1, 2):
+        kafka = MemoryCoordinator()
+        offsets = local_over(kafka, commit_interval_s=0.01)
+        offsets.submit("g", {WHERE: 1})
+        refused: list[object] = []
+        offsets.watch_errors(lambda key, error: refused.append((key, error)))  # noqa: B023
+
+        def handle() -> None:
+            try:
+                offsets.submit("g", {WHERE: 2})  # noqa: B023
+            except ManagerStoppedError as error:
+                refused.append(error)  # noqa: B023
+            offsets.close(timeout=600)  # noqa: B023
+
+        was_interrupted = interrupted(
+            lambda: offsets.close(timeout=600),  # noqa: B023
+            at,
+            handle,
+            within="/offsetmgr/",
+        )
+        assert offsets.close(timeout=WAIT_S).ok
+        if not was_interrupted:
+            return
+        assert refused or kafka.broker.committed("g") == {WHERE: OffsetAndMetadata(2)}
