@@ -270,11 +270,16 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
     """Copy all messages, tombstones included, each to the partition of its key.
 
     Where a key is in two partitions, the copy has its messages in the order of their timestamps.
+    A new target takes messages as large as the source does.
     Nothing else may write the source meanwhile.  Raises TopicsError, KafkaRequestError; then the
     target has a part of the messages: delete it.
     """
     with TopicManager(kafka, TopicSettings(mismatch="fail")) as topics:
-        topics.ensure_table(plan.target, plan.target_partitions)
+        limits = topics.max_bytes([plan.source, plan.target])
+        settings, limit = topics.settings.table, limits.get(plan.target, limits.get(plan.source))
+        if limit is not None and plan.target not in limits:
+            settings = {**settings, "max.message.bytes": str(limit)}
+        topics.ensure_topic(plan.target, plan.target_partitions, settings)
     failures: list[KafkaRequestError] = []
 
     def delivered(answer: Written | KafkaRequestError) -> None:
@@ -283,7 +288,8 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
 
     parts = [TopicPartition(plan.source, number) for number in range(plan.source_partitions)]
     logs = [read_to_end(kafka, {part: OFFSET_BEGINNING}, timeout_s) for part in parts]
-    producer = MessageProducer({**kafka, "partitioner": PARTITIONER}, name="copy-table")
+    copying = {**kafka, "partitioner": PARTITIONER}
+    producer = MessageProducer(copying, max_message_bytes=limit, name="copy-table")
     copied = 0
     try:
         for message in merge(*logs, key=_timestamp_ms):

@@ -105,13 +105,18 @@ def test_replication_is_compared(
 def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: str) -> None:
     """Tombstones and headers too; of a key in two partitions the younger message counts.
 
-    One from the future, which brokers refuse by default, ends no copy.  A partition may begin above
-    0.  While an open transaction hides a part, it is refused.
+    Neither one from the future, which brokers refuse by default, nor one above librdkafka's or the
+    broker's limit ends the copy.  A partition may begin above 0.  While an open transaction hides
+    a part, it is refused.
     """
     servers, source = kafka.bootstrap_servers, f"{unique_name}-source"
     with TopicManager(servers) as manager:
-        manager.ensure_topic(source, 2, {"message.timestamp.after.max.ms": str(2**63 - 1)})
-    producer = Producer({"bootstrap.servers": servers})
+        limits = {
+            "message.timestamp.after.max.ms": str(2**63 - 1),
+            "max.message.bytes": "3000000",
+        }
+        manager.ensure_topic(source, 2, limits)
+    producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 3_000_000})
     for number in range(9):
         producer.produce(source, "gone", f"gone-{number}", 1)
     assert producer.flush(60) == 0
@@ -122,6 +127,7 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     for number in range(200):
         key, value = f"k{number % 50}", None if number % 50 == 7 else str(number)
         # As after partitions were added to it: the older half is elsewhere.
+        value = "2" * 2_000_000 if number == 198 else value
         place, at_ms = number // 100, 2**60 if number == 199 else 1_000_000 + number
         producer.produce(source, value, key, place, headers=headers, timestamp=at_ms)
     assert producer.flush(60) == 0
@@ -143,6 +149,7 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
         view.wait_until_running(60)
         expected = {f"k{number}": str(number + 150) for number in range(50) if number != 7}
+        expected["k48"] = "2" * 2_000_000
         assert dict(view) == expected
         assert len(view.stats().partitions) == 5
     with TopicManager(servers, TopicSettings(mismatch="fail"), timeout_s=60) as manager:
