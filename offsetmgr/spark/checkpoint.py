@@ -160,20 +160,20 @@ class Checkpoint:
     def problems(self) -> list[str]:
         """Return why Spark does not start from the checkpoint; empty if nothing is known."""
         newest = {name: max(self._batches(name), default=-1) for name in ("offsets", "commits")}
-        problems = [
-            f"{folder}/{batch} is {damage}, as after a crash of its file system: Spark does not "
-            f"start before it is removed, and then runs batch {batch} again"
+        is_new = newest["offsets"] <= 0 and newest["commits"] < 0
+        first = "before it and offsets/0 are removed, and then begins where startingOffsets says"
+        later = "with the trigger availableNow before it is removed"
+        needs = {"metadata": "with it"} | {
+            f"{folder}/{batch}": f"before it is removed, and then runs batch {batch} again"
             for folder, batch in newest.items()
-            if batch >= 0 and (damage := _damage(self.read(f"{folder}/{batch}")))
+            if batch >= 0
+        }
+        needs |= {f"sources/{each}/0": first if is_new else later for each in self.names("sources")}
+        problems = [
+            f"{name} is {damage}, as after a crash of its file system: Spark does not start {need}"
+            for name, need in needs.items()
+            if (damage := _damage(self.read(name)))
         ]
-        if newest["offsets"] <= 0 and newest["commits"] < 0:  # Spark reads where sources began
-            problems += [
-                f"sources/{number}/0 is empty, as after a crash of its file system: Spark does not "
-                "start before it and offsets/0 are removed, and then begins where the option "
-                "startingOffsets says"
-                for number in self.names("sources")
-                if self.read(f"sources/{number}/0") == ""
-            ]
         batch = newest["commits"]
         if batch > newest["offsets"]:
             problems.append(

@@ -129,6 +129,20 @@ def test_a_cut_file_finishes_or_begins_no_batch(checkpoint: WrittenCheckpoint) -
     ]
 
 
+@pytest.mark.parametrize("left", ["", "{", "v1\n{"])
+@pytest.mark.parametrize("name", ["metadata", "sources/0/0"])
+def test_a_damaged_file_that_no_batch_needs_is_a_problem(
+    checkpoint: WrittenCheckpoint, name: str, left: str
+) -> None:
+    """Spark reads the query's id at each start, and where it began for the trigger availableNow."""
+    checkpoint.began(0, orders(0))
+    checkpoint.batch(2, orders(20))
+    assert checkpoint.files.problems() == []
+    checkpoint.write(name, left)
+    (problem,) = checkpoint.files.problems()
+    assert problem.startswith(f"{name} is {'cut off' if left else 'empty'}, as after a crash")
+
+
 def test_deleted_offsets_of_a_finished_batch_are_a_problem(checkpoint: WrittenCheckpoint) -> None:
     """Spark runs the batch before it again, and fails where that one is finished already."""
     checkpoint.batch(2, orders(20))
