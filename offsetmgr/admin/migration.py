@@ -168,8 +168,12 @@ def _by_records(
     if place is not None:
         # The mirror may lack some of those before it that look the same: it may be any of them.
         first = next(n for n, each in enumerate(records) if each[1:] == records[-1][1:])
-        is_next = records[-1].offset >= offset
-        return Translation(place + (not is_next), len(records) - 1 - first, "time")
+        is_next, again = records[-1].offset >= offset, len(records) - 1 - first
+        if is_next and mirror[0].offset <= target.log_start_offset:
+            # It may begin behind the record, which is then a later one that looks the same.
+            again += sum(each.offset < place for each in mirror)
+            place = mirror[0].offset
+        return Translation(place + (not is_next), again, "time")
     return unknown(_OTHER if mirror else _NOT_YET)
 
 

@@ -110,6 +110,16 @@ def test_a_mirror_without_the_record_is_joined_at_its_start_or_end() -> None:
     assert found[:3] == (30, 0, "time")
 
 
+def test_a_mirror_that_begins_behind_the_record_skips_none_up_to_its_double() -> None:
+    """The next record expired in the mirror; a later one of its time looks the same."""
+    records = [record(10, 7, b"a"), record(11, 7, b"b")]
+    mirror = [record(0, 7, b"c"), record(1, 7, b"b"), record(2, 8, b"d")]
+    found = translate(11, LOGS[0], PartitionRange(0, 3), records=records, mirror=mirror)
+    assert found[:3] == (0, 1, "time")
+    earlier = translate(11, LOGS[0], PartitionRange(-5, 3), records=records, mirror=mirror)
+    assert earlier[:3] == (1, 0, "time")
+
+
 def test_the_reason_tells_if_waiting_helps() -> None:
     records = [record(150)]
     assert "wait until" in translate(150, *LOGS, records=records).note
