@@ -13,7 +13,7 @@ import socket
 import ssl
 import stat
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -402,7 +402,7 @@ class Session:
         self._address = address
         self._heard = heard
         self._idle: list[Connection] = []
-        self._streaming: Connection | None = None
+        self._busy: set[Connection] = set()
         self._ended = False
         self.incarnation = time.time_ns()
         """Larger than that of an older client of the name, which this one replaces."""
@@ -417,20 +417,17 @@ class Session:
         headers = {**self._headers, "Accept": "text/event-stream"}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        with closing(Connection(self._address, Deadline(CONNECT_TIMEOUT_S))) as connection:
-            # In this order, and in `end` the other way round: one of the two sees the other.
-            self._streaming = connection
-            if self._ended:
-                return
+        connection = Connection(self._address, Deadline(CONNECT_TIMEOUT_S))
+        with closing(connection), self._using(connection):
             head, pieces = connection.stream(Request("GET", target, headers), read_timeout_s)
             self._heard(self._check(head))
             yield from read_events(pieces)
 
     def end(self) -> None:
-        """Break off the event stream, and keep no connection; what is being asked may end."""
+        """Break off all that is being asked, and the event stream; keep no connection."""
         self._ended = True
-        if self._streaming is not None:
-            self._streaming.abort()
+        for connection in list(self._busy):
+            connection.abort()
         while self._idle:
             with suppress(IndexError):  # another thread was quicker
                 self._idle.pop().close()
@@ -473,21 +470,33 @@ class Session:
             try:
                 return self._exchange_on(kept, request, deadline)
             except Unreachable:
-                if deadline.over:
+                if deadline.over or self._ended:
                     raise
         return self._exchange_on(Connection(self._address, deadline), request, deadline)
 
     def _exchange_on(self, connection: Connection, request: Request, deadline: Deadline) -> Answer:
-        try:
+        with self._using(connection):
             answer = connection.exchange(request, deadline)
-        except BaseException:
-            connection.close()
-            raise
         if connection.open and len(self._idle) < _MAX_IDLE and not self._ended:
             self._idle.append(connection)
         else:
             connection.close()
         return answer
+
+    @contextmanager
+    def _using(self, connection: Connection) -> Iterator[None]:
+        """Have ``end`` break off what is asked on a connection; close it after a failure."""
+        try:
+            # In this order, and in `end` the other way round: one of the two sees the other.
+            self._busy.add(connection)
+            if self._ended:
+                connection.abort()
+            yield
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._busy.discard(connection)
 
     def _check(self, answer: Answer) -> str:
         """Return the process of the service that answered; raise the error of a failure."""

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.client import OffsetClient, offsets
-from offsetmgr.errors import ManagerStoppedError
+from offsetmgr.errors import ManagerStoppedError, OffsetsUncommittedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
 from tests.unit.client.scripted import WAIT_S, Fault
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offsetmgr import FlushResult, OffsetManagerHandle
     from tests.unit.client.scripted import ScriptedService
 
@@ -169,6 +171,31 @@ def test_a_sync_submit_beside_a_close(service: ScriptedService, client: OffsetCl
     answer.set()
     assert "client was closed" in str(failure)
     assert "g/orders/3" in str(failure)
+
+
+@pytest.mark.parametrize("path", ["/v1/offsets", "/v1/flush", "/v1/initial-offsets"])
+def test_a_close_ends_a_request_of_another_thread(
+    service: ScriptedService, client: OffsetClient, path: str
+) -> None:
+    """Its caller does not wait for the answer of a service that hangs."""
+    manager = client.spawn(*KEY)
+    manager.submit(5)
+    service.wait_for(lambda: KEY in service.taken)
+    calls: dict[str, Callable[[], object]] = {
+        "/v1/offsets": lambda: client.committed("g", timeout=600),
+        "/v1/flush": lambda: client.flush(timeout=600).raise_for_uncommitted(),
+        "/v1/initial-offsets": lambda: manager.initial_offset(timeout=600),
+    }
+    answer = threading.Event()
+    service.script(path, Fault(act=False, hold=answer))
+    asked = len(service.requests)
+    asking = Question(calls[path])
+    service.wait_for(lambda: path in {seen.path for seen in service.requests[asked:]})
+    client.close(timeout=0)
+    failure = asking.answer.exception(WAIT_S)
+    answer.set()
+    assert isinstance(failure, (ManagerStoppedError, OffsetsUncommittedError))
+    assert "closed" in str(failure) or "stopped" in str(failure)
 
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:
