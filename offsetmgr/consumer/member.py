@@ -678,11 +678,9 @@ class Member:
         def run(_: Consumer, partitions: list[KafkaPartition]) -> None:
             try:
                 callback([TopicPartition(each.topic, each.partition) for each in partitions])
-            except BaseException as error:
+            except Exception as error:  # noqa: BLE001 -- of a user's store, too
                 log.exception("group %s: a rebalance failed", self.group)
                 self.end(as_store_error(f"rebalance of group {self.group}", error))
-                if not isinstance(error, Exception):  # of a signal, or of a user's store
-                    raise
 
         return run
 
@@ -745,11 +743,12 @@ class Member:
 
     def _on_revoke(self, partitions: list[TopicPartition]) -> None:
         releasing = self.assigned.intersection(partitions)
-        if not self.ended.is_set():
-            self._notify("start", released=releasing)
-            self.work.begin_release(releasing, self.settings.dwell_s)
-        self._last_commit(min(_MOVING_S, self.settings.dwell_s))
-        self._let_go(partitions)
+        with ExitStack() as rest:  # whatever a signal's handler raises here
+            rest.callback(self._let_go, partitions)
+            rest.callback(self._last_commit, min(_MOVING_S, self.settings.dwell_s))
+            if not self.ended.is_set():
+                self._notify("start", released=releasing)
+                self.work.begin_release(releasing, self.settings.dwell_s)
 
     def _let_go(
         self, partitions: Collection[TopicPartition], kind: Literal["ok", "error"] = "ok"
@@ -766,6 +765,7 @@ class Member:
         for each in gone:
             self._doubts.pop(each, None)
             self._starts.pop(each, None)
+            self._unchanged.pop(each, None)
         if gone:
             self.work.release(gone)
             self._notify(kind, released=gone)

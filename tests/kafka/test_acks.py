@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -347,6 +348,32 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
     with AckConsumer(kafka.bootstrap_servers, group, [group]) as successor:
         until(lambda: successor.poll(0.1) or successor.subscriptions())  # the first has left
         assert successor.progress()[TopicPartition(group, 0)].offset == 1
+
+
+def test_a_signal_handler_that_raises_in_a_rebalance_releases_the_partitions(
+    kafka: DevKafka, group: str
+) -> None:
+    """It interrupts the wait for a message in work; the acks are committed before the release."""
+    filled(kafka, group, 2, partitions=1)
+    settings = AckSettings(strategy="range", dwell_s=WAIT_S, commit_interval_s=WAIT_S)
+    main = threading.get_ident()
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        messages = iter(consumer)
+        next(messages).ack()
+        assert next(messages).is_pending
+
+        def interrupt() -> None:
+            until(lambda: "start" in {each.kind for each in consumer.notifications()})
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings):
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(WAIT_S)
+            assert (consumer.subscriptions(), consumer.errors()) == ({}, [])
+            assert offsets(kafka, group)[0] == 1
+    thread.join()
 
 
 def dead_letters(kafka: DevKafka, group: str, letters: int) -> list[Message]:
