@@ -41,7 +41,7 @@ _LEFT: Final = ("08", "25006", "26000", "42P05", "57P", "58")
 """Those after which a connection is not used again: its server may stay as it is."""
 
 _NO_TABLE: Final = ("42P01", "42703")  # no such table, or column
-_IS_THERE: Final = "23505"
+_IS_THERE: Final = ("23505", "42P07", "42701")  # a row, table or column
 
 
 def open_engine(url: str) -> Engine:
@@ -100,8 +100,8 @@ def failure_of(error: exc.SQLAlchemyError) -> Failure:
     if is_ours and (state in _NO_TABLE or (not state and "no such" in text)):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)
-    # Two processes insert one row, which the second one finds when it tries again.
-    is_there = state == _IS_THERE or (not state and isinstance(error, exc.IntegrityError))
+    # Two processes make one row or table, which the second one finds when it tries again.
+    is_there = state in _IS_THERE or (not state and isinstance(error, exc.IntegrityError))
     passing = is_ours and is_there
     if state:
         passing |= state.startswith(_PASSING)

@@ -188,14 +188,17 @@ class SqlOffsetStore(OffsetStore):
         return masked_url(self.engine.url.render_as_string(hide_password=False))
 
     def create_tables(self) -> None:
-        """Create the tables where they do not exist."""
-        with _raised_as(OffsetStoreError, "creation of the store's tables"):
-            TABLES.create_all(self.engine)
-            columns = {each["name"] for each in sa.inspect(self.engine).get_columns(OFFSETS.name)}
+        """Create the tables where they do not exist; several processes may do so at once."""
+
+        def work(connection: Connection) -> None:
+            TABLES.create_all(connection)
+            columns = {each["name"] for each in sa.inspect(connection).get_columns(OFFSETS.name)}
             if OFFSETS.c.topic_id.name not in columns:  # of a former release
-                with self.engine.begin() as connection:
-                    text = f"ADD COLUMN topic_id VARCHAR({_MAX_ID_CHARS})"
-                    connection.execute(sa.text(f"ALTER TABLE {OFFSETS.name} {text}"))
+                text = f"ADD COLUMN topic_id VARCHAR({_MAX_ID_CHARS})"
+                connection.execute(sa.text(f"ALTER TABLE {OFFSETS.name} {text}"))
+
+        with _raised_as(OffsetStoreError, "creation of the store's tables"):
+            self._retried(work)
 
     def table_text(self) -> str:
         """Return the statements of ``create_tables``, for a migration; connects to nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -173,6 +174,23 @@ def test_one_of_many_claimers_has_the_partition(url: str) -> None:
                 continue
             committed.append(OffsetAndMetadata(number))
         assert committed == [stores[0].fetch_offset("etl", *where)]
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+def test_several_processes_create_the_tables_at_once(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """As replicas do at their start; all but one failed, for the tables were there already."""
+    url, ready = url_of(kind, request), threading.Barrier(6)
+
+    def create(_number: int) -> None:
+        with SqlOffsetStore(url) as store:
+            store.engine.connect().close()
+            ready.wait()
+            store.create_tables()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(create, range(6)))
 
 
 def test_a_lost_connection_is_made_again(postgres: Postgres, database: str) -> None:
