@@ -176,6 +176,8 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> int:
         heads = "name", "state", "type"
         rows = [[each[head] for head in heads] for each in answer["groups"]]
         output.print(answer, heads, rows)
+        for each in answer["errors"] if output.as_table else ():
+            say(each["message"], error=True)
         return _status(answer)
 
 

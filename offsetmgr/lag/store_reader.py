@@ -45,10 +45,14 @@ class StoreReader(ClusterReader):
         super().__init__(config, timeout_s=timeout_s)
 
     def groups(self) -> GroupListings:
-        in_kafka = {each.name: each for each in super().groups().groups}
+        listings = tried(super().groups)
+        if isinstance(listings, OffsetManagerError):  # the groups are known all the same
+            listings = GroupListings([], (listings,))
+        in_kafka = {each.name: each for each in listings.groups}
         names = self._in_time(self._store.groups)
-        stored = (GroupListing(name, "Empty", "store") for name in names)
-        return GroupListings([in_kafka.get(each.name, each) for each in stored])
+        state = "Unknown" if listings.errors else "Empty"
+        stored = (GroupListing(name, state, "store") for name in names)
+        return GroupListings([in_kafka.get(each.name, each) for each in stored], listings.errors)
 
     def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription | OffsetManagerError]:
         known = tried(self._in_time, self._store.groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from typer.main import get_group
@@ -10,7 +11,11 @@ from typer.main import get_group
 from offsetmgr.cli.app import app
 from offsetmgr.cli.commands import command_line
 from offsetmgr.cli.common import print_table
+from offsetmgr.stores.sql import SqlOffsetStore
 from tests.commands import run_alone
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ALL = get_group(app).commands
 
@@ -58,3 +63,16 @@ def test_an_empty_value_is_a_value() -> None:
     """As of a variable of the shell that is not set; the other option was carried out alone."""
     ran = run_alone("reset", "etl", "--all-topics", "--from-file", "", "--to-latest")
     assert "modes ['to-latest', 'from-file'] are not exactly one" in ran.err
+
+
+def test_groups_of_a_database_are_listed_without_kafka(tmp_path: Path) -> None:
+    """Kafka tells only their states; why these are missing stands below the table."""
+    url = f"sqlite:///{tmp_path}/offsets.db"
+    with SqlOffsetStore(url) as store:
+        store.create_tables()
+        store.commit_offset("etl", "orders", 0, 1)
+    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
+    ran = run_alone("groups", "--store", url, *kafka)
+    assert ran.status == 3
+    assert ran.out.split() == ["name", "state", "type", "etl", "Unknown", "store"]
+    assert ran.err.startswith("list of consumer groups: no answer from Kafka")
