@@ -65,14 +65,15 @@ def reconcile(
     *,
     execute: Execute = False,
     partial: Annotated[
-        bool, Option("--partial", help="Commit the others where some are of a former log.")
+        bool, Option("--partial", help="Commit the others where some are refused.")
     ] = False,
 ) -> int:
     """Compare a group with its job's checkpoint; with --execute, commit the checkpoint's offsets.
 
     Use it after a crash of the driver, or for a job that never used commit_offsets. Only finished
     batches count. If the group's job is running and commits, the command refuses to change it. It
-    also refuses offsets of a former log, such as of a topic that was deleted and recreated.
+    also refuses offsets of a former log, such as of a topic that was deleted and recreated, and
+    those whose log cannot be read.
 
     Exit status:
 
@@ -104,7 +105,7 @@ def reconcile(
         if not differing:
             say(f"Group {group} is at the end of batch {found.batch_id}.")
             if left:
-                say(f"{left} of {total} partitions are of a former log.")
+                say(f"{left} of {total} partitions are of a former log, or cannot be read.")
         elif execute:
             found.execute(client, partial=partial)
             left = len(found.differences.keys() & found.refused.keys())

@@ -27,7 +27,7 @@ from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Committer, Subscription
 from offsetmgr.spark.follow_settings import expand
 from offsetmgr.spark.follow_state import FollowedCheckpoint
-from offsetmgr.spark.logs import foreign, read_logs
+from offsetmgr.spark.logs import usable_logs
 from offsetmgr.spark.progress import Run, finished_batch, lowest
 from offsetmgr.text import error_text, visible
 from offsetmgr.workers import Worker
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.errors import ServiceError
     from offsetmgr.spark.checkpoint import Batch
     from offsetmgr.spark.follow_settings import Follow
     from offsetmgr.spark.follow_state import Seen
@@ -376,14 +375,7 @@ class _Followed(_Task):
             if groups.group_of(partition.topic) is not None
         }
         if offsets and (is_start or self._foreign):
-            unreadable: dict[str, ServiceError] = {}
-            topics = (partition.topic for partition in offsets)
-            logs = read_logs(self.follower.client, topics, Deadline(LOGS_S), unreadable)
-            self._foreign = foreign(offsets, logs) | {
-                partition: f"its log cannot be read: {unreadable[partition.topic]}"
-                for partition in offsets
-                if partition.topic in unreadable
-            }
+            _, self._foreign = usable_logs(self.follower.client, offsets, Deadline(LOGS_S))
         offsets = {each: offset for each, offset in offsets.items() if each not in self._foreign}
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))

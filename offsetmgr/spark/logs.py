@@ -46,6 +46,22 @@ def read_logs(
     return logs
 
 
+def usable_logs(
+    client: Offsets, offsets: Positions, deadline: Deadline
+) -> tuple[Logs, dict[TopicPartition, str]]:
+    """Return the logs of ``offsets``, and which of these are not to be used, each with the reason.
+
+    A log that cannot be read is a reason, too, and blocks no other.  Raises as ``client.logs``.
+    """
+    unreadable: dict[str, ServiceError] = {}
+    logs = read_logs(client, (partition.topic for partition in offsets), deadline, unreadable)
+    return logs, foreign(offsets, logs) | {
+        partition: f"its log cannot be read: {unreadable[partition.topic]}"
+        for partition in offsets
+        if partition.topic in unreadable
+    }
+
+
 def foreign(offsets: Positions, logs: Logs) -> dict[TopicPartition, str]:
     """Return the partitions whose offset is of another log, each with the reason.
 

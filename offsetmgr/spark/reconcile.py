@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.logs import foreign, newer_logs, read_logs
+from offsetmgr.spark.logs import newer_logs, usable_logs
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import check_group
 
@@ -49,8 +49,8 @@ class Reconciliation(NamedTuple):
     partitions: Mapping[TopicPartition, OffsetPair]
     """Every partition of the checkpoint; what else the group has committed is left alone."""
     refused: Mapping[TopicPartition, str] = {}
-    """Partitions whose offset in the checkpoint is of a former log, and the reason; such as of a
-    topic that was deleted and recreated."""
+    """Partitions whose offset in the checkpoint is of a former log, such as of a topic that was
+    deleted and recreated, or whose log cannot be read; and the reason."""
     problems: Sequence[str] = ()
     """Reasons why Spark does not start from the checkpoint as it is."""
     warnings: Mapping[TopicPartition, str] = {}
@@ -115,11 +115,10 @@ def reconcile(
         return Reconciliation(group, None, {}, problems=problems)
     deadline = Deadline(timeout)
     committed = client.committed(group, timeout=deadline.left_s)
-    logs = read_logs(client, (partition.topic for partition in finished.offsets), deadline)
+    logs, refused = usable_logs(client, finished.offsets, deadline)
     pairs: dict[TopicPartition, OffsetPair] = {}
     for partition, offset in sorted(finished.offsets.items()):
         known = committed.get(partition)
         pairs[partition] = OffsetPair(offset, None if known is None else known.offset)
-    refused = foreign(finished.offsets, logs)
     warnings = newer_logs(client, finished, logs, deadline)
     return Reconciliation(group, finished.batch_id, pairs, refused, problems, warnings)

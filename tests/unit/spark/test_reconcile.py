@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from offsetmgr.answers import Failure
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
+from offsetmgr.errors import error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 GROUP = "orders-etl"
+_TOPIC_AUTHORIZATION_FAILED = 29
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,25 @@ def test_executed_the_group_is_where_the_checkpoint_is(
     assert "is at the end of batch 2" in again.stdout
     with service.http() as http:
         assert http.get("/v1/managers").json()["managers"] == []
+
+
+def test_a_topic_without_a_right_blocks_no_other(
+    service: Running, checkpoint: WrittenCheckpoint
+) -> None:
+    """As one without a leader: it is named, and the others are committed with --partial."""
+    broker = service.coordinator.broker
+    broker.create_topic("clicks")
+    log = broker._logs["clicks"][0]
+    broker._logs["clicks"][0] = log._replace(
+        failure=Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
+    )
+    checkpoint.batch(3, orders(11, 21, 31, 41), {"clicks": {"0": 5}})
+    refused = reconcile(service, checkpoint, "--execute")
+    assert refused.exit_code == 1
+    assert "clicks-0 (its log cannot be read: " in refused.stderr
+    assert committed(service) == [12, 5, 30]
+    assert reconcile(service, checkpoint, "--execute", "--partial").exit_code == 3
+    assert committed(service) == [11, 21, 31, 41]
 
 
 def test_a_running_job_is_left_alone(service: Running, checkpoint: WrittenCheckpoint) -> None:
@@ -172,7 +194,7 @@ def test_a_group_at_an_offset_of_a_former_log_is_not_up_to_date(
     checkpoint.batch(3, {"orders": {"0": 12, "1": 5, "2": 30}})
     done = reconcile(recreated, checkpoint)
     assert done.exit_code == 3
-    assert "1 of 3 partitions are of a former log." in done.stdout
+    assert "1 of 3 partitions are of a former log, or cannot be read." in done.stdout
 
 
 def test_an_unfinished_batch_and_an_empty_file_are_left_out(
