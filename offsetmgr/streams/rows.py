@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import msgspec
 
 from offsetmgr.streams.codecs import check_codec, whole
+from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key, shown_key
 from offsetmgr.types import check_count
@@ -123,6 +126,26 @@ class TableRows:
 
     def _refuse(self) -> None:
         """Raise why nothing can be read."""
+        if self in forked_rows:
+            text = "the rows were opened before a fork: read them in the parent"
+            raise ViewError(f"{text}, or open them in a process that is spawned")
+
+
+opened_rows: Final[WeakSet[TableRows]] = WeakSet()
+"""Rows that the child of a fork must not read: no thread follows their topic there, and what it
+reads of an lmdb store would be kept in there for as long as the parent has it open."""
+
+forked_rows: Final[WeakSet[TableRows]] = WeakSet()
+"""Those of the parent, in a child."""
+
+
+def _leave_to_parent() -> None:
+    forked_rows.update(opened_rows)
+    for rows in forked_rows:
+        rows._readable = False  # noqa: SLF001 -- of this module
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class ViewReader(TableRows):
@@ -133,6 +156,7 @@ class ViewReader(TableRows):
 
         self._store = LmdbReader(path)
         super().__init__(self._store, codec)
+        opened_rows.add(self)
 
     @property
     def topic(self) -> str:

@@ -13,7 +13,7 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import encode_key
 from offsetmgr.streams.partition_table import TableState
-from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.rows import TableRows, opened_rows
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.table_reader import TableReader
 from offsetmgr.types import check_callable, check_timeout, check_topic
@@ -102,6 +102,7 @@ class View(TableRows):
         self.topic = check_topic(topic)
         self._store = LmdbStorage(path) if storage is None else storage  # type: ignore[arg-type]
         super().__init__(self._store, codec)
+        opened_rows.add(self)
         self._readable = False
         self._kafka = kafka
         self._timeout_s = timeout_s
@@ -218,6 +219,7 @@ class View(TableRows):
         return None if self._reader is None else self._reader.error
 
     def _refuse(self) -> None:
+        super()._refuse()
         error = self._error
         if error is not None:
             raise ViewError(f"the view of {self.topic} has failed: {error}") from error

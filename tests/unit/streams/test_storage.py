@@ -242,3 +242,24 @@ def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
         again.open("prices", "")
         assert (again.offset(0), again.get(b"a")) == (None, None)
         again.close()
+
+
+def test_rows_that_were_opened_before_a_fork_are_refused_in_the_child(tmp_path: Path) -> None:
+    """Its reads kept pages of the store from being used again, and ended one of the parent's."""
+    storage = LmdbStorage(tmp_path)
+    storage.open("prices", "")
+    storage.apply({b"a": b"1"}, {})
+    storage.close()
+    with ViewReader(tmp_path, codecs.String()) as rows:
+        assert rows.get("a") == "1"
+        child = os.fork()
+        if child == 0:
+            try:
+                for read in (rows.get, rows.has, rows.items):
+                    with pytest.raises(ViewError, match="were opened before a fork"):
+                        read("a")
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert rows.get("a") == "1"
