@@ -51,7 +51,6 @@ with naming_extra(__name__):
     import sqlalchemy as sa
     from confluent_kafka import Message
     from sqlalchemy import exc
-    from sqlalchemy.orm import Session
     from sqlalchemy.schema import CreateTable
 
     from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
@@ -60,6 +59,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from sqlalchemy import Connection, Engine
+    from sqlalchemy.orm import Session, scoped_session
+
+    _Bound: TypeAlias = Connection | Session | scoped_session[Session]
 
 MAX_CHECKPOINT_CHARS: Final = 512
 
@@ -206,11 +208,12 @@ class SqlOffsetStore(OffsetStore):
         return "".join(f"{text.strip()};\n" for text in texts)
 
     @contextmanager
-    def transaction(self, connection: Connection | Session) -> Iterator[OffsetTransaction]:
+    def transaction(self, connection: _Bound) -> Iterator[OffsetTransaction]:
         """Let the transaction of ``connection`` commit offsets together with the user's rows.
 
         Nothing is committed here: if the transaction is rolled back, its offsets are as before.
-        Raises InvalidValueError where the connection commits each statement by itself.
+        Raises InvalidValueError for what is neither a connection nor a session, and where each
+        statement is committed by itself.
         """
         transaction = OffsetTransaction(connection, self)
         transaction.begin()
@@ -439,15 +442,21 @@ class OffsetTransaction:
     OffsetStoreError.
     """
 
-    def __init__(self, connection: Connection | Session, store: SqlOffsetStore) -> None:
+    def __init__(self, connection: _Bound, store: SqlOffsetStore) -> None:
         self._bound = connection
         self._store = store
 
     def begin(self) -> None:
         """Begin where that is not done; a session makes its savepoint now, not at its next use."""
-        bound = self._bound
-        self._connection = bound.connection() if isinstance(bound, Session) else bound
-        _begin(self._connection)
+        bound: Any = self._bound
+        found: object = bound
+        if not isinstance(bound, sa.Connection):
+            found = getattr(bound, "connection", dict)()
+        if not isinstance(found, sa.Connection):
+            hint = "give a Connection, a Session or a scoped_session of SQLAlchemy's"
+            raise InvalidValueError("connection", type(bound).__name__, "is not one", hint)
+        self._connection = found
+        _begin(found)
 
     def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
         """Return those of a consumer's ``messages`` that are not stored yet, and commit them.

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from sqlalchemy import Column, Integer, MetaData, Table, create_engine, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from offsetmgr.consumer import AckMessage
 from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetConflictError
@@ -252,6 +252,23 @@ def test_offsets_are_rolled_back_to_a_savepoint_of_the_session(store: SqlOffsetS
         session.commit()
     assert results(store) == []
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
+
+
+def test_a_scoped_session_has_transactions_too(store: SqlOffsetStore) -> None:
+    """Such as that of Flask; an engine, or None, is refused by name."""
+    session = scoped_session(sessionmaker(store.engine))
+    with store.transaction(session) as offsets:
+        offsets.commit_offsets("etl", {ORDERS: 4})
+    session.commit()
+    session.remove()
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
+    odd: Any
+    for odd in (store.engine, None):
+        with (
+            pytest.raises(InvalidValueError, match=r"connection '.*' is not one; give a Conn"),
+            store.transaction(odd),
+        ):
+            pytest.fail("it was taken")
 
 
 def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> None:
