@@ -424,8 +424,8 @@ def spark_status(
         print(f"Batch {begun.batch_id}{age} {end_text}.")
         repeated, lost = answer["repeated"], answer["lost"]
         print(f"A restart reads {repeated} offsets again, and finds {lost} lost.")
-        for problem in problems:
-            say(problem)
+    for problem in () if output.as_json else problems:
+        say(problem, error=True)
     return Exit.TROUBLE if problems or any(each.note for each in found) else 0
 
 

@@ -176,8 +176,7 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> int:
         heads = "name", "state", "type"
         rows = [[each[head] for head in heads] for each in answer["groups"]]
         output.print(answer, heads, rows)
-        for each in answer["errors"] if output.as_table else ():
-            say(each["message"], error=True)
+        _say_reasons(answer, output)
         return _status(answer)
 
 
@@ -195,6 +194,7 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
                 _print_group(each)
         else:
             output.print(answer, *_partition_rows(found))
+            _say_reasons(answer, output)
         return _status(answer, trouble=_are_missing(found))
 
 
@@ -221,8 +221,7 @@ def lag(
         found = answer["groups"]
         shown = _topic_rows(found) if output.as_table else _partition_rows(found)
         output.print(answer, *shown)
-        for why in _reasons(answer) if output.as_table else ():
-            say(why, error=True)
+        _say_reasons(answer, output)
         behind = any(
             (group["lag"] or 0) > max_lag or (group["lag_seconds"] or 0) > max_seconds
             for group in found
@@ -259,10 +258,9 @@ def top(
         if output.as_table:
             rows = live.rows_of(answer, live.TopView())
             print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
-            for why in _reasons(answer):
-                say(why, error=True)
         else:
             output.print(answer, *_partition_rows(answer["groups"]))
+        _say_reasons(answer, output)
         return _status(answer)
 
 
@@ -398,15 +396,21 @@ def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
     return bool(missing)
 
 
+def _say_reasons(answer: Mapping[str, Any], output: OutputOptions) -> None:
+    """Print why a number or a group is missing; JSON holds it."""
+    for why in () if output.as_json else _reasons(answer):
+        say(why, error=True)
+
+
 def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a number is missing, each cause once."""
     for error in answer.get("errors", ()):
         yield error["message"]
     unknown: dict[str, list[str]] = {}
     for group in answer["groups"]:
-        if group["error"]:
+        if group.get("error"):
             yield f"{group['name']}: {group['error']['message']}"
-        for each in group["partitions"]:
+        for each in group.get("partitions", ()):
             if each["lag_seconds_unknown"]:
                 place = f"{group['name']} {each['topic']}-{each['partition']}"
                 unknown.setdefault(each["lag_seconds_unknown"], []).append(place)

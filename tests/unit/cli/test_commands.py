@@ -76,3 +76,25 @@ def test_groups_of_a_database_are_listed_without_kafka(tmp_path: Path) -> None:
     assert ran.status == 3
     assert ran.out.split() == ["name", "state", "type", "etl", "Unknown", "store"]
     assert ran.err.startswith("list of consumer groups: no answer from Kafka")
+
+
+@pytest.mark.parametrize("form", [(), ("--csv",)])
+@pytest.mark.parametrize("command", [("lag",), ("describe",), ("top", "--interval", "0.5")])
+def test_the_reason_is_printed_with_any_output(command: tuple[str], form: tuple[str]) -> None:
+    """Also with CSV, which has no row for a group that cannot be read; JSON has the error."""
+    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "0.5"]
+    ran = run_alone(*command, "etl", *form, *kafka)
+    assert ran.status == 3
+    assert "description of group etl: no answer from Kafka" in ran.output
+
+
+def test_a_checkpoint_that_spark_refuses_before_its_first_batch(tmp_path: Path) -> None:
+    """The reason is given; the command ended with status 1 and an empty table."""
+    for name, text in {"metadata": '{"id": "x"}', "sources/0/0": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for form in ((), ("--csv",)):
+        words = ["--checkpoint", str(tmp_path), *form, "--bootstrap-servers", "127.0.0.1:1"]
+        ran = run_alone("spark", "status", *words)
+        assert ran.status == 1
+        assert "sources/0/0 is empty" in ran.err
