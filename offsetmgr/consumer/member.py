@@ -313,6 +313,7 @@ class Member:
         except BaseException:
             # What was just read is lost, so that a later mark would pass it over.
             self.ended.set()
+            self._commits.abandon()  # its answer may be lost, too
             raise
 
     def _receive(self, most: int, timeout_s: float, more_s: float) -> bool:
@@ -511,9 +512,9 @@ class Member:
 
     def _commit_answered(self, error: KafkaError | None, answers: list[KafkaPartition]) -> None:
         self._is_cut_off = self._is_cut_off and error is not None
-        self._commit_cb(error, answers)
         if isinstance(self._store, MemberStore):
             self._store.answered(error, answers)
+        self._commit_cb(error, answers)
 
     def _take_commit(self, offsets: _Offsets) -> None:
         self._logs.positions.update((each, at.offset) for each, at in offsets.items())

@@ -75,7 +75,8 @@ class MemberStore(OffsetStore):
     def __init__(self, consumer: Consumer, reader: ClusterReader) -> None:
         self._consumer = consumer
         self._reader = reader
-        self._begun: deque[tuple[str, Future[None]]] = deque()  # answered in their order
+        self.begun: deque[tuple[str, Future[None]]] = deque()
+        """Groups and answers of commits, which come in their order."""
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
@@ -103,13 +104,13 @@ class MemberStore(OffsetStore):
             what = f"commit of group {group}"
             answer.set_exception(request_error(what, error, right="READ"))
         else:
-            self._begun.append((group, answer))
+            self.begun.append((group, answer))
         return answer
 
     def answered(self, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
         """Take in librdkafka's answer to the oldest commit that was begun."""
-        if self._begun:
-            group, answer = self._begun.popleft()
+        if self.begun:
+            group, answer = self.begun.popleft()
             answer_with(answer, partial(_check, group, error, answers))
 
 
@@ -206,6 +207,12 @@ class Commits:
             return failure
         self.begin(self._sent, at_once=self._at_once)
         return self.end(timeout_s)
+
+    def abandon(self) -> None:
+        """Wait for no answer of the commit under way."""
+        self._answer = None
+        if isinstance(self._store, MemberStore):
+            self._store.begun.clear()
 
     def _fitting(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is to be sent, without metadata that is known to be too long."""

@@ -32,6 +32,8 @@ from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from confluent_kafka import Message
 
     from offsetmgr.consumer import AckMessage
@@ -348,6 +350,31 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
     with AckConsumer(kafka.bootstrap_servers, group, [group]) as successor:
         until(lambda: successor.poll(0.1) or successor.subscriptions())  # the first has left
         assert successor.progress()[TopicPartition(group, 0)].offset == 1
+
+
+@pytest.mark.parametrize("kind", [AckConsumer, GroupConsumer])
+def test_a_close_does_not_wait_for_an_answer_that_a_signal_handler_has_lost(
+    kafka: DevKafka, group: str, kind: type[Any]
+) -> None:
+    """It raises in the poll, where the answer of a commit has just come; SIGTERM often does."""
+    filled(kafka, group, 2, partitions=1)
+    settings = (AckSettings if kind is AckConsumer else ConsumerSettings)(away_s=WAIT_S)
+    consumer = kind(kafka.bootstrap_servers, group, [group], settings=settings)
+
+    message = consumer.poll(WAIT_S)
+    consumer.mark_offset(message) if kind is GroupConsumer else message.ack()
+
+    def answered(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "_commit_answered":
+            sys.setprofile(None)
+            raise SystemExit
+
+    sys.setprofile(answered)
+    with pytest.raises(SystemExit):  # noqa: PT012
+        while True:
+            consumer.poll(0.1)
+    consumer.close()
+    assert offsets(kafka, group)[0] >= 1
 
 
 def test_a_signal_handler_that_raises_in_a_rebalance_releases_the_partitions(
