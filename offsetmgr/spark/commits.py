@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
+    from offsetmgr.errors import ServiceError
     from offsetmgr.spark.progress import Snapshot
     from offsetmgr.types import Stream
 
@@ -279,11 +280,13 @@ class OffsetCommits:
         read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
         try:
             brief = Deadline(min(deadline.left_s / 2, LOOK_S))
-            logs = read_logs(self._client, (place.topic for place in offsets), brief)
+            unreadable: dict[str, ServiceError] = {}
+            logs = read_logs(self._client, (p.topic for p in offsets), brief, unreadable)
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}
-        reasons = foreign(offsets, logs) | recreated(read_from, logs)
+        readable = {place: at for place, at in offsets.items() if place.topic not in unreadable}
+        reasons = foreign(readable, logs) | recreated(read_from, logs)
         hint = (
             "start the query with a new checkpoint: starting_offsets reads the new log from its "
             "start"

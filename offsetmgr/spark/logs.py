@@ -23,24 +23,22 @@ def read_logs(
     client: Offsets,
     topics: Iterable[str],
     deadline: Deadline,
-    unreadable: dict[str, ServiceError] | None = None,
+    unreadable: dict[str, ServiceError],
 ) -> Logs:
     """Return the logs of ``topics``; those that do not exist are omitted.
 
-    With ``unreadable`` so are those that Kafka refuses, such as for a missing right or without a
-    leader: it gets their errors.  Raises what ``client.logs`` raises otherwise.
+    So are those that Kafka refuses, such as for a missing right or without a leader: ``unreadable``
+    gets their errors.  Raises what ``client.logs`` raises otherwise.
     """
     names = sorted(set(topics))
-    is_alone = unreadable is None or len(names) == 1
+    is_alone = len(names) == 1
     try:
         return client.logs(names, timeout=deadline.left_s / (1 if is_alone else 2))
     except ServiceError as error:
-        if error.code not in _MISSING:
-            if unreadable is None:
-                raise
-            unreadable.update({name: error for name in names if is_alone})
+        if is_alone and error.code not in _MISSING:
+            unreadable[names[0]] = error
     logs: Logs = {}
-    for done, name in enumerate(names if len(names) > 1 else ()):
+    for done, name in enumerate(() if is_alone else names):
         share = Deadline(deadline.left_s / (len(names) - done))
         logs |= read_logs(client, [name], share, unreadable)
     return logs

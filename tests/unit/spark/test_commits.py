@@ -11,23 +11,28 @@ from functools import partial
 from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from actors import ActorSystem
 from offsetmgr import spark
+from offsetmgr.answers import Failure
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, error_info
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey, TopicPartition
-from tests.service.support import WAIT_S, running
+from tests.service.support import WAIT_S, local_over, running
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
 
     from offsetmgr.spark import OffsetCommits
     from tests.service.support import Running
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 PLACE = TopicPartition("orders", 0)
 KEY = ManagerKey("etl", *PLACE)
 NOWHERE = "http://127.0.0.1:9"
+_TOPIC_AUTHORIZATION_FAILED = 29
 
 
 def progress(offset: int, query: str = "q", run: str = "r1", **changes: Any) -> dict[str, Any]:
@@ -351,6 +357,34 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
         again.isActive = False
         assert commits.flush(again, WAIT_S).ok
         assert at(client) == 20
+
+
+def test_a_topic_without_a_right_hides_no_recreated_one_from_a_flush(session: Session) -> None:
+    """The new log of the other topic is longer than what was read of the former one."""
+    both = [progress(90, topic=topic)["sources"][0] for topic in ("orders", "clicks")]
+    query: Any = Query("q", partial(progress, 90, sources=both))
+    query.isActive = False
+    with ActorSystem(name="test") as system:
+        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
+        broker = coordinator.broker
+        for topic in ("orders", "clicks"):
+            broker.create_topic(topic)
+            broker.set_log(TopicPartition(topic, 0), 0, 100)
+        with (
+            local_over(coordinator) as local,
+            commit_offsets(cast("SparkSession", session), local, group="etl") as commits,
+        ):
+            session.report(90, sources=both)
+            eventually(lambda: len(broker.committed("etl")), 2)
+            session.end()
+            eventually(local._factory.managers, [])
+            broker.delete_topic("orders")
+            broker.create_topic("orders")
+            broker.set_log(PLACE, 0, 150)
+            failure = Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
+            broker._logs["clicks"][0] = broker._logs["clicks"][0]._replace(failure=failure)
+            assert commits.flush(query, WAIT_S).uncommitted[KEY].error.code == "TOPIC_RECREATED"
+            assert PLACE not in broker.committed("etl")
 
 
 def test_a_flush_reports_offsets_of_stopped_managers(
