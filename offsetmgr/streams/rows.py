@@ -55,6 +55,8 @@ class RowIterator:
 class TableRows:
     """Rows of a table that a view has stored."""
 
+    _is_forked = False
+
     def __init__(self, storage: Storage | LmdbReader, codec: Codec) -> None:
         check_codec(codec, "codec", "decode")
         self._storage = storage
@@ -126,7 +128,7 @@ class TableRows:
 
     def _refuse(self) -> None:
         """Raise why nothing can be read."""
-        if self in forked_rows:
+        if self._is_forked:
             text = "the rows were opened before a fork: read them in the parent"
             raise ViewError(f"{text}, or open them in a process that is spawned")
 
@@ -135,14 +137,10 @@ opened_rows: Final[WeakSet[TableRows]] = WeakSet()
 """Rows that the child of a fork must not read: no thread follows their topic there, and what it
 reads of an lmdb store would be kept in there for as long as the parent has it open."""
 
-forked_rows: Final[WeakSet[TableRows]] = WeakSet()
-"""Those of the parent, in a child."""
-
 
 def _leave_to_parent() -> None:
-    forked_rows.update(opened_rows)
-    for rows in forked_rows:
-        rows._readable = False  # noqa: SLF001 -- of this module
+    for rows in opened_rows:
+        rows._is_forked, rows._readable = True, False  # noqa: SLF001 -- of this module
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

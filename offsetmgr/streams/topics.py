@@ -15,6 +15,7 @@ from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, error_info
 from offsetmgr.deadlines import POLL_S, Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import check_names
 from offsetmgr.kafka.errors import does_not_exist, known, request_error
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from confluent_kafka import Message
-    from typing_extensions import Self
 
     from offsetmgr.answers import TopicLog, Written
     from offsetmgr.streams.graph import GroupGraph
@@ -100,7 +100,7 @@ def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
     return counts
 
 
-class TopicManager:
+class TopicManager(Closing):
     """Creates and checks topics; thread-safe.  All methods wait, and raise KafkaRequestError."""
 
     def __init__(
@@ -206,12 +206,6 @@ class TopicManager:
 
     def close(self) -> None:
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
         timeout_s = self._reader.timeout_s
