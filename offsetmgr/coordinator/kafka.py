@@ -33,6 +33,7 @@ from offsetmgr.coordinator.base import (
     TopicLog,
     TopicNames,
     commit_in_batches,
+    fetch_in_batches,
     live_members,
 )
 from offsetmgr.deadlines import Deadline
@@ -133,13 +134,18 @@ class KafkaCoordinator(Closing, Coordinator):
         An offset that an open transaction may replace is a failure: UNSTABLE_OFFSET_COMMIT.
         """
         check_existing_group(group)
-        asked = None if partitions is None else list(dict.fromkeys(partitions))
-
-        def ask(client: GroupClient, left_s: float) -> Pending[FetchResult | Failure]:
-            return client.fetch(group, asked, left_s + LIBRDKAFKA_S)
-
         deadline = Deadline(timeout_s, "timeout_s")
-        return self._send(self._fetches, ask, partial(FetchResult.failed, asked), deadline, group)
+
+        def send(asked: Sequence[TopicPartition] | None) -> Future[FetchResult]:
+            def ask(client: GroupClient, left_s: float) -> Pending[FetchResult | Failure]:
+                return client.fetch(group, asked, left_s + LIBRDKAFKA_S)
+
+            failed = partial(FetchResult.failed, asked)
+            return self._send(self._fetches, ask, failed, deadline, group)
+
+        if partitions is None:
+            return send(None)
+        return fetch_in_batches(list(dict.fromkeys(partitions)), send)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from concurrent.futures import Future as Pending
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from actors import Future
+from offsetmgr.coordinator import kafka
 from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
+    FetchResult,
     GroupMember,
     commit_in_batches,
+    fetch_in_batches,
     live_members,
 )
 from offsetmgr.errors import Verdict, error_info
@@ -98,6 +102,67 @@ def test_a_batch_that_cannot_be_sent_ends_the_commit() -> None:
 
     with pytest.raises(RuntimeError, match="no more threads"):
         commit_in_batches("g", offsets_of([600] * 2_000), send).get(timeout=0)
+
+
+PARTITIONS = [TopicPartition("t", number) for number in range(5_000)]
+
+
+def test_a_large_fetch_is_split_into_requests() -> None:
+    """The kind: a group with many partitions that holds the client which all groups share."""
+    sent: list[Sequence[TopicPartition]] = []
+    answers: list[Future[FetchResult]] = []
+
+    def send(partitions: Sequence[TopicPartition]) -> Future[FetchResult]:
+        sent.append(partitions)
+        answers.append(Future())
+        return answers[-1]
+
+    gone = {PARTITIONS[7]: Failure(error_info(3))}
+    fetched = fetch_in_batches(PARTITIONS, send)
+    for number, answer in enumerate(answers):  # which grows: one request at a time
+        assert len(sent) == number + 1
+        failures = {where: gone[where] for where in sent[-1] if where in gone}
+        answer.set(FetchResult({p: None for p in sent[-1] if p not in failures}, failures))
+    assert max(map(len, sent)) <= 2_000
+    assert [where for part in sent for where in part] == PARTITIONS
+    result = fetched.get(timeout=0)
+    assert (len(result.offsets), result.failures) == (4_999, gone)
+
+
+def test_a_failure_of_the_group_ends_a_fetch() -> None:
+    """Each partition of the requests that are not sent any more has the reason."""
+    late = Failure(error_info(-185))
+
+    def send(partitions: Sequence[TopicPartition]) -> Future[FetchResult]:
+        answer: Future[FetchResult] = Future()
+        answer.set(FetchResult.failed(partitions, late))
+        return answer
+
+    failures = fetch_in_batches(PARTITIONS, send).get(timeout=0).failures
+    assert failures.keys() == set(PARTITIONS)
+    assert failures[PARTITIONS[0]] == late
+    assert failures[PARTITIONS[-1]].info.name == "NOT_SENT"
+
+
+def test_kafka_is_asked_for_a_large_group_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All committed offsets arrive, whatever the number of requests."""
+    asked: list[int] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None: ...
+
+        def close(self) -> None: ...
+
+        def fetch(self, _group: str, partitions: Sequence[TopicPartition], _s: float) -> Any:
+            asked.append(len(partitions))
+            answer = Pending[FetchResult]()
+            answer.set_result(FetchResult(dict.fromkeys(partitions, OffsetAndMetadata(1)), {}))
+            return answer
+
+    monkeypatch.setattr(kafka, "GroupClient", Client)
+    with kafka.KafkaCoordinator("127.0.0.1:1") as coordinator:
+        found = coordinator.fetch("g", PARTITIONS, 60.0).get(timeout=60.0)
+    assert (len(found.offsets), asked) == (5_000, [2_000, 2_000, 1_000])
 
 
 def test_many_members_are_counted() -> None:
