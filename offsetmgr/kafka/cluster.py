@@ -35,7 +35,14 @@ from offsetmgr.kafka.errors import (
 from offsetmgr.kafka.librdkafka import CONSUMER, GroupClient
 from offsetmgr.kafka.log_reader import next_records
 from offsetmgr.kafka.reports import ConnectionReports
-from offsetmgr.kafka.topics import EARLIEST, LATEST, NO_LEADER, NO_LEADERS, id_of
+from offsetmgr.kafka.topics import (
+    EARLIEST,
+    LATEST,
+    NO_LEADER,
+    NO_LEADERS,
+    id_of,
+    list_offsets,
+)
 from offsetmgr.text import visible
 from offsetmgr.types import (
     PartitionRange,
@@ -433,8 +440,8 @@ class ClusterReader(Closing):
         def send(asked: list[TopicPartition]) -> Mapping[TopicPartition, Pending[Any]]:
             request = {KafkaPartition(*partition): specs[partition] for partition in asked}
             limit_s = max(deadline.left_s, _LEAST_S)
-            sent = self.admin.list_offsets(request, request_timeout=limit_s)
-            return {TopicPartition(p.topic, p.partition): pending for p, pending in sent.items()}
+            sent = list_offsets(self.admin, request, limit_s)
+            return {TopicPartition(*where): pending for where, pending in sent.items()}
 
         def offset(where: TopicPartition, found: Any) -> int:
             if found.offset == _NO_OFFSET:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import TimeoutError as NotAnsweredError
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, Uuid
@@ -27,6 +28,7 @@ NO_LEADERS: Final = -156
 """librdkafka's _NOENT, whatever the reason, where none of the partitions has a leader."""
 NO_LEADER: Final = 5
 
+_LOGS_AT_ONCE: Final = 1_000
 _TRANSPORT: Final = -195
 _TOPIC_ALREADY_EXISTS: Final = 36
 _NO_ID: Final = str(Uuid(0, 0))
@@ -79,8 +81,7 @@ def topic_logs(
     for field, spec in specs.items() if partitions else ():
         request = dict.fromkeys(partitions, spec)
         isolation = _STABLE if field == "last_stable_offset" else IsolationLevel.READ_UNCOMMITTED
-        sent = client.list_offsets(request, isolation_level=isolation, request_timeout=limit_s)
-        answers[field] = {(p.topic, p.partition): pending for p, pending in sent.items()}
+        answers[field] = list_offsets(client, request, limit_s, isolation_level=isolation)
     for topic, description in found.items():
         ends = {}
         for partition in description.partitions:
@@ -89,6 +90,21 @@ def topic_logs(
             ends[partition.id] = partition_log(asked_of_it, deadline)
         logs[topic] = TopicLog(ends, topic_id=id_of(description.topic_id))
     return logs
+
+
+def list_offsets(
+    client: AdminClient, specs: Mapping[KafkaPartition, OffsetSpec], limit_s: float, **options: Any
+) -> dict[tuple[str, int], Pending[Any]]:
+    """Ask for an offset of each log, in as many requests as needed; ``options`` as of ``client``.
+
+    librdkafka searches all partitions of a request for each one of an answer.
+    """
+    sent: dict[tuple[str, int], Pending[Any]] = {}
+    left = iter(specs.items())
+    while some := dict(islice(left, _LOGS_AT_ONCE)):
+        pending = client.list_offsets(some, request_timeout=limit_s, **options)
+        sent |= {(p.topic, p.partition): answer for p, answer in pending.items()}
+    return sent
 
 
 def partition_log(pending: Mapping[str, Pending[Any]], deadline: Deadline) -> PartitionLog:

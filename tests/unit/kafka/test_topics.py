@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.coordinator.base import PartitionLog
 from offsetmgr.deadlines import Deadline
-from offsetmgr.kafka.topics import id_of, partition_log
+from offsetmgr.kafka.topics import LATEST, id_of, list_offsets, partition_log
 
 
 def offset(value: int) -> Future[Any]:
@@ -52,3 +53,18 @@ def test_an_unknown_offset_of_a_time_is_not_the_end_of_the_log() -> None:
     answered = {"log_start_offset": offset(1), "high_watermark": offset(9)}
     found = partition_log({**answered, "offset_at": offset(-1001)}, Deadline(0))
     assert found.failure is not None
+
+
+def test_the_ends_of_many_logs_are_asked_for_in_parts() -> None:
+    """The kind: a request whose answer librdkafka searches for longer than anybody waits."""
+    sizes: list[int] = []
+
+    def answers(asked: dict[KafkaPartition, Any], **_: Any) -> dict[KafkaPartition, Future[Any]]:
+        sizes.append(len(asked))
+        return {where: offset(where.partition) for where in asked}
+
+    client: Any = SimpleNamespace(list_offsets=answers)
+    logs = {KafkaPartition("t", number): LATEST for number in range(2_500)}
+    found = list_offsets(client, logs, 1.0)
+    assert [found["t", number].result().offset for number in range(2_500)] == list(range(2_500))
+    assert max(sizes) <= 1_000
