@@ -383,7 +383,7 @@ def _committers(group: Mapping[str, Any]) -> str:
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:
-    if group["state"] == "Dead" and not group["partitions"]:
+    if group["state"] == "Dead" and group.get("partitions") == []:
         return "there is no such group"
     return None
 
@@ -398,6 +398,9 @@ def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
 
 def _say_reasons(answer: Mapping[str, Any], output: OutputOptions) -> None:
     """Print why a number or a group is missing; JSON holds it."""
+    for group in answer["groups"] if output.as_csv else ():
+        if missing := _missing(group):  # which is a row of a table, and none of CSV
+            say(f"{group['name']}: {missing}", error=True)
     for why in () if output.as_json else _reasons(answer):
         say(why, error=True)
 

@@ -148,3 +148,12 @@ def test_a_list_without_an_end_is_an_error(server: Server, monkeypatch: pytest.M
     server.body = b'{"managers": [], "next": "g/t/0"}'
     with pytest.raises(ServiceUnavailableError):
         ServiceReader(server.url, 0.3).managers()
+
+
+def test_a_missing_group_is_named_with_csv(server: Server) -> None:
+    """It has no row there."""
+    group = lag_report([GroupLag("etl", None, ())])["groups"][0] | {"state": "Dead"}
+    server.body = json.dumps({"groups": [group]}).encode()
+    for command in ("lag", "describe"):
+        ran = run_alone(command, "etl", "--csv", "--service", server.url)
+        assert (ran.status, ran.err) == (1, "etl: there is no such group\n")
