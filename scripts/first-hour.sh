@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A newcomer's first hour in an empty home, as a transcript: README's commands and code as they stand,
-# the mistakes that everybody makes, and every example that needs no database.  Fetches all packages and jars anew; needs ports 9092 and 8741.
+# A newcomer's first hour in an empty home, as a transcript: README's commands and code as they stand, the
+# mistakes that everybody makes, every example that needs no database, and both ends of the Pythons that are
+# supported.  Fetches all packages and jars anew; needs ports 9092 and 8741.
 set -euo pipefail
 
 checkout=$(cd "$(dirname "$0")/.." && pwd)
@@ -59,6 +60,9 @@ printf '$ python3 -m venv .venv && . .venv/bin/activate\n'
 . .venv/bin/activate
 run 0 "pip install --quiet --disable-pip-version-check '.[server,spark]'"
 run 0 offsetmgr --version
+mkdir "$home/hour"
+cd "$home/hour" # outside the checkout there is only what was installed
+cp -r ../offsetmgr/examples .
 
 step "A Kafka and the service"
 start "is ready" offsetmgr dev-kafka --topic orders:4 --produce 10000
@@ -68,12 +72,12 @@ step "The group before the job"
 run 1 offsetmgr kafka-consumer-groups --bootstrap-server localhost:9092 --describe --group orders-etl
 
 step "The README's job"
-PYTHONPATH=tests/spark python - >job.py <<'PYTHON'
+PYTHONPATH=../offsetmgr/tests/spark python - >job.py <<'PYTHON'
 from pathlib import Path
 
 from documents import blocks
 
-print("\n".join(each.text for each in blocks(Path("README.md")) if each.language == "python"))
+print("\n".join(each.text for each in blocks(Path("../offsetmgr/README.md")) if each.language == "python"))
 PYTHON
 run 0 "python job.py 2>job.log || (cat job.log; exit 1)"
 
@@ -118,8 +122,37 @@ mistake 'OffsetClient("http://127.0.0.1:8741").submit("orders-etl", {("orders", 
 step "A setting that does not exist"
 run 1 offsetmgr config check --set comit.commit_interval_s=1
 
+# Print an interpreter of a release, on PATH or by pyenv.
+release() {
+  local python
+  for python in "python$1" "${PYENV_ROOT:-}/versions/$1".*/bin/python; do
+    if "$python" -c '' 2>/dev/null; then
+      echo "$python"
+      return
+    fi
+  done
+  echo "there is no Python $1" >&2
+  exit 1
+}
+
+step "A service on Python 3.13, and its client on 3.10 without any package"
+for each in 3.10 3.13; do
+  python=$(release $each)
+  run 0 "$python -m venv $each"
+done
+run 0 "3.13/bin/pip install --quiet --disable-pip-version-check '../offsetmgr[server]'"
+run 0 "3.10/bin/pip install --quiet --disable-pip-version-check ../offsetmgr"
+start serving 3.13/bin/offsetmgr serve --bootstrap-servers localhost:9092 --listen 127.0.0.1:8744
+3.10/bin/python - <<'PYTHON'
+from offsetmgr import OffsetClient
+
+with OffsetClient("http://127.0.0.1:8744", name="oldest") as client:
+    client.submit("oldest", {("orders", 0): 42}, sync=True, timeout=30)
+    print(client.committed("oldest"))
+PYTHON
+
 step "Every example"
-run 0 "pip install --quiet --disable-pip-version-check '.[all]'"
+run 0 "pip install --quiet --disable-pip-version-check '../offsetmgr[all]'"
 start "is ready" offsetmgr dev-kafka --port 9192 --topic orders:4
 for words in in_process.py emitter_promises.py view_lookup.py streaming_etl.py windowed_revenue.py \
   two_queries.py hourly_batch.py new_checkpoint.py 'stream_on_spark.py --available-now' \
