@@ -37,9 +37,9 @@ from offsetmgr.consumer.offsets import (
     Claims,
     Commits,
     MemberStore,
-    TopicIdOffer,
     claim,
     is_rebalancing,
+    offer_topic_ids,
 )
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -160,7 +160,7 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
-        self._offer = TopicIdOffer(self._store, self._reader)
+        self._end_offer = offer_topic_ids(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, self.report)
         self._discovery = Discovery(
@@ -287,7 +287,7 @@ class Member:
             if self._closed:
                 return
             rest.callback(self._reader.close)
-            rest.callback(self._offer.end)
+            rest.callback(self._end_offer)
             rest.callback(self._claims.close, self.settings.dwell_s)
             least_s = max(_MOVING_S, self.settings.dwell_s)
             rest.callback(self._leave, least_s)
@@ -647,7 +647,7 @@ class Member:
                         self._discovery.firsts[each] = known(found).high_watermark
             except BaseException:  # of a signal, too
                 self._claims.release(committed, _REQUEST_S)
-                self._offer.end()
+                self._end_offer()
                 self._consumer.close()
                 self._reader.close()
                 raise

@@ -363,35 +363,31 @@ class Claims:
         self._report(late, "the store does not answer")
 
 
-class TopicIdOffer:
-    """Lets a store ask for topic ids, by any of the consumers that share it."""
-
-    _lock = threading.RLock()
-
-    def __init__(self, store: OffsetStore, reader: ClusterReader) -> None:
-        self._store = store
-        self._reader = reader
-        with self._lock:
-            if store.topic_ids is None:
-                with suppress(AttributeError):  # a user's store may be frozen
-                    store.topic_ids = _Readers()
-            if isinstance(store.topic_ids, _Readers):
-                store.topic_ids.readers.append(reader)
-
-    def end(self) -> None:
-        with self._lock:
-            ask = self._store.topic_ids
-            if isinstance(ask, _Readers) and self._reader in ask.readers:
-                ask.readers.remove(self._reader)
-                if not ask.readers:
-                    self._store.topic_ids = None
+_offers_lock = threading.RLock()
 
 
-class _Readers:
+class _Readers(list["ClusterReader"]):
     """Asks the Kafka of the consumer that came last."""
 
-    def __init__(self) -> None:
-        self.readers: list[ClusterReader] = []
-
     def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
-        return self.readers[-1].existing_ids(topics)
+        return self[-1].existing_ids(topics)
+
+
+def offer_topic_ids(store: OffsetStore, reader: ClusterReader) -> Callable[[], None]:
+    """Let a store, which consumers may share, ask for topic ids; return what ends that."""
+    with _offers_lock:
+        if store.topic_ids is None:
+            with suppress(AttributeError):  # a user's store may be frozen
+                store.topic_ids = _Readers()
+        readers = store.topic_ids
+        if isinstance(readers, _Readers):
+            readers.append(reader)
+
+    def end() -> None:
+        with _offers_lock:
+            if isinstance(readers, _Readers) and reader in readers:
+                readers.remove(reader)
+                if not readers:
+                    store.topic_ids = None
+
+    return end
