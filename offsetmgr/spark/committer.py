@@ -162,6 +162,14 @@ class Subscription:
         """Remove a query from the minimum of its groups; False if no such query is known."""
         return self._committer.do(lambda: self._committer.release(self, name))
 
+    def is_wanted(self, name: str | None) -> bool:  # noqa: ARG002 -- of listeners
+        return True
+
+    def commits(self, name: str | None, topic: str, session: object) -> bool:
+        """Return True if it commits ``topic`` of a session's query of this name."""
+        is_wanted = self.session is session and self.is_wanted(name)
+        return is_wanted and self.groups.group_of(topic) is not None
+
     def offsets(self, snapshot: Snapshot) -> dict[ManagerKey, int]:
         return {
             ManagerKey(group, *partition): offset
@@ -329,11 +337,14 @@ class Committer:
             decision = state.progress(part, committed, by)
             self._apply(by, group, decision, snapshot.label)
         for topic in by.groups.ungrouped(snapshot):
-            self.warn_once(
-                ("ungrouped", topic, snapshot.label),
-                f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not name "
-                "it",
-            )
+            if not any(
+                each.commits(snapshot.name, topic, by.session) for each in self._subscriptions
+            ):
+                self.warn_once(
+                    ("ungrouped", topic, snapshot.label),
+                    f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not "
+                    "name it",
+                )
         groups = [each for each, state in self._groups.items() if state.is_running(snapshot.run)]
         report = self._reports[snapshot.run] = QueryReport(
             *snapshot.run,

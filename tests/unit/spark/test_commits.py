@@ -59,10 +59,14 @@ class Session:
         self.active: list[object] = []
         self.is_stopped = False
         self.listener: Any = None
-        self.addListener = lambda listener: setattr(self, "listener", listener)
+        self.listeners: list[Any] = []
         self.removeListener = lambda _listener: None
         self.queries: dict[str, Query] = {}
         self.get = self.queries.get
+
+    def addListener(self, listener: Any) -> None:  # noqa: N802 -- Spark's name
+        self.listener = listener
+        self.listeners.append(listener)
 
     def start(self, query: Query) -> None:
         self.queries[query.id] = query
@@ -218,6 +222,30 @@ def test_a_query_that_two_calls_commit_outlives_the_detach_of_one(
     eventually(lambda: at(client), 9)
     second.detach(WAIT_S)
     assert managers(service) == 0
+
+
+def test_a_topic_of_another_call_is_not_called_uncommitted(
+    session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each part of a driver commits its own topic, and sees the queries of all."""
+    given: Any = session
+    topics = ["orders", "clicks", "bills"]
+    sources = [progress(9, topic=topic)["sources"][0] for topic in topics]
+    with (
+        commit_offsets(given, client, groups={"orders": "etl"}),
+        commit_offsets(given, client, groups={"clicks": "etl"}, query_name="clicks"),
+    ):
+        for listener in session.listeners:
+            session.listener = listener
+            session.report(9, sources=sources, name="clicks")
+            session.report(9, query="p", sources=sources, name="orders")
+        eventually(lambda: len(client.committed("etl")), 2)
+    missed = {each[:27] for each in caplog.messages if "does not name it" in each}
+    assert missed == {
+        "topic bills of query 'click",
+        "topic bills of query 'order",
+        "topic clicks of query 'orde",
+    }
 
 
 def test_a_query_that_starts_behind_takes_its_group_back(
