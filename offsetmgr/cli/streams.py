@@ -24,7 +24,10 @@ from offsetmgr.cli.common import (
 )
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.client.transport import Credentials
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.lag.measure import GroupLag
+from offsetmgr.lag.report import lag_report
 from offsetmgr.types import check_existing_group
 
 DEFAULT_VIEW = "http://127.0.0.1:8742"
@@ -114,7 +117,8 @@ def status(
     """Show views and processors: partitions, states, lag, rates and recovery.
 
     Name a processor by its group, a view by its address. The state of a processor is Burrow's
-    status of its group, its rate is that of its commits. Its last row is its table.
+    status of its group, its rate is that of its commits. Its last row is its table. Exits with 1 if
+    a row has an error.
     """
     asked = view or ([] if groups else [DEFAULT_VIEW])
     credentials = Credentials.from_environment(os.environ)
@@ -125,8 +129,7 @@ def status(
     rows = [row for each in answer["views"] for row in _view_rows(each)]
     rows += [row for each in answer["processors"] for row in _processor_rows(each)]
     output.print(answer, _HEADS, rows)
-    failed = any(each["error"] for each in (*answer["views"], *answer["processors"]))
-    return Exit.TROUBLE if failed else 0
+    return Exit.TROUBLE if any(row[-1] for row in rows) else 0
 
 
 def get(
@@ -179,6 +182,9 @@ def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, An
         time.sleep(1.0)  # rates are of two rounds
         found: list[dict[str, Any]] = source.watched(names)["groups"]
         tables = tables_of(reader, names)
+    error = OffsetManagerError("there is no such group")
+    missing = sorted(set(names) - {each["name"] for each in found})
+    found += lag_report(GroupLag(name, None, (), error) for name in missing)["groups"]
     for group in found:
         empty = {"topic": group_table(group["name"]), "messages": {}}
         group["table"] = tables.get(group["name"], empty)

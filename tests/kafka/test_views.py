@@ -24,6 +24,7 @@ from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.storage import LmdbReader, MemoryStorage
 from offsetmgr.streams.view import View, ViewState
+from tests.commands import run_alone
 from tests.conftest import create_topic
 from tests.logs import capture_logs
 from tests.service.support import ServeProcess
@@ -416,6 +417,10 @@ def test_processors_are_seen_through_their_group_and_table(
         ["processor", group, topic, "0"],
         ["processor", group, table, "0"],
     ]
+    asked[2] = f"no-{group}"
+    missing = run_alone(*asked)
+    assert missing.status == 1
+    assert "there is no such group" in missing.out
 
 
 @contextmanager
