@@ -27,6 +27,7 @@ from offsetmgr.text import visible
 from offsetmgr.types import check_topic
 
 Topic = Annotated[str, Argument(metavar="TOPIC", help="The dead-letter topic.")]
+_MISSING = "there is no such letter, or it was replayed before"
 _HEADS = "letter", "failed", "origin", "tries", "replays", "error", "replayed"
 
 
@@ -109,8 +110,8 @@ def replay(
     """Send dead letters back to their partitions; without --execute, print which.
 
     A letter is replayed only once, even if a replay was interrupted. If a message fails again, it
-    comes back as a new letter; `replays` counts how often. Letters that cannot be replayed are
-    named with the reason, and the exit status is 1.
+    comes back as a new letter; `replays` counts how often. Letters that cannot be replayed, and a
+    --letter that is missing, are named with the reason, and the exit status is 1.
     """
     if to is not None:
         check_topic(to, "--to")
@@ -118,12 +119,14 @@ def replay(
             hint = "give a topic that its consumers read"
             raise InvalidValueError("--to", to, "does not take messages of others", hint)
     found = [each for each in chosen.read(kafka, topic) if not each.replayed]
-    config = kafka.for_librdkafka()
+    config, places = kafka.for_librdkafka(), {each.place[1:] for each in found}
+    missing = [each for each in chosen.letter or () if _place(each) not in places]
     if execute:
         found, refused = Replayer(config, topic, kafka.timeout).replay(found, to=to)
     else:
         found, refused = divide_letters(config, found, to, kafka.timeout)
     named = [{"letter": _row(each)[0], "problem": each.problem} for each in refused]
+    named += [{"letter": each, "problem": _MISSING} for each in missing]
     answer = {"topic": topic, "executed": execute, "refused": named}
     output.print(answer, _HEADS, list(map(_row, found)), "letters")
     if output.as_table:
@@ -132,7 +135,7 @@ def replay(
     for each in named:
         text = f"offsetmgr: letter {each['letter']} is not replayed: {each['problem']}"
         say(text, error=True)
-    return Exit.TROUBLE if refused else 0
+    return Exit.TROUBLE if named else 0
 
 
 def _place(text: str) -> tuple[int, int]:
