@@ -34,7 +34,7 @@ _THREADS: Final = 8
 """Requests that may wait for the database at once."""
 
 _SPLIT_S: Final = 1.0
-"""Time in which a failed claim is tried again in halves."""
+"""Time in which a failed claim or commit is tried again in halves."""
 
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
@@ -90,17 +90,21 @@ class StoreCoordinator:
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        def work() -> CommitResult:
-            failures = self._claim(group, offsets)
-            claimed = {each: at for each, at in offsets.items() if each not in failures}
+        failures: dict[TopicPartition, Failure] = {}
+
+        def commit(part: list[TopicPartition]) -> None:
             try:
-                if claimed:
-                    self._store.commit(group, {**claimed})
+                self._store.commit(group, {each: offsets[each] for each in part})
             except OffsetManagerError as error:
-                refused = refusals(error, claimed)
-                failures |= {each: _failure_of(error) for each, error in refused.items()}
-                if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
-                    self._fenced.add(group)
+                refused = refusals(error, part)
+                failures.update({each: _failure_of(error) for each, error in refused.items()})
+
+        def work() -> CommitResult:
+            failures.update(self._claim(group, offsets))
+            claimed = [each for each in offsets if each not in failures]
+            failures.update(self._in_halves(claimed, commit))
+            if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
+                self._fenced.add(group)
             return CommitResult(failures)
 
         return self._ask(group, work, lambda why: CommitResult.failed(offsets, why), timeout_s)
@@ -108,27 +112,38 @@ class StoreCoordinator:
     def _claim(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Failure]:
-        """Claim those of ``partitions`` that are not claimed yet; return why some cannot be.
+        """Claim those of ``partitions`` that are not claimed yet; return why some cannot be."""
+        claimed = self._claimed.setdefault(group, set())
+
+        def claim(part: list[TopicPartition]) -> None:
+            self._store.claim(group, [*part])
+            claimed.update(part)
+
+        return self._in_halves([each for each in partitions if each not in claimed], claim)
+
+    def _in_halves(
+        self,
+        partitions: list[TopicPartition],
+        ask: Callable[[list[TopicPartition]], None],
+    ) -> dict[TopicPartition, Failure]:
+        """Ask the store about ``partitions``; return the failures.
 
         What fails is tried again in halves, so that one partition holds up no other.
         """
         failures: dict[TopicPartition, Failure] = {}
-        claimed = self._claimed.setdefault(group, set())
-        parts = [[each for each in partitions if each not in claimed]]
+        parts = [partitions]
         until_s = self._clock.now() + _SPLIT_S
         while parts:
             part = parts.pop()
             try:
                 if part:
-                    self._store.claim(group, [*part])
+                    ask(part)
             except BaseException as error:  # noqa: BLE001 -- whatever a store raises
                 if len(part) == 1 or self._clock.now() > until_s:
                     failures |= dict.fromkeys(part, _failure_of(error))
                 else:
                     half = len(part) // 2
                     parts += [part[:half], part[half:]]
-            else:
-                claimed.update(part)
         return failures
 
     def topic_ids(

@@ -118,7 +118,7 @@ def test_a_database_that_hangs_is_answered_by_the_deadline(
 
 
 class OddStore(MemoryOffsetStore):
-    """A user's store that cannot claim one partition, and hangs in the commits of one group."""
+    """A user's store that cannot claim one partition and commit another, and hangs for a group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,6 +133,8 @@ class OddStore(MemoryOffsetStore):
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         assert group != "locked" or self.answers.wait(WAIT_S)
+        if TopicPartition("orders", 1) in offsets and group != "locked":
+            raise RuntimeError("no such column")
         super().commit(group, offsets)
 
 
@@ -146,8 +148,9 @@ def test_a_bad_partition_or_group_of_a_store_delays_no_other() -> None:
     assert {each.get(timeout=WAIT_S).failures[partitions[0]].info.code for each in hanging} == {
         -185
     }
-    assert commit(coordinator, 5, partitions) == {partitions[3]: "STORE_FAILED"}
-    assert committed(coordinator) == {where: 5 for where in partitions if where != partitions[3]}
+    bad = [partitions[1], partitions[3]]
+    assert commit(coordinator, 5, partitions) == dict.fromkeys(bad, "STORE_FAILED")
+    assert committed(coordinator) == {where: 5 for where in partitions if where not in bad}
     store.answers.set()
     late = coordinator.commit("locked", {partitions[1]: OffsetAndMetadata(8)}, WAIT_S)
     assert late.get(timeout=WAIT_S).failures == {}
