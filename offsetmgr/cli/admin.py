@@ -237,15 +237,21 @@ def delete_offsets(
 
         def make(group: str) -> list[PlannedOffset]:
             change.check_free(group, "DELETE")
-            rows = [
+            committed = change.committed(group)
+            named: set[tuple[str, int | None]] = set()
+            for topic, numbers in (chosen or {}).items():
+                named |= {(topic, number) for number in numbers or (None,)}
+            bare = named - {*committed, *((where.topic, None) for where in committed)}
+            if bare or not committed:
+                fix = "check the names of group and topics; offsetmgr describe shows what it has"
+                places = listed(sorted(t if n is None else f"{t}-{n}" for t, n in bare))
+                problem = f"has no committed offsets{f' of {places}' if places else ''}"
+                raise InvalidValueError("group", group, problem, fix)
+            return [
                 PlannedOffset(where, value.offset, None, note, deleted=True)
-                for where, value in sorted(change.committed(group).items())
+                for where, value in sorted(committed.items())
                 if in_scope(where, chosen)
             ]
-            if not rows:
-                fix = "check the names of group and topics; offsetmgr describe shows what it has"
-                raise InvalidValueError("group", group, "has no such committed offsets", fix)
-            return rows
 
         do = change.delete_offsets
         return _change([group], make, do, execute=options.execute, output=output)

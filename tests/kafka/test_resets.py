@@ -191,6 +191,9 @@ def test_offsets_are_set_copied_exported_and_deleted(
 
     delete = ["delete-offsets", group, "--topic", f"{a}:0"]
     assert (run(kafka, *delete).status, stands(group)) == (0, wanted)
+    refused = run(kafka, *delete, "--topic", f"{a}:9", "--topic", "no-topic", "--execute")
+    assert (refused.status, stands(group)) == (2, wanted)
+    assert f"has no committed offsets of {a}-9, no-topic; check" in refused.err
     assert (run(kafka, *delete, "--execute").status, stands(group)) == (0, {f"{b}-1": 30})
     assert run(kafka, "delete-group", copy).status == 0
     assert stands(copy) == wanted
