@@ -292,11 +292,13 @@ class RemoteManagerHandle(Handle):
         return self._mail.errors
 
     def stop(self, *, timeout: float = 10.0) -> StopResult:
-        deadline, mail = Deadline(timeout), self._mail
-        self._client.check_process()
+        deadline = Deadline(timeout)
+        core, mail = self._client.core, self._mail
         if mail.result is None:
             group, mine = self._key.group, [self._key.topic_partition]
             self._client._settle(group, mine, deadline, stop=True)  # noqa: SLF001 -- of this module
+        with core.lock:  # a later stop may have taken it over
+            core.wait_for(lambda: mail.result is not None, deadline)
         if mail.result is not None:
             return mail.result
         error = OffsetTimeoutError(f"{self._key}: another stop of it took longer than {timeout} s")
@@ -481,7 +483,6 @@ class Wait:
             self._apply(settled, sent)
             for key in itertools.chain(*settled):
                 missing.pop(key, None)
-                self.unanswered.pop(key, None)
         with core.lock:
             wanted = [key for key in missing if not (key in self.final or self._is_gone(key))]
             again = set(partitions.lost(wanted, self if self.stops else None))
@@ -541,14 +542,13 @@ class Wait:
     def _why(self, key: ManagerKey, held: ClientPartition) -> OffsetManagerError:
         core = self._core
         known = held.error or self._reasons.get(key) or core.fenced
-        known = known or self.reason or core.link_error
-        if known is not None:
-            return known
-        if core.ended.is_set():
-            return ManagerStoppedError(f"the client was closed before {key} was committed")
-        if self._is_gone(key):
-            return ManagerStoppedError(f"{key} was stopped before this offset was committed")
-        return OffsetTimeoutError(f"the service did not answer within {self._deadline.timeout} s")
+        if known is None or known.code == OffsetTimeoutError.code:  # else Kafka's reason says more
+            if core.ended.is_set():
+                return ManagerStoppedError(f"the client was closed before {key} was committed")
+            if self._is_gone(key):
+                return ManagerStoppedError(f"{key} was stopped before this offset was committed")
+        late = f"the service did not answer within {self._deadline.timeout} s"
+        return known or self.reason or core.link_error or OffsetTimeoutError(late)
 
 
 def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartition]]]:
