@@ -50,7 +50,7 @@ from offsetmgr.consumer.settings import (
     log,
 )
 from offsetmgr.consumer.topics import LOOK_S, Discovery, LogWatch, missing_partition, restart_at
-from offsetmgr.consumer.work import Start
+from offsetmgr.consumer.work import Start, runs_of
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
@@ -64,7 +64,7 @@ from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.consumer.settings import ConsumerSettings
     from offsetmgr.consumer.topics import Subscription
@@ -310,10 +310,12 @@ class Member:
         """Wait for one message, then ``more_s`` for others; True if any were received."""
         try:
             return self._receive(most, timeout_s, more_s)
-        except BaseException:
+        except BaseException as error:
             # What was just read is lost, so that a later mark would pass it over.
             self.ended.set()
             self._commits.abandon()  # its answer may be lost, too
+            if isinstance(error, SystemError):  # of Ctrl-C in a callback, before Python 3.12
+                raise KeyboardInterrupt from error
             raise
 
     def _receive(self, most: int, timeout_s: float, more_s: float) -> bool:
@@ -334,7 +336,7 @@ class Member:
         received = 0
         # A poll also returns messages of partitions that a rebalance in it has released.
         current = self.assigned - self._released_in_poll
-        for topic_partition, run in _runs(messages):
+        for topic_partition, run in runs_of(messages):
             if topic_partition in current:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
@@ -786,15 +788,3 @@ class Member:
         self.stats.rebalances += kind != "start"
         steps = map(by_topic, (claimed, released, self.assigned.union(claimed)))
         self.notifications.append(Notification(kind, *steps))
-
-
-def _runs(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
-    """Divide messages into lists of one partition each, in their order."""
-    first, topic, partition = 0, "", -1
-    for at, message in enumerate(messages):
-        if message.partition() != partition or message.topic() != topic:
-            if at:
-                yield TopicPartition(topic, partition), messages[first:at]
-            first, topic, partition = at, message.topic() or "", message.partition() or 0
-    if messages:
-        yield TopicPartition(topic, partition), messages[first:]

@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from offsetmgr.deadlines import Deadline
+from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata
 
 _LOOK_S: Final = 0.005  # interval of looks at what the application has in work
 
@@ -139,3 +140,15 @@ class Work(ABC, Generic[_C]):
     @abstractmethod
     def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
         """Return True while the application has messages of ``partitions`` in work."""
+
+
+def runs_of(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    """Divide messages into lists of one partition each, in their order."""
+    first, topic, partition = 0, "", -1
+    for at, message in enumerate(messages):
+        if message.partition() != partition or message.topic() != topic:
+            if at:
+                yield TopicPartition(topic, partition), messages[first:at]
+            first, topic, partition = at, message.topic() or "", message.partition() or 0
+    if messages:
+        yield TopicPartition(topic, partition), messages[first:]

@@ -41,6 +41,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from confluent_kafka import Message
 
@@ -136,6 +137,23 @@ def test_a_consumer_may_be_closed_in_its_poll(kafka: DevKafka, group: str, calle
     consumer.close()
     ((offset, _),) = committed(kafka, group, group, 1).values()
     assert 1 <= offset <= count
+
+
+def test_ctrl_c_where_a_rebalance_begins_is_a_keyboard_interrupt(
+    kafka: DevKafka, group: str
+) -> None:
+    """Before Python 3.12 it was the SystemError that confluent-kafka makes of it."""
+    filled(kafka, group, 4, partitions=1)
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "run":
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        sys.setprofile(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WAIT_S)
 
 
 def test_a_close_that_a_signal_handler_interrupts_leaves_the_group(
