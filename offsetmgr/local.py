@@ -156,13 +156,15 @@ class LocalOffsets(Offsets):
         if wait is not None:
             keys = [key for key in offsets if key not in refused]
             results = _answer(self.call(lambda: self._factory.flush(keys, wait.left_s)), wait)
-            for key in (key for key in keys if key not in results):
-                text = f"{key} was stopped before its offset was committed"
-                refused[key] = ManagerStoppedError(text)
             for key, (_, error) in _flush_result(results).uncommitted.items():
                 retried = isinstance(error, CoordinatorError) and error.retriable
                 is_late = retried or isinstance(error, OffsetTimeoutError)
                 (late if is_late else refused)[key] = error
+            for key in keys:
+                if key not in results or (key in late and self._factory.get(key) is None):
+                    late.pop(key, None)
+                    text = f"{key} was stopped before its offset was committed"
+                    refused[key] = ManagerStoppedError(text)
         return refused, late
 
     def put(self, keys: Iterable[ManagerKey], submit: Callable[[], Refusals]) -> Refusals:

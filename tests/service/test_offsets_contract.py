@@ -22,7 +22,9 @@ from offsetmgr import (
     TopicPartition,
 )
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from offsetmgr.workers import Question
 from tests.service.support import WAIT_S
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +84,17 @@ def test_a_flush_returns_uncommitted_offsets(offsets: Offsets, kafka: MemoryCoor
         offsets.submit("g", {WHERE: 43}, sync=True, timeout=0.3)
     kafka.resume()
     assert offsets.flush(timeout=WAIT_S) == ({KEY: at(43)}, {})
+
+
+def test_an_offset_of_a_stopped_manager_is_not_kept(
+    offsets: Offsets, kafka: MemoryCoordinator
+) -> None:
+    """A submit that waits reports a stop by another thread, and no time-out of that one."""
+    kafka.pause()
+    submitting = Question(lambda: offsets.submit("g", {WHERE: 42}, sync=True, timeout=600))
+    until(lambda: offsets.flush(timeout=0.01).uncommitted)
+    assert list(offsets.stop_managers(timeout=0.01).uncommitted) == [KEY]
+    assert isinstance(submitting.answer.exception(WAIT_S), ManagerStoppedError)
 
 
 def test_a_refusal_for_good(offsets: Offsets, kafka: MemoryCoordinator) -> None:
