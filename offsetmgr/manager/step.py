@@ -188,9 +188,17 @@ def _begin_committed(manager: OffsetManager, event: Read, now: float) -> Effects
         manager.committed = Version(0, found)
         manager.recommit_at = now + manager.group.timing.recommit_soon_s
     elif reading is not _Reading.STANDS:
-        manager.set_committed(version, now)
+        _landed(manager, version, now)
     manager.acknowledged = found
     return []
+
+
+def _landed(manager: OffsetManager, version: Version, now: float) -> None:
+    """Enter that a commit in doubt stands after all, maybe one of the manager before."""
+    manager.set_committed(version, now)
+    if not manager.number:
+        manager.acknowledged = version.value
+        manager.establish(version.value)
 
 
 def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
@@ -244,7 +252,7 @@ def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
     if reading is _Reading.NEWER and version is not None:
         if manager.number == version.number and not stopped:
             return _committed(manager, Committed(version), now)
-        manager.set_committed(version, now)
+        _landed(manager, version, now)
     elif reading is _Reading.STRAY:
         manager.replace_stray(now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actors.testing import SimSystem
-from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from offsetmgr.codes import TIMED_OUT
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, Unknown
 from offsetmgr.errors import (
     ManagerExistsError,
     ManagerStoppedError,
@@ -279,6 +280,26 @@ class TestFactoryStop:
         core.stop(handle, 1.0)
         core.advance(1.0)
         assert len(core.requests("fetch")) == reads
+
+    @pytest.mark.parametrize("crashes", [False, True])
+    def test_a_late_commit_of_the_manager_before_is_the_floor(self, *, crashes: bool) -> None:
+        """The kind: what lands after the initial offset was read is committed all the same."""
+        core = Core(request_timeout_s=1.0)
+        before = core.spawn()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        before.submit(17)
+        core.stop(before, 0.5)
+        core.advance(2.0)
+        after = core.spawn()
+        assert after.initial_offset(timeout=0) is None
+        while core.holds() is None:
+            core.advance(1.0)
+        if crashes:
+            after._manager.begin_again()
+        core.advance(400.0)
+        assert after.status().committed == at(17)
+        with pytest.raises(OffsetRegressionError):
+            after.submit(13)
 
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""
