@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 import uuid
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +27,9 @@ settings.register_profile("offsetmgr", max_examples=50, deadline=None, derandomi
 settings.load_profile("offsetmgr")
 
 os.environ |= {**JAVA_ENVIRONMENT, **os.environ}
+
+# A shell that runs the tests in the background has it ignored, also in what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TOPIC_READY_S = 60.0
 

@@ -132,8 +132,15 @@ class Broker:
         self._running_process().close()
 
     def pause(self) -> None:
-        """Freeze the broker: its connections stay and nothing is answered."""
-        self._running_process().signal(signal.SIGSTOP)
+        """Freeze the broker: its connections stay, and nothing is answered from now on."""
+        process = self._running_process()
+        process.signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{process.pid}/task")  # where there is none, it is not waited for
+        for _ in Deadline(_STOP_S).polls():
+            with contextlib.suppress(OSError):  # of a thread that has just ended
+                texts = [each.read_text() for each in threads.glob("*/stat")]
+                if all(text.rpartition(") ")[2].startswith("T") for text in texts):
+                    return
 
     def resume(self) -> None:
         self._running_process().signal(signal.SIGCONT)
