@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing, contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -76,34 +77,50 @@ class ServiceReader:
         self._address = parse_url(url, credentials)
         self._timeout_s = timeout_s
 
-    def managers(self, group: str | None = None) -> list[LiveManager]:
-        """Return the live managers of a group, or all; the time-out is for all pages.
+    def managers(
+        self, group: str | None = None, deadline: Deadline | None = None
+    ) -> list[LiveManager]:
+        """Return the live managers of a group, or all.  Raises as ``pages``."""
+        query = {} if group is None else {"group": group}
+        found = self.pages("/v1/managers", "managers", query, deadline)
+        with reading("managers"):
+            return list(map(_manager, found))
+
+    def pages(
+        self,
+        path: str,
+        rows: str,
+        query: Mapping[str, str] = MappingProxyType({}),
+        deadline: Deadline | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the ``rows`` of all pages; the time-out is for all of them.
 
         Raises ServiceUnavailableError, ServiceError.
         """
-        found: list[LiveManager] = []
-        query = {"limit": str(_MAX_ENTRIES)} | ({} if group is None else {"group": group})
+        found: list[dict[str, Any]] = []
+        asked = {"limit": str(_MAX_ENTRIES), **query}
         after: str | None = ""
-        deadline = self._deadline()
+        deadline = deadline or self._deadline()
         while after is not None:
-            page = self.ask("GET", f"/v1/managers?{urlencode(query)}", deadline=deadline)
-            with reading("managers"):
-                found += map(_manager, page["managers"])
-                after = query["after"] = page["next"]
+            page = self.ask("GET", f"{path}?{urlencode(asked)}", deadline=deadline)
+            with reading(rows):
+                found += page[rows]
+                after = asked["after"] = page["next"]
         return found
 
     def facts(self) -> ServiceFacts:
-        """Return what the service says of itself.  Raises as ``managers``."""
+        """Return what the service says of itself; the time-out is for all.  Raises as ``pages``."""
+        deadline = self._deadline()
         with reading("its state"):
-            ready = self.ask("GET", "/readyz", also=_UNREADY)
+            ready = self.ask("GET", "/readyz", also=_UNREADY, deadline=deadline)
             return ServiceFacts(
                 self.url,
                 ready["ready"],
                 ready["draining"],
                 ready["kafka"],
                 ready["fenced_groups"],
-                self.managers(),
-                _failing_checkpoints(self.ask("GET", "/v1/queries")),
+                self.managers(deadline=deadline),
+                _failing_checkpoints(self.ask("GET", "/v1/queries", deadline=deadline)),
             )
 
     def failures(self, group: str | None = None) -> Iterator[Any]:

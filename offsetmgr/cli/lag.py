@@ -105,7 +105,7 @@ class _Service:
             return list(unread["groups"])
 
     def watched(self, names: list[str]) -> dict[str, Any]:
-        found = self._groups("/v1/watched")
+        found = self._reader.pages("/v1/watched", "groups")
         return {"groups": [each for each in found if not names or each["name"] in names]}
 
     def _groups(self, target: str) -> list[dict[str, Any]]:

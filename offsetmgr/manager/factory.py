@@ -37,6 +37,7 @@ from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
+    check_existing_group,
     check_flag,
     check_group,
     check_key,
@@ -214,7 +215,7 @@ class Factory:
 
     def managers(self, group: str | None = None) -> list[ManagerHandle]:
         """Return all live managers (of ``group``), as of now.  Raises InvalidValueError."""
-        managers = self._managers(group if group is None else check_group(group))
+        managers = self._managers(group if group is None else check_existing_group(group))
         return [ManagerHandle(manager, self._stop_one) for manager in managers]
 
     # Submits.
@@ -369,8 +370,8 @@ class Factory:
     def _managers(self, group: str | None = None) -> list[OffsetManager]:
         """Return all live managers (of one group), as of now."""
         with self._lock:
-            groups = [g for name, g in self._groups.items() if group in {None, name}]
-            return [manager for held in groups for manager in held.managers.values()]
+            groups = self._groups if group is None else {group} & self._groups.keys()
+            return [each for name in groups for each in self._groups[name].managers.values()]
 
     def _stop_one(self, manager: OffsetManager, timeout: float) -> StopResult:
         """Stop a manager that may be gone already."""

@@ -421,6 +421,14 @@ class LagQuery(OfExistingGroup, frozen=True):
     ] = []
 
 
+class WatchedQuery(OfExistingGroup, frozen=True):
+    group: Annotated[
+        list[ExistingGroup], Meta(max_length=MAX_TOPICS, description="By default all groups.")
+    ] = []
+    limit: PageLimit | None = None
+    after: Annotated[ExistingGroup, Meta(description=_NEXT)] | None = None
+
+
 class HistoryQuery(OfExistingGroup, frozen=True):
     group: ExistingGroup
     topic: Topic | None = None

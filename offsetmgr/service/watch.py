@@ -8,6 +8,8 @@ import threading
 from collections import Counter
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -17,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.http.answers import json_response
+from offsetmgr.http.answers import json_response, page_of
 from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.kafka.connections import MOVED_WAIT_S
 from offsetmgr.lag.ages import measure
@@ -31,7 +33,15 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.access import Names, Requester, no_names
 from offsetmgr.service.matching import chosen_names
-from offsetmgr.service.messages import ApiRequest, ClusterQuery, ConsumerQuery, LagQuery, TopicQuery
+from offsetmgr.service.messages import (
+    ApiRequest,
+    ClusterQuery,
+    ConsumerQuery,
+    LagQuery,
+    Next,
+    TopicQuery,
+    WatchedQuery,
+)
 from offsetmgr.service.openapi import Operation, operation
 from offsetmgr.text import listed, visible
 from offsetmgr.workers import Worker
@@ -82,6 +92,13 @@ class GroupsAnswer(msgspec.Struct, frozen=True):
 
     groups: list[dict[str, Any]]
     errors: Annotated[list[dict[str, Any]], Meta(description="Why some groups are missing.")] = []
+
+
+class WatchedAnswer(msgspec.Struct, frozen=True):
+    """Watched groups, in the shape that docs/operator.md describes."""
+
+    groups: list[dict[str, Any]]
+    next: Next = None
 
 
 class BurrowAnswer(msgspec.Struct, frozen=True):
@@ -202,20 +219,37 @@ class GroupWatch(Collector):
             view = self._view(by)
             measured = measure(self.reader(), asked.group, self._wall(), ages)
             found = (with_watch(each, view.get(each.name)) for each in measured)
-            return lag_report(found, self._committers(), asked.field)
+            return lag_report(found, self._committers(asked.group), asked.field)
 
         return GroupsAnswer(**await self._threads.run(by, read))
 
-    @operation("GET", "/v1/watched", ApiRequest, GroupsAnswer, needs=no_names)
-    async def watched(self, by: Requester, _: object) -> GroupsAnswer:
-        """Return the watched groups, as of the last round."""
-        view = self._selected(self._view(by))
-        return GroupsAnswer(await self._threads.run(by, lambda: self.report(view)))
+    @operation(
+        "GET",
+        "/v1/watched",
+        WatchedQuery,
+        WatchedAnswer,
+        needs=lambda asked: Names(groups=asked.group),
+    )
+    async def watched(self, by: Requester, asked: WatchedQuery) -> WatchedAnswer:
+        """Return a page of the watched groups, sorted by name, as of the last round."""
 
-    def report(self, view: Mapping[str, GroupLag]) -> list[dict[str, Any]]:
-        """Return watched groups in the shape that docs/operator.md describes."""
-        found: list[dict[str, Any]] = lag_report(view.values(), self._committers())["groups"]
-        return found
+        def read() -> WatchedAnswer:
+            view = self._selected(self._view(by))
+            names = sorted(view.keys() & set(asked.group) if asked.group else view)
+            rows = (self._report(view[name]) for name in names if name >= (asked.after or ""))
+            page, following = page_of(rows, asked.limit)
+            if following is None:
+                return WatchedAnswer(page)
+            # Of a name that may be too long for a query, what distinguishes it from the last one.
+            both = [page[-1]["name"], following["name"]]
+            return WatchedAnswer(page, following["name"][: len(commonprefix(both)) + 1])  # noqa: RUF071 -- names
+
+        return await self._threads.run(by, read)
+
+    def _report(self, group: GroupLag) -> dict[str, Any]:
+        """Return a watched group in the shape that docs/operator.md describes."""
+        rows: list[dict[str, Any]] = lag_report([group], self._committers([group.name]))["groups"]
+        return rows[0]
 
     @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer, needs=no_names)
     async def streams(self, by: Requester, _: object) -> StreamsAnswer:
@@ -230,8 +264,7 @@ class GroupWatch(Collector):
 
         view = self.look(by)
         tables = tables_of(self.reader(), view) if view else {}
-        found = self.report({group: view[group] for group in tables})
-        return [{**each, "table": tables[each["name"]]} for each in found]
+        return [{**self._report(view[group]), "table": table} for group, table in tables.items()]
 
     def _burrow(
         self, path: str, read: Callable[..., dict[str, Any] | str], kind: type[ApiRequest]
@@ -269,9 +302,9 @@ class GroupWatch(Collector):
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
         return {name: group for name, group in view.items() if self._chosen.get(name)}
 
-    def _committers(self) -> dict[tuple[str, TopicPartition], OwningClient]:
+    def _committers(self, groups: Iterable[str]) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
-        for each in self._factory.managers():
+        for each in chain.from_iterable(map(self._factory.managers, groups)):
             status = each.status()
             found[each.key.group, each.key.topic_partition] = OwningClient(
                 each.owner,

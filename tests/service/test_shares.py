@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
+from offsetmgr.admin.service import ServiceReader
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http import answers
+from offsetmgr.lag.measure import GroupLag, PartitionLag
 from offsetmgr.service import queries
 from offsetmgr.service.access import Requester
 from offsetmgr.service.threads import ReadThreads
+from offsetmgr.types import TopicPartition
 from tests.service.support import Running, running
 from tests.service.test_security import as_identity, identities
 
@@ -161,6 +166,27 @@ def test_a_page_ends_at_its_bytes_and_all_pages_have_all(crowded: Running) -> No
         assert len(of_group) == 2
         refused = client.get("/v1/offsets", params={"group": "orders-b", "after": "orders"})
         assert refused.json()["error"]["field"] == "query.after"
+
+
+def test_watched_groups_have_pages(crowded: Running) -> None:
+    """All together were refused above 64 MiB.  A page may end at a name of any length."""
+    names = ["", " ", "g" * 9_000, "g" * 9_000 + "h", "h" * 20_000, "odd\n", "orders-b"]
+    lag = PartitionLag(TopicPartition("orders", 0), None, error=OffsetManagerError("m" * 9_000))
+    watch = crowded.service.assembly.watch
+    view = {name: GroupLag(name, None, (lag,)) for name in reversed(names)}
+    watch._watcher = cast("Any", SimpleNamespace(view=view))
+    watch._chosen = dict.fromkeys(names, True)
+    with crowded.http() as client:
+        for limit in (1, 2, 10_000):
+            found = list(pages(client, "/v1/watched", "groups", limit=limit))
+            assert [each["name"] for page in found for each in page] == names
+            assert len(found) > 1
+        (asked,) = pages(client, "/v1/watched", "groups", group=["odd\n", "gone"])
+    assert [each["name"] for each in asked] == ["odd\n"]
+    read = ServiceReader(str(crowded.address)).pages("/v1/watched", "groups")
+    assert [each["name"] for each in read] == names
+    committers = [each["partitions"][0]["committer"] for each in read]
+    assert committers == [None] * 6 + ["b"]
 
 
 def test_an_answer_that_is_too_large_is_refused_with_the_way_out(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -20,12 +20,17 @@ from tests.commands import run_alone
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from offsetmgr.deadlines import Deadline
+
 VERSION: Final = "is it of another version than this client?"
 JSON: Final = "did not answer in JSON; is the url right?"
 
 
 class Server(ThreadingHTTPServer):
     body = b""
+
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up is not in the output of the next test."""
 
     @property
     def url(self) -> str:
@@ -148,6 +153,25 @@ def test_a_list_without_an_end_is_an_error(server: Server, monkeypatch: pytest.M
     server.body = b'{"managers": [], "next": "g/t/0"}'
     with pytest.raises(ServiceUnavailableError):
         ServiceReader(server.url, 0.3).managers()
+
+
+def test_all_that_the_doctor_asks_a_service_has_one_time_limit(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that answers slowly had it three times."""
+    limits: list[Deadline] = []
+
+    def ask(_: ServiceReader, *given: object, deadline: Deadline, **more: object) -> Any:
+        del given, more
+        limits.append(deadline)
+        return {"managers": [], "next": None, "queries": [], "followed": []} | dict.fromkeys(
+            ("ready", "draining", "kafka", "fenced_groups"), 0
+        )
+
+    monkeypatch.setattr(ServiceReader, "ask", ask)
+    ServiceReader(server.url).facts()
+    assert len(limits) == 3
+    assert len(set(limits)) == 1
 
 
 def test_a_missing_group_is_named_with_csv(server: Server) -> None:
