@@ -28,6 +28,18 @@ _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
+_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
+    "id": str,
+    "runId": str,
+    "name": (str, type(None)),
+    "timestamp": str,
+    "batchId": int,
+    "sources": list,
+}
+"""The fields of a report, with their types."""
+
+_MAX_FIGURE: Final = 1e15
+
 _FIX: Final = "report it with your version of Spark; this source is not committed meanwhile"
 
 
@@ -106,6 +118,10 @@ def read_snapshot(progress: Any) -> Snapshot:
     sources: list[Positions] = []
     problems: dict[str, str] = {}
     try:
+        for field, kind in _KINDS.items():
+            if not isinstance(report[field], kind):
+                raise InvalidValueError(f"progress {field}", report[field], "is unknown", _FIX)
+        durations = report.get("durationMs")
         for source in report["sources"]:
             description = source["description"]
             if not _KAFKA_SOURCE.match(description):
@@ -122,14 +138,20 @@ def read_snapshot(progress: Any) -> Snapshot:
             sources=tuple(sources),
             problems=problems,
             figures={
-                "batch_ms": report.get("durationMs", {}).get("triggerExecution"),
-                "input_rows": report.get("numInputRows"),
-                "input_rows_per_second": report.get("inputRowsPerSecond"),
-                "processed_rows_per_second": report.get("processedRowsPerSecond"),
+                "batch_ms": _figure(durations, "triggerExecution"),
+                "input_rows": _figure(report, "numInputRows"),
+                "input_rows_per_second": _figure(report, "inputRowsPerSecond"),
+                "processed_rows_per_second": _figure(report, "processedRowsPerSecond"),
             },
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
+
+
+def _figure(values: object, name: str) -> Any:
+    """Return a number of a report; None where it has none that the service takes."""
+    value = values.get(name) if isinstance(values, Mapping) else None
+    return value if isinstance(value, (int, float)) and 0 <= value <= _MAX_FIGURE else None
 
 
 def report_of(progress: Any) -> Any:

@@ -110,3 +110,19 @@ def test_a_report_without_identity_is_refused(missing: str) -> None:
     del report[missing]
     with pytest.raises(InvalidValueError, match=missing):
         read_snapshot(report)
+
+
+@pytest.mark.parametrize("value", [7, [], {}, 1.5])
+@pytest.mark.parametrize("field", ["id", "runId", "name", "timestamp", "sources"])
+def test_a_field_of_another_type_is_refused_where_it_is_read(field: str, value: object) -> None:
+    """Later each batch would log a traceback: a refused report is logged once."""
+    if (field, value) != ("sources", []):
+        with pytest.raises(InvalidValueError, match=f"progress {field}"):
+            read_snapshot(fields([]) | {field: value})
+
+
+@pytest.mark.parametrize("value", [None, [], "many", {}, float("nan"), 10**400])
+def test_a_figure_that_is_not_a_number_spoils_no_position(value: object) -> None:
+    """Its offsets are committed all the same."""
+    report = fields([], durationMs=value, numInputRows=value, inputRowsPerSecond=value)
+    assert set(read_snapshot(report).figures.values()) == {None}
