@@ -480,6 +480,8 @@ class Member:
             start, reason = restart_at(each, offset, low, high, latest=self._latest)
             if reason is not None:
                 self.report(reason, "offsets are not of the log")
+            if offset is None:
+                self._discovery.firsts.pop(each, None)
             if offset is None or offset > high:  # what is known of the log does not count any more
                 self.work.restart(each, start)
                 self._commit_at_s = min(self._commit_at_s, time.monotonic())
@@ -723,7 +725,10 @@ class Member:
         for each, position in committed.items():
             first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
             offset, _, epoch = position or OffsetAndMetadata(first)
-            starts[each] = Start(position, firsts.get(each), self._logs.begin(each, offset))
+            is_first = position is None and each in firsts
+            topic_id = self._discovery.first_ids.get(each.topic, "") if is_first else ""
+            resumed = self._logs.begin(each, offset, topic_id)
+            starts[each] = Start(position, firsts.get(each), resumed)
             self._starts[each] = offset
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))

@@ -95,6 +95,8 @@ class Discovery:
         """Topics as of the last discovery."""
         self.firsts: dict[TopicPartition, int] = {}
         """With ``latest``: where the logs ended that the group had not read, at the first one."""
+        self.first_ids: dict[str, str] = {}
+        """The ids of the topics whose logs those are, where Kafka told them."""
         self.subscription: Final = subscription
         self._reader = reader
         self._store = store
@@ -128,8 +130,9 @@ class Discovery:
             self._report(as_store_error(what, failure), "could not look up topics; tries again")
             self._due_s = now_s + _RETRY_S
             return False
-        topics, firsts, failures = question.result()
+        topics, firsts, first_ids, failures = question.result()
         self.firsts = firsts | self.firsts
+        self.first_ids = first_ids | self.first_ids
         self._unplaced = tuple(failures)
         for failure in failures.values():
             self._report(failure, "could not look up a topic; tries again")
@@ -150,9 +153,12 @@ class Discovery:
         topics = self.subscription.of(existing)
         unplaced = topics if self._unplaced is None else [e for e in topics if e in self._unplaced]
         if not unplaced:
-            return _Found(topics, {}, {})
+            return _Found(topics, {}, {}, {})
+        ids = self._reader.topic_ids(unplaced)
+        first_ids = {topic: each for topic, each in ids.items() if isinstance(each, str)}
         firsts, failures = first_positions(self._reader, self._store, self._group, unplaced)
-        return _Found([each for each in topics if each not in failures], firsts, failures)
+        readable = [each for each in topics if each not in failures]
+        return _Found(readable, firsts, first_ids, failures)
 
 
 class _Found(NamedTuple):
@@ -160,6 +166,7 @@ class _Found(NamedTuple):
 
     topics: list[str]
     firsts: dict[TopicPartition, int]
+    first_ids: dict[str, str]
     failures: dict[str, OffsetManagerError]
 
 
@@ -229,15 +236,17 @@ class LogWatch:
         self._seen_at_s = -inf
         self._question = None
 
-    def begin(self, topic_partition: TopicPartition, offset: int) -> bool:
+    def begin(self, topic_partition: TopicPartition, offset: int, topic_id: str = "") -> bool:
         """Take in that a partition is claimed, and read from ``offset`` on.
 
         Returns True if that is our own position in a former claim, of which the log has to be the
-        same.  Else its log is taken as it is at the next look.
+        same.  Else it has to be that of ``topic_id``; without one it is taken as it is at the next
+        look.
         """
         resumed = self.positions.get(topic_partition) == offset
         if not resumed:
             self._ids.pop(topic_partition, None)
+            self._ids.update({topic_partition: topic_id} if topic_id else {})
             self.positions[topic_partition] = offset
         return resumed
 

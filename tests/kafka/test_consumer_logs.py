@@ -344,6 +344,31 @@ def by(kafka: DevKafka, group: str) -> dict[int, int]:
     return {each: at for each, (at, _) in committed(kafka, group, group, 2).items()}
 
 
+@KINDS
+def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str, kind: Kind) -> None:
+    """A first position belongs to the log of the consumer's start, not to one that replaces it."""
+    filled(kafka, group, 100, partitions=1)
+    config = {"topic.metadata.refresh.interval.ms": 500}
+    with Reader(kafka, group, kind, settings={"missing": "latest"}, config=config) as reader:
+        until(lambda: reader.consumer.poll(0.1) is None and offset(kafka, group) == 100)
+        produce(kafka, group, range(10), partitions=1)
+        assert reader.read(10) == list(range(10))
+        reader.consumer.commit_offsets()
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_topics([group])[group].result(WAIT_S)
+        while reader.consumer.subscriptions():
+            reader.consumer.poll(0.1)
+        create_topic(kafka, group, 1)
+        produce(kafka, group, range(1_000, 1_150), partitions=1)
+        seen: set[int] = set()
+        while seen < set(range(1_000, 1_150)):
+            seen.update(reader.read(1))
+        until(lambda: "TOPIC_RECREATED" in [each.code for each in reader.consumer.errors()])
+        reader.idle()
+        reader.consumer.commit_offsets()
+        assert offset(kafka, group) == 150
+
+
 def test_two_members_that_start_together_with_latest_skip_the_history(
     kafka: DevKafka, group: str
 ) -> None:
