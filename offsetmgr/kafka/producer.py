@@ -37,6 +37,10 @@ UNBOUNDED: Final = {
 _LARGEST_BYTES: Final = 1_000_000_000
 """librdkafka takes no larger limit."""
 
+_REQUEST_BYTES: Final = 100_000_000
+"""Below the ``socket.request.max.bytes`` of brokers by default: they end the connection above it,
+which would hold up other messages."""
+
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's own limit of a batch, below the 1,048,588 that a topic takes by default."""
 
@@ -70,12 +74,14 @@ def open_producer(
     ``config`` is the bootstrap servers, or librdkafka's settings, over which ``ours`` go.
     With ``max_message_bytes``, the smallest ``max.message.bytes`` of the topics that it writes to,
     it takes whatever a broker takes: no batch is larger, and the broker alone judges a message,
-    which may be compressed.  librdkafka's own limit of 1,000,000 is below that of a broker.
+    which may be compressed.  Without, the broker judges up to 100 MB, or the ``message.max.bytes``
+    of ``config``: librdkafka's own limit of 1,000,000 is below that of a broker.
 
     Raises InvalidValueError where librdkafka does not take a setting.
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else config
-    settings: dict[str, Any] = {"enable.idempotence": True, **given, **ours}
+    defaults = {"enable.idempotence": True, "message.max.bytes": _REQUEST_BYTES}
+    settings: dict[str, Any] = {**defaults, **given, **ours}
     if max_message_bytes is not None:
         settings["message.max.bytes"] = _LARGEST_BYTES
         settings["batch.size"] = max(1, min(max_message_bytes, _BATCH_BYTES))

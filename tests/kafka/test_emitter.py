@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from confluent_kafka import Consumer
 
+from offsetmgr.clusters import MultiClusterWriter, ProducerRecord, WriteErrors
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, ManagerStoppedError
 from offsetmgr.streams import EmitterClosedError, ProcessorError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.messages import partition_of
+from offsetmgr.streams.topics import TopicManager
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -59,6 +61,27 @@ def test_messages_arrive_where_views_look_for_them(
     assert read[b""] == (None, {"app": b"mine", "more": None})
     with pytest.raises(EmitterClosedError):
         emitter.emit("late", 1)
+
+
+def test_records_as_large_as_their_topic_takes_are_written(
+    kafka: DevKafka, unique_name: str
+) -> None:
+    """The topic's limit counts, not librdkafka's of 1,000,000 bytes; a limit of the user's does."""
+    servers = kafka.bootstrap_servers
+    with TopicManager(servers) as manager:
+        manager.ensure_topic(unique_name, 1, {"max.message.bytes": "3000000"})
+    large, too_large = "x" * 2_000_000, "x" * 3_100_000
+    with kafka_emitter(servers, unique_name, codecs.String()) as emitter:
+        emitter.emit_sync("key", large, timeout=WAIT_S)
+    with MultiClusterWriter({"here": servers}, unique_name) as writer:
+        writer.write_messages([ProducerRecord(large)])
+        with pytest.raises(WriteErrors, match="1 of 2 messages .*MSG_SIZE_TOO_LARGE"):
+            writer.write_messages([ProducerRecord("small"), ProducerRecord(too_large)])
+    limited = kafka_emitter(
+        {"bootstrap.servers": servers, "message.max.bytes": 5_000}, unique_name, codecs.String()
+    )
+    with pytest.raises(KafkaRequestError, match="too large"):
+        limited.emit_sync("key", large, timeout=WAIT_S)
 
 
 def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
