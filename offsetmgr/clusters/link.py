@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from offsetmgr.codes import TIMED_OUT
 from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
@@ -95,6 +96,7 @@ class Link:
         self._topic = topic
         self._settle_s = settle_s
         self._lock = threading.RLock()
+        self._turn = threading.RLock()  # of questions
         self._repeats = RepeatLimiter()
         self._probe_at_s = 0.0
         # Not an AdminClient: a request of it that outlives its last reference ends the process.
@@ -117,11 +119,11 @@ class Link:
 
     def partitions(self, timeout_s: float, *, led: bool = False) -> list[int]:
         """Return the partitions of the topic, none without one; with ``led`` all have leaders."""
-        with self._asking():
+        with self._asking(timeout_s) as left_s:
             if self._topic is None:
-                self._asker.list_topics(timeout=timeout_s)
+                self._asker.list_topics(timeout=left_s)
                 return []
-            found = self._asker.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
+            found = self._asker.list_topics(self._topic, timeout=left_s).topics[self._topic]
         if found.error is not None:
             raise self.failure(found.error)
         if led and any(each.leader < 0 for each in found.partitions.values()):
@@ -130,25 +132,31 @@ class Link:
 
     def log_end(self, partition: int, timeout_s: float) -> int:
         where = KafkaPartition(self._topic or "", partition)
-        with self._asking():
-            return int(self._asker.get_watermark_offsets(where, timeout=timeout_s)[1])
+        with self._asking(timeout_s) as left_s:
+            return int(self._asker.get_watermark_offsets(where, timeout=left_s)[1])
 
     def offsets_at(self, at_ms: int, numbers: Iterable[int], timeout_s: float) -> dict[int, int]:
         """Return the first offsets of a time or later; -1 where no record is so young."""
         asked = [KafkaPartition(self._topic or "", number, at_ms) for number in numbers]
-        with self._asking():
-            answers = self._asker.offsets_for_times(asked, timeout=timeout_s)
+        with self._asking(timeout_s) as left_s:
+            answers = self._asker.offsets_for_times(asked, timeout=left_s)
         for each in answers:
             if each.error is not None:
                 raise self.failure(each.error)
         return {each.partition: each.offset for each in answers}
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _asking(self, timeout_s: float) -> Iterator[float]:
+        """Yield the seconds left; librdkafka would first wait for the calls of other threads."""
+        deadline = Deadline(timeout_s)
+        if not self._turn.acquire(timeout=deadline.left_s):
+            raise self.failure(KafkaError(TIMED_OUT))
         try:
-            yield
+            yield deadline.left_s
         except KafkaException as error:
             raise self.failure(error.args[0]) from None
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         self._asker.close()

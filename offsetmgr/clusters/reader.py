@@ -6,6 +6,7 @@ holds up no other.  The application's thread takes the messages.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from contextlib import suppress
@@ -145,6 +146,7 @@ class _MergedClient(Closing, Generic[_T, _F]):
         self._feeds = feeds
         self._turns = deque(feeds.values())
         self._close_s = close_s
+        self._process = os.getpid()
         self._news = Latch()
         self._started = self._closed = False
 
@@ -198,13 +200,22 @@ class _MergedClient(Closing, Generic[_T, _F]):
         return found
 
     def close(self) -> None:
-        """Commit and end; twice is harmless.
+        """Commit and end; twice is harmless; in the child of a fork it does nothing.
 
-        A cluster that does not answer is left to itself after 10 s.
+        A cluster that does not answer is left to itself after 10 s.  In a signal's handler during a
+        call this returns at once, and a thread does it.
         """
+        if os.getpid() != self._process:
+            return
         self._closed = True
         self._news.set()
-        close_all({name: feed.end for name, feed in self._feeds.items()}, self._close_s)
+        ends = {name: feed.end for name, feed in self._feeds.items()}
+        end = partial(close_all, ends, self._close_s)
+        members = [feed.consumer._member for feed in self._feeds.values() if feed.consumer]  # noqa: SLF001 -- a part of this one
+        if any(member.defers(lambda: None) for member in members):
+            Question(end)
+        else:
+            end()
 
 
 class ClusterMessage(NamedTuple):
@@ -399,9 +410,10 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         """
         feed = self._positioned(cluster)
         at_ms = check_moment(at, "at")
-        wait_s = check_timeout(timeout)
+        deadline = Deadline(timeout)
         numbers = feed.numbers if partition is None else [check_partition(partition)]
-        found = feed.link.offsets_at(at_ms, numbers or feed.link.partitions(wait_s), wait_s)
+        numbers = numbers or feed.link.partitions(deadline.left_s)
+        found = feed.link.offsets_at(at_ms, numbers, deadline.left_s)
         for number, offset in found.items():
             feed.move(number, OFFSET_END if offset < 0 else offset)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -216,6 +217,7 @@ class MultiClusterWriter(Closing):
             raise InvalidValueError("settings", given, "are not those of a writer", hint)
         self._settings = given
         self._topic = None if topic is None else check_topic(topic)
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._order = list(checked := check_clusters(clusters))
         self._current: str | None = None
@@ -283,8 +285,10 @@ class MultiClusterWriter(Closing):
     def close(self) -> None:
         """Wait for writes under way, which take up to ``fail_over_s`` for each cluster, and end.
 
-        Twice is harmless.
+        Twice is harmless; in the child of a fork it does nothing.
         """
+        if os.getpid() != self._process:
+            return
         wait_s = self._settings.fail_over_s + _OVERDUE_S
         with self._lock:
             self._closed = True

@@ -292,8 +292,11 @@ class AckConsumer(MessageReader[AckMessage]):
         """Wait up to ``dwell_s`` for unfinished messages, commit and leave the group.
 
         Those that are not done by then are named in the log and by ``errors``.  In a handler of
-        ``run`` this returns at once, and ``run`` does it.  Twice is harmless.
+        ``run`` this returns at once, and ``run`` does it.  Twice is harmless.  In the child of a
+        fork it does nothing.
         """
+        if self._is_forked:
+            return
         self._work.closing = True
         if self.is_called_by_handler:
             self._member.ended.set()

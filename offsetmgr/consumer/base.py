@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -88,6 +89,7 @@ class BaseConsumer(ABC):
         store: str | Mapping[str, object] | OffsetStore | Offsets | None = None,
         settings: ConsumerSettings | None = None,
     ) -> None:
+        self._process = os.getpid()
         config = _checked_kafka(kafka)
         names = [check_topic(each) for each in check_list(topics, "topics", '["orders"]')]
         subscription = Subscription(names, include, exclude)
@@ -177,14 +179,20 @@ class BaseConsumer(ABC):
         """Commit what is processed and leave the group; twice is harmless.
 
         In a callback of librdkafka's, or a signal's handler during a call, this returns at once,
-        and the next poll or the consumer's own thread does it.
+        and the next poll or the consumer's own thread does it.  In the child of a fork it does
+        nothing.
         """
-        if self._member.defers(self.close):
+        if self._is_forked or self._member.defers(self.close):
             return
         try:
             self._member.close()
         finally:
             self._opened.close()
+
+    @property
+    def _is_forked(self) -> bool:
+        """True in the child of a fork, which has none of the threads."""
+        return os.getpid() != self._process
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,119 @@
+"""Deadlines of questions to a cluster, and closes where nothing would end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from offsetmgr.clusters import MultiClusterAckConsumer, MultiClusterReader, MultiClusterWriter
+from offsetmgr.clusters import reader as reader_module
+from offsetmgr.consumer import AckConsumer, GroupConsumer
+from offsetmgr.errors import KafkaRequestError
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEAD = "127.0.0.1:9"
+WAIT_S = 60.0
+NOW = datetime.now(timezone.utc)
+
+
+class SlowClient:
+    """A client whose metadata come once they are wanted; it notes the timeouts of its calls."""
+
+    def __init__(self) -> None:
+        self.asked, self.free = threading.Event(), threading.Event()
+        self.timeouts: list[float] = []
+
+    def list_topics(self, topic: str, *, timeout: float) -> Any:
+        self.timeouts.append(timeout)
+        self.asked.set()
+        assert self.free.wait(WAIT_S)
+        part = type("Partition", (), {"leader": 1})
+        answer = type("Topic", (), {"error": None, "partitions": {0: part}})
+        return type("Metadata", (), {"topics": {topic: answer}})
+
+    def offsets_for_times(self, asked: list[Any], *, timeout: float) -> list[Any]:
+        self.timeouts.append(timeout)
+        return asked
+
+    def close(self) -> None:
+        """End; the client has nothing to end."""
+
+
+def test_a_question_to_a_cluster_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither waits for one of another thread, nor has two calls with the whole time each."""
+    client = SlowClient()
+    monkeypatch.setattr("offsetmgr.clusters.link.open_consumer", lambda *_: client)
+    with MultiClusterReader({"west": DEAD}, "orders") as reader:
+        assert client.asked.wait(WAIT_S)  # by the reader's own thread
+        with pytest.raises(KafkaRequestError, match="did not answer in time"):
+            reader.set_offset_at("west", NOW, 0, timeout=0.01)
+        client.free.set()
+        until(lambda: reader._feeds["west"].numbers == [0])
+        client.timeouts.clear()
+        reader._feeds["west"].numbers = None
+        reader.set_offset_at("west", NOW, timeout=WAIT_S)
+        first, second = client.timeouts
+        assert second < first <= WAIT_S
+
+
+CLIENTS: dict[str, Callable[[], Any]] = {
+    "writer": lambda: MultiClusterWriter({"west": DEAD}, "orders"),
+    "reader": lambda: MultiClusterReader({"west": DEAD}, "orders"),
+    "acks of clusters": lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
+    "group": lambda: GroupConsumer(DEAD, "etl", ["orders"]),
+    "acks": lambda: AckConsumer(DEAD, "etl", ["orders"]),
+}
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_close_in_the_child_of_a_fork_does_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has none of the threads that a close would wait for."""
+
+    def end(*_: object) -> NoReturn:
+        os._exit(1)
+
+    client = CLIENTS[kind]()
+    child = os.fork()
+    if child == 0:
+        for name in ("clusters.writer.close_all", "clusters.reader.close_all"):
+            monkeypatch.setattr(f"offsetmgr.{name}", end)
+        monkeypatch.setattr("offsetmgr.consumer.member.Member.close", end)
+        client.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    client.close()
+
+
+def test_a_close_of_a_signal_handler_does_not_wait_for_the_call_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An ack or a mark that it interrupts holds a lock that the close needs."""
+    closing: list[threading.Thread] = []
+
+    def close_all(ends: dict[str, Callable[[], None]], _: float) -> None:
+        closing.append(threading.current_thread())
+        for end in ends.values():
+            end()
+
+    monkeypatch.setattr(reader_module, "close_all", close_all)
+    consumer = MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"])
+    assert consumer.poll(timeout=0) is None
+    feed = consumer._feeds["west"]
+    until(lambda: feed.consumer is not None)
+    assert feed.consumer is not None
+    with feed.consumer._work.lock:  # as an ack does
+        consumer.close()
+        assert closing[:1] != [threading.current_thread()]
+    until(lambda: bool(closing))
+    assert closing != [threading.current_thread()]
+    consumer.close()
+    assert consumer.closed
