@@ -75,7 +75,7 @@ def test_records_as_large_as_their_topic_takes_are_written(
         emitter.emit_sync("key", large, timeout=WAIT_S)
     with MultiClusterWriter({"here": servers}, unique_name) as writer:
         writer.write_messages([ProducerRecord(large)])
-        with pytest.raises(WriteErrors, match="1 of 2 messages .*MSG_SIZE_TOO_LARGE"):
+        with pytest.raises(WriteErrors, match=r"1 of 2 messages .*MSG_SIZE_TOO_LARGE"):
             writer.write_messages([ProducerRecord("small"), ProducerRecord(too_large)])
     limited = kafka_emitter(
         {"bootstrap.servers": servers, "message.max.bytes": 5_000}, unique_name, codecs.String()
