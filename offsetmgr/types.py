@@ -381,6 +381,12 @@ def check_callable(value: object, field: str) -> None:
         raise InvalidValueError(field, value, problem, hint)
 
 
+def check_instance(value: object, kind: type, field: str) -> None:
+    """Refuse what is not an instance of ``kind``."""
+    if not isinstance(value, kind):
+        raise InvalidValueError(field, value, "has the wrong type", f"give {kind.__name__}(...)")
+
+
 def check_timeout(value: object, field: str = "timeout", *, forever: bool = False) -> float:
     """Return seconds to wait, from 0 (do not wait); with ``forever`` None means no limit (inf)."""
     if value is None and forever:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -68,7 +67,7 @@ class CodecName(str, Enum):
 
 def serve(
     table: Annotated[str, Option(help="The table's topic, such as <group>-table.")],
-    path: Annotated[Path, Option(help="Folder of the view's store; created if missing.")],
+    path: Annotated[str, Option(help="Folder of the view's store; created if missing.")],
     codec: Annotated[CodecName, Option(help="Codec of the table's values.")] = CodecName.Json,
     listen: Annotated[str, Option(help="Loopback or unix:///path/to.sock.")] = "127.0.0.1:8742",
     tokens: Annotated[

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 
 from offsetmgr.clusters.link import PROBE_S, Link, check_clusters, close_all
-from offsetmgr.consumer.ack_work import AckMessage, AckSettings
+from offsetmgr.consumer.ack_work import AckMessage, AckSettings, acknowledge_up_to
 from offsetmgr.consumer.acks import AckConsumer, check_pool
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
@@ -645,7 +645,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        message.claim.receiver.acknowledge_up_to(message)
+        acknowledge_up_to(message)
 
     @property
     def pending(self) -> int:

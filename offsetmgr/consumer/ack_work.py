@@ -704,3 +704,12 @@ class AckWork(Work[Claim]):
 def _is_unfinished(message: AckMessage) -> bool:
     """Return True if a message is to be delivered again."""
     return message.is_pending and not message.given_up
+
+
+def acknowledge_up_to(message: AckMessage) -> None:
+    """Acknowledge ``message`` and all before it in its partition.  Raises InvalidValueError."""
+    given: object = message
+    if not isinstance(given, AckMessage):
+        hint = "give a message as it was handed out"
+        raise InvalidValueError("message", given, "is not a message with an ack", hint)
+    given.claim.receiver.acknowledge_up_to(given)

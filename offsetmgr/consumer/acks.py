@@ -23,7 +23,13 @@ from inspect import (
 )
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from offsetmgr.consumer.ack_work import AckMessage, AckSettings, AckWork, OrderedBy
+from offsetmgr.consumer.ack_work import (
+    AckMessage,
+    AckSettings,
+    AckWork,
+    OrderedBy,
+    acknowledge_up_to,
+)
 from offsetmgr.consumer.base import MessageReader
 from offsetmgr.consumer.member import SLICE_S
 from offsetmgr.consumer.retry import RetryProducer
@@ -43,6 +49,8 @@ if TYPE_CHECKING:
 
 _ERROR_CHARS: Final = 500  # longest text of a failure in the log
 
+_MOST_WORKERS: Final = 10_000  # threads of a pool
+
 _PROGRESS_S: Final = 30.0  # interval of the pool's progress in the log
 
 
@@ -52,7 +60,9 @@ def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
     if iscoroutinefunction(handler) or isgeneratorfunction(handler) or isasyncgenfunction(handler):
         hint = "give a plain function, or read the messages with async for"
         raise InvalidValueError("handler", handler, "returns before its work is done", hint)
-    check_count(workers, "workers")
+    if check_count(workers, "workers") > _MOST_WORKERS:
+        hint = f"give at most {_MOST_WORKERS}"
+        raise InvalidValueError("workers", workers, "is too large", hint)
     check_choice(ordered_by, "ordered_by", (*get_args(OrderedBy), None))
 
 
@@ -267,7 +277,7 @@ class AckConsumer(MessageReader[AckMessage]):
 
     def commit_up_to(self, message: AckMessage) -> None:
         """Acknowledge ``message`` and all messages before it in its partition."""
-        message.claim.receiver.acknowledge_up_to(message)
+        acknowledge_up_to(message)
 
     @property
     def cluster(self) -> str:

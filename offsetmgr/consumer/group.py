@@ -92,7 +92,7 @@ class Markable:
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
-        for place, mark, reset in stash.take():
+        for place, mark, reset in _check_stash(stash).take():
             self._mark(place, *mark, reset=reset)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
@@ -108,7 +108,7 @@ class Markable:
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds, and empty it."""
-        for place, mark, _ in stash.take():
+        for place, mark, _ in _check_stash(stash).take():
             self._mark(place, *mark, reset=True)
 
 
@@ -539,6 +539,12 @@ def _place(message: Message) -> tuple[Place, int]:
 def _not_read(message: object) -> InvalidValueError:
     hint = "give messages as they are handed out"
     return InvalidValueError("message", message, "was not read from Kafka", hint)
+
+
+def _check_stash(stash: object) -> OffsetStash:
+    if not isinstance(stash, OffsetStash):
+        raise InvalidValueError("stash", stash, "is not a stash", "give an OffsetStash")
+    return stash
 
 
 def _checked(topic: str, partition: int, offset: int) -> tuple[Place, int]:

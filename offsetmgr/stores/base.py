@@ -112,7 +112,7 @@ class OffsetStore(ABC):
         self, group: str, topic: str, partition: int, offset: int | OffsetAndMetadata
     ) -> None:
         """Commit the offset of one partition, as ``commit``."""
-        self.commit_offsets(group, {(topic, partition): offset})
+        self.commit_offsets(group, {check_topic_partition((topic, partition)): offset})
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
@@ -122,7 +122,7 @@ class OffsetStore(ABC):
 
     def fetch_offset(self, group: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         """Return the committed offset; None where nothing is committed."""
-        topic_partition = TopicPartition(topic, partition)
+        topic_partition = check_topic_partition((topic, partition))
         return self.fetch_offsets(group, [topic_partition])[topic_partition]
 
     def fetch_offsets(

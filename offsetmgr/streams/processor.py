@@ -31,6 +31,7 @@ from offsetmgr.spark.progress import read_offsets, report_of
 from offsetmgr.spark.starting import check_client
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.graph import GroupGraph
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.layout import TABLES, LayoutFiles
 from offsetmgr.streams.memory import MemoryStorage
@@ -39,7 +40,7 @@ from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
 from offsetmgr.streams.view import View
 from offsetmgr.text import listed
-from offsetmgr.types import check_timeout
+from offsetmgr.types import check_instance, check_timeout
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.streams.graph import GroupGraph
     from offsetmgr.types import TopicPartition
 
 _log = SafeLogger("offsetmgr.streams")
@@ -141,7 +141,9 @@ class Processor:
         settings: ProcessorSettings | None = None,
     ) -> None:
         self.graph = graph
-        self.settings = settings or ProcessorSettings()
+        self.settings = ProcessorSettings() if settings is None else settings
+        check_instance(self.settings, ProcessorSettings, "settings")
+        check_instance(graph, GroupGraph, "graph")
         self._engine = Engine(
             graph,
             nil_handling=self.settings.nil_handling,

@@ -19,10 +19,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import lmdb
 
 from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
-from offsetmgr.types import check_count
+from offsetmgr.types import check_count, check_flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -99,7 +100,7 @@ class LmdbReader:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = _checked(path)
         with _failing(self.path, "opened"):
             self._file = self._file_now()
         if self._file is None:
@@ -220,8 +221,8 @@ class LmdbStorage(LmdbReader):
     def __init__(
         self, path: str | Path, *, fsync: bool = False, map_bytes: int = MAP_BYTES
     ) -> None:
-        self.path = Path(path)
-        self._fsync = fsync
+        self.path = _checked(path)
+        self._fsync = check_flag(fsync, "fsync")
         self._map_bytes = check_count(map_bytes, "map_bytes")
         self._empty = False
 
@@ -347,6 +348,12 @@ class LmdbStorage(LmdbReader):
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
+
+
+def _checked(path: object) -> Path:
+    if not isinstance(path, (str, Path)) or path == "":  # which would be the current folder
+        raise InvalidValueError("path", path, "is not a folder", "give one, such as ./view")
+    return Path(path)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from offsetmgr.types import (
     TopicPartition,
     check_choice,
     check_count,
+    check_instance,
     check_list,
     check_mapping,
     check_moment,
@@ -71,6 +72,8 @@ class TopicSettings:
         check_choice(self.mismatch, "mismatch", get_args(Mismatch))
         if self.replication is not None:
             check_count(self.replication, "replication")
+        check_mapping(self.table, "table")
+        check_mapping(self.stream, "stream")
 
 
 def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
@@ -111,7 +114,8 @@ class TopicManager(Closing):
         timeout_s: float = 30.0,
     ) -> None:
         """``config`` is the bootstrap servers, or librdkafka's settings."""
-        self.settings = settings or TopicSettings()
+        self.settings = TopicSettings() if settings is None else settings
+        check_instance(self.settings, TopicSettings, "settings")
         self._reader = ClusterReader(config, timeout_s=timeout_s)
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
