@@ -387,6 +387,8 @@ class SqlOffsetStore(OffsetStore):
                 rows[where] = StoredOffset(OffsetAndMetadata(0), row.generation, topic_id, True)  # noqa: FBT003
                 if self._new_logs.get(key := ManagerKey(group, *where)) != topic_id:
                     self._new_logs[key] = topic_id
+                    with self._lock:  # what was read of the former log says nothing about this one
+                        self._ends.update({key: 0} if key in self._ends else {})
                     log.warning(
                         "group %s: topic %s was recreated (its id is %s, it was %s): the offset %d "
                         "stored for partition %d is of the former log; the new one begins anew",

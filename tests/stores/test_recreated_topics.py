@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ from confluent_kafka import Message
 
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import GroupConsumer
-from offsetmgr.errors import OffsetStoreError
+from offsetmgr.errors import OffsetConflictError, OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.messages import WAIT_S, produce
@@ -118,6 +119,28 @@ def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Pl
         assert place.new(store, [38, 39, 40, 41, 0, 1, 2]) == [40, 41, 0, 1, 2]
         assert place.stored(store) == 3
         assert place.new(store, [2, 3, 3]) == [3]
+
+
+def test_gaps_of_a_recreated_topic_and_transactions_that_were_rolled_back_differ(
+    place: Place,
+) -> None:
+    """A conflict is told by what was read of the same log; a transaction rolled back there is one.
+
+    Gaps are what aborted transactions, compaction and retention leave.
+    """
+    with place.open() as store:
+        store.claim("etl", [place.where])
+        assert place.new(store, range(40)) == list(range(40))
+        place.recreate()
+        assert place.new(store, range(5)) == list(range(5))
+        assert place.new(store, range(50, 60)) == list(range(50, 60))
+        with suppress(ZeroDivisionError), store.engine.begin() as connection:
+            batch = [Message(*place.where, offset=offset) for offset in range(60, 70)]
+            with store.transaction(connection) as stored:
+                stored.new_messages("etl", batch)
+            raise ZeroDivisionError
+        with pytest.raises(OffsetConflictError, match="rolled back"):
+            place.new(store, range(70, 80))
 
 
 def test_marks_of_a_recreated_topic_are_of_the_new_log(place: Place) -> None:
