@@ -604,6 +604,7 @@ class Member:
         While the group is between two generations, it is tried again only for ``moving_s``.
         """
         dwell_s, began_s = self.settings.dwell_s, time.monotonic()
+        self._logs.expire()  # no later look repairs this commit
         while True:
             error, begun_s = None, time.monotonic()
             try:

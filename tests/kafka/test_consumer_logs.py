@@ -189,6 +189,24 @@ def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
 
 
 @KINDS
+def test_the_last_commit_goes_to_no_topic_that_was_just_recreated(
+    kafka: DevKafka, group: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A close looks at the topic's id itself, as no later look repairs what it commits."""
+    monkeypatch.setattr("offsetmgr.consumer.topics.LOOK_S", 600.0)
+    filled(kafka, group, 40, partitions=1)
+    settings = {"commit_interval_s": 600.0, "away_s": 600.0}
+    with Reader(kafka, group, kind, settings=settings) as reader:
+        assert reader.read(30) == list(range(30))
+        reader.consumer.commit_offsets()
+        assert reader.read(10) == list(range(30, 40))
+        recreate(kafka, group)
+        produce(kafka, group, range(60), partitions=1)
+        until(lambda: offset(kafka, group) is None)
+    assert offset(kafka, group) is None
+
+
+@KINDS
 @pytest.mark.parametrize("new", [20, 60])
 def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
     kafka: DevKafka, group: str, kind: Kind, new: int
