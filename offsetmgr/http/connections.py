@@ -23,6 +23,9 @@ IDLE_S: Final = 75.0
 STALLED_S: Final = 60.0
 """A reader may take nothing of its answer for so long."""
 
+HANDSHAKE_S: Final = 10.0
+"""A TLS handshake may take so long."""
+
 _CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
 
 
@@ -48,8 +51,9 @@ def client_certificate() -> ClientCertificate:
 class Connections:
     """All open connections; an ASGI application that counts the requests of each."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, tls: ssl.SSLContext | None = None) -> None:
         self.limit = limit
+        self.tls = tls
         self.open: set[ClientConnection] = set()
         self._app = app
 
@@ -109,20 +113,58 @@ class ClientConnection(asyncio.Protocol):
         self.certificate = ClientCertificate()
         self._connections = connections
         self._inner = inner
+        self._is_begun = False
+        """False until the TLS handshake is done."""
+        self._early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        context = self._connections.tls
+        if context is None:
+            self._begin(transport)
+        else:
+            self._shake_hands(context)
+        self._connections.add(self)
+
+    def _shake_hands(self, context: ssl.SSLContext) -> None:
+        """Begin TLS here: the server's socket would count a connection only once it has begun."""
+        starting = asyncio.get_running_loop().start_tls(
+            self._transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+        )
+
+        def go_on(_: object) -> None:
+            try:
+                starting.send(None)
+            except StopIteration as done:
+                if done.value is None or done.value.is_closing():
+                    self.abort()
+                    return
+                self._transport = done.value
+                self._begin(self._transport)
+                if self._early:
+                    self.data_received(self._early)
+            except OSError:
+                self.abort()
+
+        # Its first step at once, not in a task: uvloop reads as soon as connection_made() is done.
+        starting.send(None).add_done_callback(go_on)
+
+    def _begin(self, transport: asyncio.BaseTransport) -> None:
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self.certificate = _certificate((tls and tls.getpeercert()) or {})
+        self._is_begun = True
         self._inner.connection_made(transport)
-        self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # with an error uvicorn would leave its timer running, which keeps all of this
         self._connections.open.discard(self)
-        self._inner.connection_lost(None)
+        if self._is_begun:
+            self._inner.connection_lost(None)
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_begun:  # it came with the end of the handshake
+            self._early += data
+            return
         if self.is_answering:
             # Whoever does not wait for answers would fill uvicorn's buffer, which has no end.
             self.abort()

@@ -211,10 +211,6 @@ class Certificates:
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
         self._load(self.context)
 
-    def factory(self, *_: object) -> ssl.SSLContext:
-        """As uvicorn's ``ssl_context_factory``."""
-        return self.context
-
     def _load(self, context: ssl.SSLContext) -> None:
         tls = self._tls
         check_private(tls.key, "tls.key")

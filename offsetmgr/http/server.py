@@ -52,7 +52,8 @@ class Server:
         self, app: ASGIApp, certificates: Certificates | None = None, streams: int = 0
     ) -> None:
         """``streams`` is the number of answers without an end, each of which has a connection."""
-        self.connections = Connections(app, most_connections(streams))
+        tls = None if certificates is None else certificates.context
+        self.connections = Connections(app, most_connections(streams), tls)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 self.connections,
@@ -63,7 +64,6 @@ class Server:
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
-                ssl_context_factory=None if certificates is None else certificates.factory,
                 timeout_graceful_shutdown=int(CLOSE_TIMEOUT_S),
                 timeout_keep_alive=int(IDLE_S),
                 ws="none",

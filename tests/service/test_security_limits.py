@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+import httpx
 import psutil
 import pytest
 
 from offsetmgr.service.messages import MAX_TOPICS
+from tests.certificates import Authority
 from tests.service.support import (
     MEMORY_SERVICE,
     WAIT_S,
     ServeProcess,
     connected,
+    identity,
     memory_process,
     running,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 MB: Final = 1024 * 1024
 ATTACK_S: Final = 8.0
@@ -94,27 +98,31 @@ def test_one_client_pins_little_memory(name: str) -> None:
         assert second < first + 150
 
 
-@pytest.fixture
-def few_files() -> Iterator[ServeProcess]:
+def few_files(*settings: str) -> ServeProcess:
     """A service that can open 512 files, and no more."""
     program = (
         "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); "
         "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
-    with ServeProcess(["-c", program, str(MEMORY_SERVICE)], fresh=True) as service:
-        yield service
+    return ServeProcess(["-c", program, str(MEMORY_SERVICE), *settings], fresh=True)
 
 
 @pytest.mark.fault(30, 35)
-def test_idle_connections_do_not_silence_health(few_files: ServeProcess) -> None:
-    """More than there are descriptors: the longest idle ones end."""
-    host, _, port = few_files.address.removeprefix("http://").partition(":")
-    assert few_files.wait_for("few_open_files")["limit"] == 512
-    with ExitStack() as stack:
+@pytest.mark.parametrize("tls", [False, True])
+def test_idle_connections_do_not_silence_health(tmp_path: Path, *, tls: bool) -> None:
+    """More than there are descriptors: the longest idle ones end, also before a TLS handshake."""
+    authority = Authority(tmp_path)
+    files = authority.sign("service.test")
+    settings = [f"tls.certificate={files.certificate}", f"tls.key={files.key}"] if tls else []
+    with few_files(*settings) as service, ExitStack() as stack:
+        host, _, port = service.address.rpartition("/")[2].partition(":")
+        assert service.wait_for("few_open_files")["limit"] == 512
         for _ in range(600):
             raw = socket.create_connection((host, int(port)), WAIT_S)
             stack.enter_context(contextlib.closing(raw))
-        with few_files.http() as client:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        headers = identity("job")
+        with httpx.Client(base_url=service.address, headers=headers, verify=context) as client:
             assert client.get("/livez").status_code == 200
             assert client.post("/v1/heartbeat", json={}).status_code == 200
 
