@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -39,6 +40,12 @@ _PASSING: Final = (
 
 _LEFT: Final = ("08", "25006", "26000", "42P05", "57P", "58")
 """Those after which a connection is not used again: its server may stay as it is."""
+
+_LOGIN: Final = re.compile(
+    r'(password authentication failed|no password supplied|no pg_hba\.conf entry|role "|database "'
+    r"|permission denied|Access denied for|Unknown database).*",
+)
+"""Refusals of a login, in the words of PostgreSQL and MySQL: libpq gives no SQLSTATE of them."""
 
 _NO_TABLE: Final = ("42P01", "42703")  # no such table, or column
 _IS_THERE: Final = ("23505", "42P07", "42701")  # a row, table or column
@@ -100,6 +107,10 @@ def failure_of(error: exc.SQLAlchemyError) -> Failure:
     if is_ours and (state in _NO_TABLE or (not state and "no such" in text)):
         advice = f"{text}; create the store's tables: offsetmgr store init"
         return Failure(error_info(STORE_REFUSED), advice)
+    login = None if state else _LOGIN.search(str(error.orig))
+    if login is not None and isinstance(error, exc.OperationalError):
+        advice = f"{visible(login.group(), 100)}; check user, password and database of its URL"
+        return Failure(error_info(STORE_REFUSED), f"the database refuses the login: {advice}")
     # Two processes make one row or table, which the second one finds when it tries again.
     is_there = state in _IS_THERE or (not state and isinstance(error, exc.IntegrityError))
     passing = is_ours and is_there

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from offsetmgr.errors import (
     InvalidValueError,
@@ -240,3 +240,25 @@ def test_bad_urls_are_refused(url: str) -> None:
         open_store(url)
     with pytest.raises(InvalidValueError, match="database 'object' is not an engine"):
         SqlOffsetStore(object())  # type: ignore[arg-type]
+
+
+def test_a_refused_login_is_named_and_not_tried_again(database: str) -> None:
+    """A wrong user, a missing database or right is not called a database that does not answer."""
+    with SqlOffsetStore(database) as store:
+        store.create_tables()
+        with store.engine.begin() as connection:
+            connection.execute(text("DROP ROLE IF EXISTS rightless"))
+            connection.execute(text("CREATE ROLE rightless LOGIN"))
+    url = make_url(database)
+    wrong = {
+        'refuses the login: role "nobody" does not exist; check user, password': url.set(
+            username="nobody"
+        ),
+        'refuses the login: database "gone" does not exist; check user': url.set(database="gone"),
+        "check its tables and rights: .*permission denied": url.set(username="rightless"),
+    }
+    for message, odd in wrong.items():
+        with SqlOffsetStore(odd.render_as_string(False), patience_s=0) as store:  # noqa: FBT003
+            with pytest.raises(OffsetStoreError, match=message) as raised:
+                store.fetch_offsets("etl")
+            assert not raised.value.retriable
