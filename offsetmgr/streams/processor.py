@@ -190,12 +190,18 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
-        self._check_unshared()
-        with TopicManager(self._kafka, self.settings.topics) as topics:
-            query = Query(
-                self._spark, self._engine, self.settings, topics, self._kafka, self._options,
-                self._files(), self._offsets,
-            )  # fmt: skip
+        try:
+            self._check_unshared()
+            with TopicManager(self._kafka, self.settings.topics) as topics:
+                query = Query(
+                    self._spark, self._engine, self.settings, topics, self._kafka, self._options,
+                    self._files(), self._offsets,
+                )  # fmt: skip
+        except OffsetManagerError:
+            raise
+        except OSError as error:
+            text = f"group {self.graph.group} cannot start: its checkpoint cannot be used ({error})"
+            raise ProcessorError(f"{text}: make it readable, or give another one") from error
         self._reads_tables = TABLES in query.layout.topics
         if self._offsets is not None and self._commits is None:
             group, tables = self.graph.group, query.layout.topics.get(TABLES, ())

@@ -14,6 +14,7 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import (
+    Processor,
     Tester,
     View,
     codecs,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.streams import Context, GroupGraph, Processor
+    from offsetmgr.streams import Context, GroupGraph
 
 JSON = codecs.Json()
 RESULTS = 4
@@ -305,3 +306,15 @@ def test_missing_topics_are_named(
     views = {one: "/"}
     with pytest.raises(InvalidValueError, match=r"lookup_views .* is not a lookup table; add look"):
         lab.run(input(one, TEXT, print), lookup_views=views)
+
+
+def test_an_unusable_checkpoint_is_an_error_of_the_processor(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file of it that cannot be read ends the start with one sentence that names it."""
+    (tmp_path / "metadata").mkdir()
+    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
+    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint=str(tmp_path))
+    text = "group orders cannot start: its checkpoint cannot be used .*metadata.* give another one"
+    with pytest.raises(ProcessorError, match=text):
+        processor.start()
