@@ -135,6 +135,7 @@ class TopicManager(Closing):
 
     def ensure_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         """Create a topic with settings ``config`` unless it exists; as ``ensure_table``."""
+        check_topic(topic)
         check_count(partitions, "partitions")
         check_names(check_mapping(config, "config"), "config")
         replicas = self._reader.replicas_of([topic])[topic]

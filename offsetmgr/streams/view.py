@@ -97,6 +97,9 @@ class View(TableRows):
         if (path is None or path == "") == (storage is None):
             fix = "give the folder of the store, or storage="
             raise InvalidValueError("path", path, "is missing or one too many", fix)
+        if storage is not None and not hasattr(storage, "apply"):
+            fix = "give LmdbStorage(...) or MemoryStorage()"
+            raise InvalidValueError("storage", storage, "is not a store of rows", fix)
         if update is not None:
             check_callable(update, "update")
         self.topic = check_topic(topic)

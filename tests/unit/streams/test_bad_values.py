@@ -10,7 +10,7 @@ from offsetmgr.clusters import MultiClusterAckConsumer
 from offsetmgr.consumer import AckConsumer, OffsetStash
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.stores import MemoryOffsetStore
-from offsetmgr.streams import LmdbStorage, TopicManager, TopicSettings, ViewReader, codecs
+from offsetmgr.streams import LmdbStorage, TopicManager, TopicSettings, View, ViewReader, codecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,8 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("topic", lambda: MemoryOffsetStore().fetch_offset("etl", LIST, 0)),
     ("topic", lambda: MemoryOffsetStore().commit_offset("etl", LIST, 0, 1)),
     ("settings 5 has the wrong type", lambda: TopicManager(DEAD, FIVE)),
+    ("topic .* is not", lambda: TopicManager(DEAD).ensure_table(LIST, 1)),
+    ("storage 5 is not a store", lambda: View(DEAD, "t", codecs.String(), storage=FIVE)),
     ("table 5 is not a mapping", lambda: TopicSettings(table=FIVE)),
     ("path '' is not a folder", lambda: LmdbStorage("")),
     ("path 5 is not a folder", lambda: LmdbStorage(FIVE)),
