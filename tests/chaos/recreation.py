@@ -42,15 +42,6 @@ _PAUSE_S: Final = 0.05
 _FILL_S: Final = 120.0
 _END_S: Final = 300.0
 
-_REFUSED: Final = frozenset(
-    {
-        KafkaError.TOPIC_ALREADY_EXISTS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.NOT_CONTROLLER,
-    }
-)
-"""Errors of a creation that has certainly not been done."""
-
 
 class Log(NamedTuple):
     """The logs that a topic has from its creation to its deletion."""
@@ -166,17 +157,14 @@ class Recreator:
             new = NewTopic(topic, partitions)
             return admin.create_topics([new], request_timeout=_REQUEST_S)[topic]
 
-        asked_s, unknown_s = time.time(), inf
+        first_s = asked_s = time.time()
         for code in self._tries(create):
             if code == KafkaError.NO_ERROR:
                 break
-            if code == KafkaError.TOPIC_ALREADY_EXISTS and unknown_s < inf:
-                if self._id_of(topic, former_id):
-                    break
-            elif code not in _REFUSED:
-                unknown_s = min(unknown_s, asked_s)
+            if code == KafkaError.TOPIC_ALREADY_EXISTS and self._id_of(topic, former_id):
+                asked_s = first_s  # one of the tries was carried out, whatever it answered
+                break
             asked_s = time.time()
-        asked_s = min(asked_s, unknown_s)
         while not (topic_id := self._id_of(topic, former_id)):
             time.sleep(_PAUSE_S)
         created_s = time.time()
