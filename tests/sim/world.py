@@ -149,10 +149,10 @@ class World:
 
     def run(self) -> None:
         """Live, then let the faults end and see what is left."""
-        wait = threading.Condition.wait
+        wait, mine = threading.Condition.wait, threading.current_thread()
 
         def never(condition: threading.Condition, timeout: float | None = None) -> bool:
-            if timeout != 0:
+            if timeout != 0 and threading.current_thread() is mine:  # else another test left it
                 self.judge.blame("an actor waits, and with it a thread of the pool")
                 raise ViolationError("it would wait forever: there is no other thread")
             return wait(condition, timeout)
