@@ -367,19 +367,24 @@ def test_an_undo_goes_back_to_just_before_the_commit(tab: Tab) -> None:
 
 def test_a_late_history_is_not_shown_for_another_period(tab: Tab) -> None:
     """All commits take Kafka longer than those of the last hour, which were chosen after them."""
-    late: list[Route] = []
-    page = tab.open("groups/orders-etl/history")
+    late: dict[bool, Route] = {}
+
+    def keep(route: Route) -> None:
+        late["since=1h" in route.request.url] = route
+
+    with tab.page.expect_response("**/v1/history?*"):
+        page = tab.open("groups/orders-etl/history")
     period = page.get_by_label("Commits of")
-    page.route("**/v1/history?*limit*", lambda route: late.append(route))  # noqa: PLW0108 -- no method of C
+    page.route("**/v1/history?*limit*", keep)
     for value in ("", "1h"):
         with page.expect_request("**/v1/history?*"):
             period.select_option(value)
     while len(late) < 2:  # or the guard of the test run ends it
         page.evaluate("0")
-    late[1].fulfill(json=answers.history("orders-etl", answers.step(1, 1, 2, "forward")))
+    late[True].fulfill(json=answers.history("orders-etl", answers.step(1, 1, 2, "forward")))
     expect(page.get_by_role("cell", name="forward")).to_be_visible()
     with page.expect_response("**/v1/history?*"):
-        late[0].fulfill(json=answers.history("orders-etl", answers.step(1, 2, 1, "backward")))
+        late[False].fulfill(json=answers.history("orders-etl", answers.step(1, 2, 1, "backward")))
     expect(page.get_by_role("cell", name="forward")).to_be_visible()
 
 
