@@ -542,7 +542,8 @@ class Wait:
     def _why(self, key: ManagerKey, held: ClientPartition) -> OffsetManagerError:
         core = self._core
         known = held.error or self._reasons.get(key) or core.fenced
-        if known is None or known.code == OffsetTimeoutError.code:  # else Kafka's reason says more
+        passes = isinstance(known, CoordinatorError) and known.retriable and not self.stops
+        if known is None or passes or known.code == OffsetTimeoutError.code:  # else it says more
             if core.ended.is_set():
                 return ManagerStoppedError(f"the client was closed before {key} was committed")
             if self._is_gone(key):
