@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -44,7 +44,7 @@ from offsetmgr.types import check_instance, check_timeout
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -190,18 +190,15 @@ class Processor:
         """
         if self._query is not None and self._query.isActive:
             return self
-        try:
+        with (
+            self._failing("cannot start"),
+            TopicManager(self._kafka, self.settings.topics) as topics,
+        ):
             self._check_unshared()
-            with TopicManager(self._kafka, self.settings.topics) as topics:
-                query = Query(
-                    self._spark, self._engine, self.settings, topics, self._kafka, self._options,
-                    self._files(), self._offsets,
-                )  # fmt: skip
-        except OffsetManagerError:
-            raise
-        except OSError as error:
-            text = f"group {self.graph.group} cannot start: its checkpoint cannot be used ({error})"
-            raise ProcessorError(f"{text}: make it readable, or give another one") from error
+            query = Query(
+                self._spark, self._engine, self.settings, topics, self._kafka, self._options,
+                self._files(), self._offsets,
+            )  # fmt: skip
         self._reads_tables = TABLES in query.layout.topics
         if self._offsets is not None and self._commits is None:
             group, tables = self.graph.group, query.layout.topics.get(TABLES, ())
@@ -309,7 +306,7 @@ class Processor:
 
     @property
     def state(self) -> State:
-        """The processor's state now."""
+        """The processor's state now.  Raises ProcessorError if its checkpoint cannot be read."""
         query = self._query
         if query is None:
             return "stopped"
@@ -317,12 +314,14 @@ class Processor:
             return "failed"
         if not query.isActive:
             return "stopped" if query.exception() is None else "failed"
-        files = self._files()
-        begun = files.last_begun()
+        with self._failing("is in an unknown state"):
+            files = self._files()
+            begun = files.last_begun()
+            has_begun = begun or _has_starts(files)
+            finished = begun and files.last_finished()
         # Until Spark has noted where its sources begin, new messages may be before that.
-        if query.status["message"].startswith("Initializing") or not (begun or _has_starts(files)):
+        if query.status["message"].startswith("Initializing") or not has_begun:
             return "initializing"
-        finished = begun and files.last_finished()
         if (
             begun
             and begun.at_s is not None
@@ -333,7 +332,10 @@ class Processor:
         return "recovering" if self._reads_tables and not finished else "running"
 
     def stats(self) -> ProcessorStats:
-        """Return rates, lag and sizes after the last batch, which Spark measures as a whole."""
+        """Return rates, lag and sizes after the last batch, which Spark measures as a whole.
+
+        Raises ProcessorError if its checkpoint cannot be read.
+        """
         progress = None if self._query is None else self._query.lastProgress
         if progress is None:
             return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
@@ -359,6 +361,17 @@ class Processor:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Raise ProcessorError for what the file system of the checkpoint raises."""
+        try:
+            yield
+        except OffsetManagerError:
+            raise
+        except OSError as error:
+            text = f"group {self.graph.group} {what}: its checkpoint cannot be used ({error})"
+            raise ProcessorError(f"{text}: make it readable, or give another one") from error
 
     def _files(self) -> Checkpoint:
         return Checkpoint(self._checkpoint, self._spark)

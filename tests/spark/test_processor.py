@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -311,10 +312,15 @@ def test_missing_topics_are_named(
 def test_an_unusable_checkpoint_is_an_error_of_the_processor(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A file of it that cannot be read ends the start with one sentence that names it."""
+    """A file of it that cannot be read is named in one sentence, also while its query runs."""
     (tmp_path / "metadata").mkdir()
+    (tmp_path / "offsets" / "0").mkdir(parents=True)
     graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
     processor = Processor(spark, graph, "127.0.0.1:9", checkpoint=str(tmp_path))
-    text = "group orders cannot start: its checkpoint cannot be used .*metadata.* give another one"
-    with pytest.raises(ProcessorError, match=text):
+    text = "group orders {}: its checkpoint cannot be used .*{}.*: make it readable, or give"
+    with pytest.raises(ProcessorError, match=text.format("cannot start", "metadata")):
         processor.start()
+    processor._query = Mock(isActive=True, lastProgress=None)
+    for look in (processor.stats, processor.wait_until_ready, lambda: processor.state):
+        with pytest.raises(ProcessorError, match=text.format("is in an unknown state", "offsets")):
+            look()
