@@ -667,7 +667,7 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
     gone = [where for where in each.offsets if does_not_exist(facts.logs.get(where))]
     if gone:
         yield _trouble(
-            f"{_places(gone)}: committed, but there is no such partition; Kafka has not deleted it",
+            f"{_places(gone)}: committed, but the topic does not have it; Kafka has not deleted it",
             "lag tools alert on it forever; for a new topic of that name it is a wrong start",
             facts.connection.command("delete-offsets", group, *_options(gone), execute=True),
         )

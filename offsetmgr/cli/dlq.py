@@ -27,7 +27,7 @@ from offsetmgr.text import visible
 from offsetmgr.types import check_topic
 
 Topic = Annotated[str, Argument(metavar="TOPIC", help="The dead-letter topic.")]
-_MISSING = "there is no such letter, or it was replayed before"
+_MISSING = "the letter does not exist, or was replayed before"
 _HEADS = "letter", "failed", "origin", "tries", "replays", "error", "replayed"
 
 

@@ -384,7 +384,7 @@ def _committers(group: Mapping[str, Any]) -> str:
 
 def _missing(group: Mapping[str, Any]) -> str | None:
     if group["state"] == "Dead" and group.get("partitions") == []:
-        return "there is no such group"
+        return "the group does not exist"
     return None
 
 

@@ -181,7 +181,7 @@ def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, An
         time.sleep(1.0)  # rates are of two rounds
         found: list[dict[str, Any]] = source.watched(names)["groups"]
         tables = tables_of(reader, names)
-    error = OffsetManagerError("there is no such group")
+    error = OffsetManagerError("the group does not exist")
     missing = sorted(set(names) - {each["name"] for each in found})
     found += lag_report(GroupLag(name, None, (), error) for name in missing)["groups"]
     for group in found:

@@ -178,7 +178,7 @@ class Api:
             text = f"{where} is not offered; see /openapi.json"
             allow = {"allow": ", ".join(by_method)}
             raise HttpStatusError(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", text, allow)
-        text = f"there is no {where}; see /openapi.json"
+        text = f"{where} does not exist; see /openapi.json"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
 

@@ -96,7 +96,7 @@ class ViewApp:
         except ViewError as error:
             status = HTTPStatus.SERVICE_UNAVAILABLE
             raise HttpStatusError(status, error.code, str(error)) from None
-        text = f"there is no {path}; give /v1/keys/KEY, /v1/rows or /v1/status"
+        text = f"{path} does not exist; give /v1/keys/KEY, /v1/rows or /v1/status"
         raise HttpStatusError(HTTPStatus.NOT_FOUND, "not_found", text)
 
     def _check_caught_up(self) -> None:

@@ -104,7 +104,7 @@ class LmdbReader:
         with _failing(self.path, "opened"):
             self._file = self._file_now()
         if self._file is None:
-            raise ViewError(f"there is no view's store at {self.path}: start a view with this path")
+            raise ViewError(f"a view's store at {self.path} does not exist: start a view there")
         self._open(readonly=True)
 
     @property

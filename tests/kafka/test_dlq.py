@@ -79,7 +79,7 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
     for letter in ("0:1", "0:99"):  # which was replayed, and which never was there
         named = run(kafka, "dlq", "replay", topic, "--letter", letter)
         assert named.status == 1
-        assert f"letter {letter} is not replayed: there is no such letter" in named.err
+        assert f"letter {letter} is not replayed: the letter does not exist" in named.err
     (*_, last) = all_of(kafka, group, 4)
     assert (last.value(), last.key()) == (b"two", b"key")
     assert dict(last.headers() or ()) == {

@@ -176,7 +176,7 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     assert run(kafka, "lag", group, "--max-lag", "0").status == 1
     absent = run(kafka, "describe", f"{group}-absent")
     assert absent.status == 1
-    assert "no such group" in absent.out
+    assert "the group does not exist" in absent.out
     partly = run(kafka, "top", group, f"{group}-absent", "--interval", "0.5")
     assert (partly.status, group in partly.out) == (3, True)
     assert f"not watched: {group}-absent; they do not exist" in partly.err

@@ -420,7 +420,7 @@ def test_processors_are_seen_through_their_group_and_table(
     asked[2] = f"no-{group}"
     missing = run_alone(*asked)
     assert missing.status == 1
-    assert "there is no such group" in missing.out
+    assert "the group does not exist" in missing.out
 
 
 @contextmanager

@@ -180,4 +180,4 @@ def test_a_missing_group_is_named_with_csv(server: Server) -> None:
     server.body = json.dumps({"groups": [group]}).encode()
     for command in ("lag", "describe"):
         ran = run_alone(command, "etl", "--csv", "--service", server.url)
-        assert (ran.status, ran.err) == (1, "etl: there is no such group\n")
+        assert (ran.status, ran.err) == (1, "etl: the group does not exist\n")

@@ -185,7 +185,7 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
     for use in (closed.get, closed.has, lambda _: list(closed), lambda _: closed.topic):
         with pytest.raises(ViewError, match="cannot be read"):
             use("a")
-    with pytest.raises(ViewError, match=r"there is no view's store at .*: start a view"):
+    with pytest.raises(ViewError, match=r"store at .* does not exist: start a view"):
         ViewReader(tmp_path / "elsewhere", codecs.String())
     with pytest.raises(ViewError, match=r"cannot be opened: .* name too long"):
         ViewReader(tmp_path / ("x" * 300), codecs.String())
