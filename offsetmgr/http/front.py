@@ -6,6 +6,7 @@ have a limit.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -30,6 +31,9 @@ LARGE_BYTES: Final = 64 * 1024
 """Bodies and answers up to this size are small."""
 ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Of large answers that are being read at once."""
+
+ONCE: Final = re.compile(r"authorization|content-type|last-event-id|offsetmgr-.*|origin")
+"""Headers of which a request has one: of two, a proxy before the service may check the other."""
 
 SECURITY_HEADERS: Final = {
     "cache-control": "no-store",
@@ -117,6 +121,7 @@ class Front:
     async def _respond(self, request: Request) -> Response:
         try:
             self._check_host(request)
+            _check_repeats(request)
             _check_origin(request)
             return await self._answer(request)
         except OffsetManagerError as error:
@@ -140,6 +145,14 @@ class Front:
                 f"{', '.join(sorted(self._hosts))} as the host in its url"
             )
             raise HttpStatusError(HTTPStatus.MISDIRECTED_REQUEST, "foreign_host", text)
+
+
+def _check_repeats(request: Request) -> None:
+    """Raise HttpStatusError for a second header of a name in ONCE."""
+    for name, count in Counter(request.headers.keys()).items():
+        if count > 1 and ONCE.fullmatch(name):
+            text = f"the header {name} is given {count} times; send it once"
+            raise HttpStatusError(HTTPStatus.BAD_REQUEST, "invalid_value", text)
 
 
 def _check_origin(request: Request) -> None:

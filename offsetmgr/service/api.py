@@ -102,7 +102,7 @@ class Api:
         return Response(described, media_type="application/json")
 
     async def _handle(self, request: Request) -> Answer:
-        if request.headers.getlist(INSTANCE) not in ([], [self._instance]):
+        if request.headers.get(INSTANCE, self._instance) != self._instance:
             text = (
                 f"the request names another process of the service ({INSTANCE}), so it may be out "
                 "of date; nothing was done; send your newest offsets without that header"

@@ -85,8 +85,8 @@ def operations(part: object) -> list[Operation]:
 
 
 _NOT_HTTP: Final = "The head of the request is too large, or is not HTTP."
-_ANY: Final = (401, 403, 412, 421, 429, 500)
-_READS: Final = (400, 409, 502, 503, 504)
+_ANY: Final = (400, 401, 403, 412, 421, 429, 500)
+_READS: Final = (409, 502, 503, 504)
 _WRITES: Final = (*_READS, 408, 413, 415)
 
 

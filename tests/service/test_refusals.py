@@ -170,6 +170,17 @@ def test_bad_identities_are_refused(service: Running) -> None:
             assert answer.json()["error"]["field"] == wrong
 
 
+@pytest.mark.parametrize("name", ["Offsetmgr-Client", "Offsetmgr-Instance", "Authorization"])
+def test_a_header_that_is_given_twice_is_refused(service: Running, name: str) -> None:
+    """The kind: the first one counts, and what has checked the other before knows nothing of it."""
+    with service.http() as client:
+        for path in ("/v1/managers", "/livez"):
+            answer = client.get(path, headers=[(name, "a"), (name, "b")])
+            assert code_of(answer) == (400, "invalid_value")
+            assert f"{name.lower()} is given 2 times" in answer.text
+        assert client.get("/livez", headers=[("Accept", "a"), ("Accept", "b")]).status_code == 200
+
+
 def test_an_internal_failure_is_answered_in_json(
     etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
