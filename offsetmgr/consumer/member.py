@@ -32,7 +32,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
-from offsetmgr.codes import UNKNOWN_TOPIC, error_info
+from offsetmgr.codes import error_info
 from offsetmgr.consumer.offsets import (
     Claims,
     Commits,
@@ -49,7 +49,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
     log,
 )
-from offsetmgr.consumer.topics import LOOK_S, Discovery, LogWatch, missing_partition, restart_at
+from offsetmgr.consumer.topics import Discovery, LogWatch, missing_partition, restart_at
 from offsetmgr.consumer.work import Start, runs_of
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
@@ -144,8 +144,6 @@ class Member:
         self._deferred: Callable[[], None] | None = None  # a close that waits for the end of a turn
         self._released_in_poll: set[TopicPartition] = set()
         self._paused: frozenset[TopicPartition] = frozenset()
-        self._doubts: dict[TopicPartition, int | None] = {}
-        """Partitions whose offset is not in their log; None if their topic was recreated."""
         self._settle_at_s = self._watch_at_s = self._look_at_s = self._polled_at_s
         self._settling = Backoff(_RETRY_S / 4, _RETRY_S)
         self._leftovers: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -162,7 +160,7 @@ class Member:
         self._commits = Commits(self._store, group, self._take_commit, self.report)
         self._end_offer = offer_topic_ids(self._store, self._reader)
         self._claims = Claims(self._store, group, self.report)
-        self._logs = LogWatch(self._reader, self.report)
+        self._logs = LogWatch(self._reader, group, self.report)
         self._discovery = Discovery(
             subscription, self._reader, self._store, group, self.report, kafka, latest=self._latest
         )
@@ -235,7 +233,7 @@ class Member:
         with self._next, self._turn:
             if not self._closed:
                 before()
-                self._doubts.clear()
+                self._logs.doubts.clear()
                 self._starts.update(offsets)
                 self._moved.update(offsets)
                 self._consumer.assign([KafkaPartition(*each, at) for each, at in offsets.items()])
@@ -353,7 +351,7 @@ class Member:
             return
         topic_partition = TopicPartition(topic, event.partition() or 0)
         if error.code() == _END:
-            if topic_partition in self.assigned and topic_partition not in self._doubts:
+            if topic_partition in self.assigned and topic_partition not in self._logs.doubts:
                 self.work.reach_end(topic_partition, offset or 0)
         elif error.code() in _OUT_OF_RANGE:
             if topic_partition in self.assigned:
@@ -362,7 +360,7 @@ class Member:
                     here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
                     offset = begun if max(begun, here) < 0 else MAX_OFFSET
                     self._settle_at_s = time.monotonic() + _RETRY_S
-                self._doubts.setdefault(topic_partition, offset)
+                self._logs.doubts.setdefault(topic_partition, offset)
                 self._logs.expire()
         else:
             partition = event.partition() if topic else None
@@ -416,9 +414,9 @@ class Member:
         if not self._partitions and self._discovery.changed():
             self._subscribe()
         now_s = time.monotonic()
-        if self._doubts and now_s >= self._settle_at_s:
+        if self._logs.doubts and now_s >= self._settle_at_s:
             self._settle_doubts()
-        if now_s >= self._watch_at_s and self._look_at_logs():
+        if now_s >= self._watch_at_s and self._logs.look(self.assigned):
             self._watch_at_s = now_s + _WATCH_S
         if now_s >= self._look_at_s:
             self._look_at_ends()
@@ -448,18 +446,13 @@ class Member:
 
     # Logs
 
-    def _look_at_logs(self, wait_s: float = 0.0) -> bool:
-        """Look the topics' ids up, unless they are fresh; False if there is no answer yet."""
-        recreated = self._logs.look(self.assigned, wait_s)
-        self._doubts.update(dict.fromkeys(recreated or ()))
-        return recreated is not None
-
     def _settle_doubts(self) -> None:
         """Go on in partitions whose offset is not in their log."""
-        if not self._look_at_logs():
+        if not self._logs.look(self.assigned):
             return
-        for each, offset in list(self._doubts.items()):
-            if each.topic in self._logs.missing:
+        doubts = self._logs.doubts
+        for each, offset in list(doubts.items()):
+            if each.topic in self._logs.missing or each not in self.assigned:
                 continue
             here = KafkaPartition(*each)
             try:
@@ -469,14 +462,14 @@ class Member:
                 if self._settling.failures > _ELECTION_TRIES:
                     failure = request_error(f"ends of {each}", error, topic=each.topic)
                     self.report(failure, "could not go on; tries again")
-                self._doubts[each] = self._doubts.pop(each)  # the others come first next time
+                doubts[each] = doubts.pop(each)  # the others come first next time
                 return
             self._settling.succeeded()
             moved = each in self._moved and offset == self._starts.get(each)
             if moved and offset is not None and offset > high:
                 self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
                 continue
-            del self._doubts[each]
+            del doubts[each]
             start, reason = restart_at(each, offset, low, high, latest=self._latest)
             if reason is not None:
                 self.report(reason, "offsets are not of the log")
@@ -547,20 +540,9 @@ class Member:
     def _begin_commit(self, *, at_once: bool = False) -> KafkaRequestError | None:
         """Begin to commit what is processed; return an error of those whose topic is missing."""
         offsets = self._to_commit()
-        if not self._logs.missing.isdisjoint(each.topic for each in offsets):
-            self._logs.expire()
-        if offsets:
-            self._look_at_logs(LOOK_S)
-        missing = [each for each in offsets if each.topic in self._logs.missing]
-        for each in {*missing, *self._doubts}:
-            offsets.pop(each, None)
+        missing = self._logs.leave_out_former(offsets, self.assigned)
         self._commits.begin(offsets, at_once=at_once)
-        if not missing:
-            return None
-        text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
-        return KafkaRequestError(
-            f"commit for group {self.group}", info, text, topic=missing[0].topic
-        )
+        return missing
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is processed, and what was committed too long ago."""
@@ -592,7 +574,7 @@ class Member:
             return False
         if not self._to_commit():
             return True
-        if not self._look_at_logs():
+        if not self._logs.look(self.assigned):
             return False
         if (missing := self._begin_commit()) is not None:
             self.report(missing, _NO_COMMIT)
@@ -709,6 +691,11 @@ class Member:
             if lost:
                 self._report_lost(lost)
             if offsets:
+                self._logs.expire()
+                missing = self._logs.leave_out_former(offsets, partitions)
+                if missing is not None:
+                    self.report(missing, _NO_COMMIT)
+            if offsets:
                 self._store.commit(self.group, offsets)
         except Exception as error:  # noqa: BLE001 -- of a user's store, too
             failure = as_store_error(f"commit for group {self.group}", error)
@@ -771,8 +758,9 @@ class Member:
         self.assigned -= gone
         self._paused -= gone
         self._released_in_poll.update(gone)
+        for each in partitions:
+            self._logs.doubts.pop(each, None)
         for each in gone:
-            self._doubts.pop(each, None)
             self._starts.pop(each, None)
             self._unchanged.pop(each, None)
         if gone:

@@ -14,6 +14,7 @@ from offsetmgr.consumer.settings import REFRESH_S
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.stores.base import as_store_error
+from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, TopicPartition
 from offsetmgr.workers import Question
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
+    from offsetmgr.types import OffsetAndMetadata
 
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
@@ -219,13 +221,16 @@ class LogWatch:
     """
 
     def __init__(
-        self, reader: ClusterReader, report: Callable[[OffsetManagerError, str], None]
+        self, reader: ClusterReader, group: str, report: Callable[[OffsetManagerError, str], None]
     ) -> None:
+        self.doubts: dict[TopicPartition, int | None] = {}
+        """Partitions whose offset is not in their log; None if their topic was recreated."""
         self.missing: frozenset[str] = frozenset()
         """Topics that did not exist at the last look."""
         self.positions: dict[TopicPartition, int] = {}
         """Offsets at which partitions were claimed, or up to which they were committed since."""
         self._reader = reader
+        self._group = group
         self._report = report
         self._ids: dict[TopicPartition, str] = {}
         self._seen_at_s = -inf
@@ -250,37 +255,56 @@ class LogWatch:
             self.positions[topic_partition] = offset
         return resumed
 
-    def look(
-        self, partitions: Collection[TopicPartition], wait_s: float = 0.0
-    ) -> list[TopicPartition] | None:
-        """Look topics up, unless that was done within 1 s; return partitions with another log.
+    def look(self, partitions: Collection[TopicPartition], wait_s: float = 0.0) -> bool:
+        """Look topics up, unless that was done within 1 s; doubt partitions with another log.
 
-        None where there is no answer within ``wait_s``.  One that takes long is not waited for.
+        False where there is no answer within ``wait_s``.  One that takes long is not waited for.
         """
         if not partitions or time.monotonic() - self._seen_at_s < LOOK_S:
-            return []
+            return True
         if self._question is None:
             topics = {each.topic for each in partitions}
             self._question = Question(lambda: self._reader.topic_ids(topics))
         question = self._question
         if not question.wait(wait_s):
-            return None if time.monotonic() - question.asked_at_s < LOOK_S else []
+            return time.monotonic() - question.asked_at_s >= LOOK_S
         self._question = None
         try:
             found = question.result()
         except Exception as error:  # noqa: BLE001 -- the reader may be closed
             self._report(as_store_error("topic ids", error), "could not look up topics")
-            return []
+            return True
         self._seen_at_s = question.asked_at_s
         self.missing = frozenset(topic for topic, each in found.items() if does_not_exist(each))
-        recreated = []
         for each in partitions:
             topic_id = found.get(each.topic)
             if isinstance(topic_id, str) and topic_id:
                 if self._ids.setdefault(each, topic_id) != topic_id:
-                    recreated.append(each)
+                    self.doubts[each] = None
                 self._ids[each] = topic_id
-        return recreated
+        return True
+
+    def leave_out_former(
+        self,
+        offsets: dict[TopicPartition, OffsetAndMetadata],
+        partitions: Collection[TopicPartition],
+    ) -> KafkaRequestError | None:
+        """Drop offsets that may be of another log; return an error of those without a topic.
+
+        Looks the topics of ``partitions`` up, for up to 1 s.
+        """
+        if not self.missing.isdisjoint(each.topic for each in offsets):
+            self.expire()
+        if offsets:
+            self.look(partitions, LOOK_S)
+        missing = [each for each in offsets if each.topic in self.missing]
+        for each in {*missing, *self.doubts}:
+            offsets.pop(each, None)
+        if not missing:
+            return None
+        text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)
+        what = f"commit for group {self._group}"
+        return KafkaRequestError(what, info, text, topic=missing[0].topic)
 
 
 def restart_at(

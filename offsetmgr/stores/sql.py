@@ -489,7 +489,7 @@ class OffsetTransaction:
             offsets = {w: OffsetAndMetadata(end) for w, end in ends.items()}
             raise_for(group, self._store._refusals(group, offsets, found))
             stored = {w: row.position for w, row in found.items()}
-            doubted = back | {w for w in ends if spans[w][0] < stored[w]}
+            doubted = back | {w for w in ends if spans[w][0] != stored[w]}  # a new log, or a gap
             rows = self._store._in_current_logs(group, found, doubted)
             new = given
             if doubted:

@@ -32,16 +32,19 @@ from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.kafka.messages import WAIT_S, committed, filled
+from tests.kafka.test_recreated_topics import delete
+from tests.kafka.test_recreated_topics import recreate as recreate_topic
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from offsetmgr.consumer.settings import Strategy
     from offsetmgr.devkafka import DevKafka
 
 COUNT = 100
+REBALANCE_IN_PROGRESS = 27
 
 
 def two_partitions(kafka: DevKafka, topic: str) -> list[tuple[str, int]]:
@@ -283,6 +286,44 @@ def test_a_refused_commit_is_reported_once_for_each_partition(kafka: DevKafka, g
                 consumer.mark_offset(message)
             errors += consumer.errors()
     assert sorted((each.topic, each.partition) for each in errors) == [(group, 0), (group, 1)]
+
+
+class MovingStore(MemoryOffsetStore):
+    """A store that refuses commits as a group between two generations does, and then ``moves``."""
+
+    moves: Callable[[], None] | None = None
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if (moves := self.moves) is not None:
+            self.moves = None
+            moves()
+            raise KafkaRequestError("commit", error_info(REBALANCE_IN_PROGRESS))
+        super().commit(group, offsets)
+
+
+def test_a_late_commit_of_a_rebalance_goes_to_no_recreated_topic(
+    kafka: DevKafka, group: str
+) -> None:
+    """An offset that the group refused is committed once its partition is back in its own log."""
+    partitions = two_partitions(kafka, group)
+    store, refused = MovingStore(), threading.Event()
+
+    def recreate() -> None:
+        delete(kafka, group)
+        recreate_topic(kafka, group, 2, partitions=2)
+        refused.set()
+
+    settings = ConsumerSettings(strategy="range", dwell_s=0, commit_interval_s=WAIT_S)
+    options: dict[str, Any] = {"store": store, "settings": settings}
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as consumer:
+        assert consumer.poll(timeout=WAIT_S) is not None
+        for topic, partition in partitions:
+            consumer.mark_partition_offset(topic, partition, COUNT - 1)
+        store.moves = recreate
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as other:
+            until(lambda: consumer.poll(0.05) is None and refused.is_set())
+            until(lambda: consumer.poll(0.05) is None and other.subscriptions())
+    assert COUNT not in {each.offset for each in store.fetch(group, None).values() if each}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "own Kafka", "another Kafka"])

@@ -80,6 +80,17 @@ def test_messages_of_a_recreated_topic_are_new(
         assert place.new(restarted, range(count)) == []
 
 
+def test_a_recreated_topic_that_begins_behind_the_stored_offset_is_a_new_log(place: Place) -> None:
+    """Retention has cut it already: a gap may hide a new log, and its messages are stored once."""
+    with place.open() as store:
+        store.claim("etl", [place.where])
+        assert place.new(store, range(40)) == list(range(40))
+        place.recreate()
+        assert place.new(store, range(50, 60)) == list(range(50, 60))
+    with place.open() as restarted:
+        assert restarted.claim("etl", [place.where]) == {place.where: OffsetAndMetadata(60)}
+
+
 def test_a_topic_recreated_while_its_consumer_is_stopped_starts_at_0(place: Place) -> None:
     """The claim says 0, the start of the new log, and the database too; also without messages."""
     for _ in range(2):
