@@ -94,13 +94,34 @@ def identity(client: str, incarnation: int = 0) -> dict[str, str]:
     return {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
 
 
-def connected(service: Running) -> socket.socket:
+def connected(service: Running | ServeProcess) -> socket.socket:
     """A bare connection, whose system takes little ahead of its reader."""
-    host, _, port = service.address.removeprefix("http://").partition(":")
+    host, _, port = service.address.rpartition("/")[2].partition(":")
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.settimeout(WAIT_S)
     raw.connect((host, int(port)))
+    return raw
+
+
+def asking(
+    service: Running | ServeProcess,
+    request: str,
+    body: bytes = b"",
+    *,
+    length: int | None = None,
+    client: str = "waiter",
+) -> socket.socket:
+    """A bare connection on which ``client`` has sent a request, such as ``GET /livez``.
+
+    ``length`` is what it says of the body's length.
+    """
+    headers = {"Host": "localhost", "Content-Length": len(body) if length is None else length}
+    headers |= identity(client) if client else {}
+    headers |= {"Content-Type": "application/json"} if body else {}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    raw = connected(service)
+    raw.sendall(f"{request} HTTP/1.1\r\n{head}\r\n".encode() + body)
     return raw
 
 

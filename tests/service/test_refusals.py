@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.http import front
-from offsetmgr.service import api
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
-from tests.service.support import Running, connected, running
-from tests.waiting import eventually, until
+from tests.service.support import Running, running
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,19 +64,6 @@ def test_a_large_body_is_refused_and_others_go_on(
     assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stalled sender gets 408 and holds nothing."""
-    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 0.2)
-    with running() as service:
-        host, _, port = service.address.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as raw:
-            raw.sendall(
-                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
-            )
-            assert b" 408 " in raw.recv(100)
-
-
 def test_a_foreign_host_is_refused(service: Running) -> None:
     """A web page that resolves its own name to this machine gets nothing, not even health.
 
@@ -110,27 +93,6 @@ def test_a_web_page_of_another_site_is_refused(service: Running) -> None:
         assert service.service.assembly.hub.reader_count == 0
         ours = {"Origin": service.address, "Sec-Fetch-Site": "same-origin"}
         assert client.get("/v1/managers", headers=ours).status_code == 200
-
-
-@pytest.mark.fault(30)
-def test_unfinished_large_bodies_have_a_limit(
-    service: Running, etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small requests go on; the places are free again when the senders are gone."""
-    monkeypatch.setattr(api, "BODY_TIMEOUT_S", 60.0)
-    large = service.service.assembly.app.large
-    with ExitStack() as stack:
-        for count in range(api.LARGE_BODIES + 1):
-            raw = stack.enter_context(connected(service))
-            raw.sendall(
-                b"POST /v1/offsets HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x%d\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n" % count
-            )
-            raw.sendall(b" " * 2 * front.LARGE_BYTES)
-            eventually(lambda: large.taken, min(count + 1, api.LARGE_BODIES))
-        assert b" 429 " in raw.recv(100)
-        assert etl.post("/v1/offsets", json=GOOD).json()["accepted"] == 1
-    eventually(lambda: large.taken, 0)
 
 
 def test_a_request_for_another_process_is_refused(service: Running) -> None:
@@ -257,26 +219,6 @@ def test_a_stream_has_no_head_alone(service: Running, etl: httpx.Client) -> None
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert service.service.assembly.hub.reader_count == 0
     assert etl.head("/v1/managers").status_code == 200
-
-
-@pytest.mark.fault(30)
-def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Health is still answered, and the one under way goes on."""
-    monkeypatch.setattr(api, "REQUESTS", 1)
-    with running() as service, service.http("etl") as etl:
-        places = service.service.assembly.app
-        with connected(service) as submitting:
-            submitting.sendall(
-                b"POST /v1/heartbeat HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: etl\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
-            )
-            until(lambda: places.working.taken)
-            answer = etl.post("/v1/heartbeat", json={})
-            assert code_of(answer) == (429, "overloaded")
-            assert "1 requests are under way" in answer.text
-            assert etl.get("/livez").status_code == 200
-            submitting.sendall(b"}")
-            assert b" 200 " in submitting.recv(100)
 
 
 def test_a_draining_service_takes_no_work_and_says_so() -> None:
