@@ -60,6 +60,7 @@ def test_the_initial_offset(way: Way) -> None:
     handle = way.spawn()
     assert handle.key == ManagerKey("g", *WHERE)
     assert [handle.initial_offset(timeout=WAIT_S) for _ in range(2)] == [value] * 2
+    assert handle.stop(timeout=WAIT_S) == StopResult(value)
     assert way.spawn(4).initial_offset(timeout=None) is None
 
 

@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
 from tests.unit.client.scripted import WAIT_S, Fault
 
@@ -50,16 +50,6 @@ def test_only_the_newest_is_sent(service: ScriptedService, client: OffsetClient)
     assert sent == [0, 999]
 
 
-def test_known_offsets_are_not_sent_again(service: ScriptedService, client: OffsetClient) -> None:
-    """Submitting and flushing what is already committed makes no request."""
-    client.submit("g", {("orders", 3): 42})
-    client.flush()
-    before = len(service.paths())
-    client.submit("g", {("orders", 3): 42})
-    assert client.flush().committed == {KEY: OffsetAndMetadata(42)}
-    assert len(service.paths()) == before
-
-
 def test_initial_offset_names_the_reason_of_its_time_out(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -80,16 +70,6 @@ def test_initial_offset_survives_a_service_that_forgot(
         service.initial.clear()
         service.managers.clear()
     assert manager.initial_offset(timeout=10) is None
-
-
-def test_a_stop_without_a_submit_returns_the_committed_offset(
-    service: ScriptedService, client: OffsetClient
-) -> None:
-    """A stop answers what the coordinator had, where nothing was submitted."""
-    service.kafka[KEY] = OffsetAndMetadata(7)
-    manager = client.spawn("g", "orders", 3)
-    manager.initial_offset(timeout=10)
-    assert manager.stop() == StopResult(OffsetAndMetadata(7))
 
 
 def test_stop_when_one_manager_of_several_is_gone(
@@ -191,17 +171,6 @@ def test_reads_wait_for_a_service_that_starts(
     service.down()
     with pytest.raises(ServiceUnavailableError, match="cannot be reached: connection refused"):
         client.committed("g", timeout=0.2)
-
-
-def test_close_with_the_service_away(
-    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A close ends by its deadline, and says what was left and why."""
-    service.down()
-    client.submit("g", {("orders", 3): 5})
-    result = client.close(timeout=1)
-    assert result.uncommitted[KEY].offset == OffsetAndMetadata(5)
-    assert "is closed; not committed: g/orders/3 at 5; reason: the service" in caplog.text
 
 
 def test_a_client_that_was_never_used_closes_in_silence(

@@ -5,11 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +14,7 @@ from offsetmgr.client import OffsetClient, offsets
 from offsetmgr.errors import ManagerStoppedError, OffsetsUncommittedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
+from tests.interpreters import THIS, run
 from tests.unit.client.scripted import WAIT_S, Fault
 from tests.waiting import until
 
@@ -27,21 +24,7 @@ if TYPE_CHECKING:
     from offsetmgr import FlushResult, OffsetManagerHandle
     from tests.unit.client.scripted import ScriptedService
 
-ROOT = Path(__file__).parents[3]
 KEY = ManagerKey("g", "orders", 3)
-
-
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in an interpreter of its own, without any site-packages."""
-    return subprocess.run(
-        [sys.executable, "-S", "-W", "always", "-c", textwrap.dedent(program), *arguments],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("name", ["etl", None, "n" * 255], ids=["named", "unnamed", "long"])
@@ -200,15 +183,13 @@ def test_a_close_ends_a_request_of_another_thread(
 
 def test_the_interpreter_exits(service: ScriptedService) -> None:
     """A client that is open when the interpreter exits commits what it holds, without a word."""
-    done = run(
-        """
-        import sys
-        from offsetmgr import OffsetClient
-        client = OffsetClient(sys.argv[1], "etl")
-        client.submit("g", {("orders", 3): 5})
-        """,
-        service.url,
-    )
+    program = """
+    import sys
+    from offsetmgr import OffsetClient
+    client = OffsetClient(sys.argv[1], "etl")
+    client.submit("g", {("orders", 3): 5})
+    """
+    done = run(THIS, program, service.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
     assert not service.managers
@@ -217,18 +198,16 @@ def test_the_interpreter_exits(service: ScriptedService) -> None:
 def test_the_interpreter_exits_with_the_service_away(service: ScriptedService) -> None:
     """Clients together hold up the exit for a bounded time, and say what was left."""
     service.down()
-    done = run(
-        """
-        import sys
-        from offsetmgr import OffsetClient
-        clients = [OffsetClient(sys.argv[1]) for _ in range(3)]
-        for client in clients:
-            client.submit("g", {("orders", 3): 5})
-        """,
-        service.url,
-    )
+    program = """
+    import sys
+    from offsetmgr import OffsetClient
+    clients = [OffsetClient(sys.argv[1]) for _ in range(3)]
+    for client in clients:
+        client.submit("g", {("orders", 3): 5})
+    """
+    done = run(THIS, program, service.url)
     assert done.returncode == 0
-    assert done.stderr.count("not committed: g/orders/3 at 5") == 3
+    assert done.stderr.count("not committed: g/orders/3 at 5; reason: the service at ") == 3
     assert "Traceback" not in done.stderr
 
 
@@ -249,8 +228,7 @@ def test_the_share_of_each_at_exit(service: ScriptedService) -> None:
 
 def test_importing_needs_the_standard_library_alone() -> None:
     """The package and its client import without site-packages, and import no one else's."""
-    done = run(
-        """
+    program = """
         import sys
         import offsetmgr
         light = "http.client" not in sys.modules
@@ -258,6 +236,6 @@ def test_importing_needs_the_standard_library_alone() -> None:
         names = {name.split(".")[0] for name in sys.modules}
         foreign = names - sys.stdlib_module_names - {"offsetmgr", "__main__"}
         print(light, sorted(name for name in foreign if not name.startswith("_sysconfig")))
-        """
-    )
+    """
+    done = run(THIS, program)
     assert (done.stdout, done.stderr) == ("True []\n", "")

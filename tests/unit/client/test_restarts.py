@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 KEY = ManagerKey("g", "orders", 3)
 
 
-def versions_of(service: ScriptedService) -> list[int]:
-    """The versions of all submitted offsets, in the order they came."""
-    return [each["version"] for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
-
-
 def test_killed_between_accept_and_commit(service: ScriptedService, client: OffsetClient) -> None:
     """An offset that a killed service had taken but not committed is sent to its successor."""
     idle = client.spawn("h", "orders", 0)
@@ -82,7 +77,8 @@ def test_a_lost_answer(service: ScriptedService, client: OffsetClient, fault: Fa
     service.wait_for(lambda: len(service.of("/v1/offsets")) == 3)
     client.submit("g", {("orders", 3): 6})
     assert client.flush().committed == {KEY: OffsetAndMetadata(6)}
-    versions = versions_of(service)
+    sent = [each for seen in service.of("/v1/offsets") for each in seen.body["offsets"]]
+    versions = [each["version"] for each in sent]
     assert versions[0] == versions[1] == versions[2] < versions[3]
 
 
@@ -250,16 +246,3 @@ def test_a_short_time_out_is_not_an_outage(
         client.committed("g", timeout=0.1)
     hold.set()
     assert not caplog.records
-
-
-def test_requests_name_the_client(service: ScriptedService, client: OffsetClient) -> None:
-    """Each request carries name and incarnation; offsets carry rising versions, stops the last."""
-    manager = client.spawn("g", "orders", 3)
-    for offset in range(3):
-        manager.submit(offset)
-        client.flush()
-    client.close()
-    assert {seen.headers["offsetmgr-client"] for seen in service.requests} == {"etl"}
-    assert len({seen.incarnation for seen in service.requests}) == 1
-    versions = [*versions_of(service), service.of("/v1/stop")[-1].body["version"]]
-    assert versions == sorted(set(versions))
