@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.partitions import ClientPartition, Partitions
+from offsetmgr.client.partitions import Batch, ClientPartition, Partitions
 from offsetmgr.errors import ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault, error_body
@@ -98,15 +98,6 @@ def test_an_unreadable_entry_fails_its_own_partition_alone(
     assert (where.partition, left.error.code) == (9, "malformed")
 
 
-def test_text_is_not_escaped() -> None:
-    """Metadata in any script takes the bytes of UTF-8, not the six of an escape each."""
-    partitions = Partitions()
-    partitions.submit(ManagerKey("größe", "orders", 3), OffsetAndMetadata(5, "é" * 4_000))
-    batch = partitions.take()
-    assert batch is not None
-    assert len(wire.batch_body(batch)) < 8_200
-
-
 def test_only_known_commits_count() -> None:
     """A late answer undoes nothing, and an event counts only if it must be about the newest."""
     partition = ClientPartition(-1)
@@ -129,41 +120,6 @@ def test_only_known_commits_count() -> None:
     assert seen(9) == (OffsetAndMetadata(5), 3)
 
 
-def test_offsets_after_a_lower_one_name_no_former_topic() -> None:
-    """It may be the first of a recreated topic: its id, and that of later ones, is asked for."""
-    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
-
-    def named(offset: int) -> dict[str, str]:
-        assert partitions.submit(key, OffsetAndMetadata(offset), rewind=offset == 3) is None
-        batch = partitions.take()
-        assert batch is not None
-        partitions.accept(batch, {})
-        return dict(batch.topic_ids)
-
-    assert named(9) == {}
-    partitions.learn({"orders": "former"})
-    assert named(10) == {"orders": "former"}
-    assert named(3) == {}
-    assert named(5) == {}
-    partitions.learn({"orders": "new"})
-    assert named(6) == {"orders": "new"}
-
-
-def test_an_offset_names_the_topic_that_the_answer_to_it_names() -> None:
-    """Also if the id was learned by another answer, while the offset was under way."""
-    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
-    partitions.submit(key, OffsetAndMetadata(9))
-    batch = partitions.take()
-    assert batch is not None
-    partitions.learn({"orders": "former"})
-    partitions.accept(batch, {}, {"orders": "former"})
-    partitions.learn({"orders": "new"})
-    partitions.submit(key, OffsetAndMetadata(9, "again"))
-    again = partitions.take()
-    assert again is not None
-    assert again.topic_ids == {"orders": "former"}
-
-
 def test_the_id_of_a_topic_is_asked_for_until_it_is_known(
     service: ScriptedService, client: OffsetClient
 ) -> None:
@@ -183,21 +139,51 @@ def test_the_id_of_a_topic_is_asked_for_until_it_is_known(
     until(named)
 
 
+def batch_of(partitions: Partitions, offset: int, metadata: str = "") -> Batch:
+    """Submit an offset, 3 as a rewind, and take its request."""
+    value = OffsetAndMetadata(offset, metadata)
+    assert partitions.submit(ManagerKey("g", "orders", 3), value, rewind=offset == 3) is None
+    batch = partitions.take()
+    assert batch is not None
+    return batch
+
+
+def test_text_is_not_escaped() -> None:
+    """Metadata in any script takes the bytes of UTF-8, not the six of an escape each."""
+    assert len(wire.batch_body(batch_of(Partitions(), 5, "é" * 4_000))) < 8_200
+
+
+def test_offsets_after_a_lower_one_name_no_former_topic() -> None:
+    """It may be the first of a recreated topic: its id, and that of later ones, is asked for."""
+    partitions, named = Partitions(), []
+    for offset, learned in ((9, "former"), (10, ""), (3, ""), (5, "new"), (6, "")):
+        batch = batch_of(partitions, offset)
+        named.append(batch.topic_ids.get("orders"))
+        partitions.accept(batch, {})
+        partitions.learn({"orders": learned} if learned else {})
+    assert named == [None, "former", None, None, "new"]
+
+
+def test_an_offset_names_the_topic_that_the_answer_to_it_names() -> None:
+    """Also if the id was learned by another answer, while the offset was under way."""
+    partitions = Partitions()
+    batch = batch_of(partitions, 9)
+    partitions.learn({"orders": "former"})
+    partitions.accept(batch, {}, {"orders": "former"})
+    partitions.learn({"orders": "new"})
+    assert batch_of(partitions, 9, "again").topic_ids == {"orders": "former"}
+
+
 def test_a_repeated_offset_names_the_topic_that_it_was_read_from() -> None:
     """The kind: a reader that has not noticed, and a service that has forgotten the former log."""
-    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
-    partitions.submit(key, OffsetAndMetadata(9))
-    partitions.take()
+    partitions = Partitions()
+    batch_of(partitions, 9)
     partitions.learn({"orders": "former"})
-    partitions.submit(key, OffsetAndMetadata(100))
-    partitions.take()
+    batch_of(partitions, 100)
     partitions.learn({"orders": "new"})
     for offset, metadata, named in (
         (100, "again", "former"),
         (100, "", "former"),
         (101, "", "new"),
     ):
-        partitions.submit(key, OffsetAndMetadata(offset, metadata))
-        batch = partitions.take()
-        assert batch is not None
-        assert batch.topic_ids == {"orders": named}
+        assert batch_of(partitions, offset, metadata).topic_ids == {"orders": named}

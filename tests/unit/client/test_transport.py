@@ -1,23 +1,29 @@
-"""Connections against raw sockets: kept, dropped, dripping, endless and on Unix sockets."""
+"""Addresses, connections against raw sockets, and server-sent events however they are cut."""
 
 from __future__ import annotations
 
 import socket
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from offsetmgr.client import transport
 from offsetmgr.client.transport import (
+    MAX_EVENT_BYTES,
     Connection,
     Request,
     ServiceAddress,
     Session,
     Unreachable,
     parse_url,
+    read_events,
 )
 from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -252,3 +258,92 @@ def test_a_silent_stream_is_noticed(listening: socket.socket) -> None:
         next(pieces)
     connection.close()
     done.set()
+
+
+GOOD: dict[str, ServiceAddress] = {
+    "http://127.0.0.1:8741": ServiceAddress("127.0.0.1", 8741),
+    "http://localhost/": ServiceAddress("localhost", 8741),
+    "http://[::1]:80": ServiceAddress("::1", 80),
+    "https://host": ServiceAddress("host", 8741, tls=True),
+    "http://[fe80::1%25eth0]:80": ServiceAddress("fe80::1%eth0", 80),
+    f"unix:///{106 * 'x'}": ServiceAddress(path="/" + 106 * "x"),
+    "unix:///run/off setmgr@1.sock": ServiceAddress(path="/run/off setmgr@1.sock"),
+    "unix:///run/offsetmgr@1.sock": ServiceAddress(path="/run/offsetmgr@1.sock"),
+}
+
+BAD: dict[str, object] = {
+    "no text": 8741,
+    "empty": "",
+    "no scheme": "127.0.0.1:8741",
+    "https without host": "https://:8741",
+    "no host": "http://:8741",
+    "port": "http://127.0.0.1:99999",
+    "port as text": "http://127.0.0.1:http",
+    "path": "http://127.0.0.1:8741/v1",
+    "query": "http://127.0.0.1:8741?a=b",
+    "space": "http://127.0.0.1 :8741",
+    "newline": "http://127.0.0.1:8741\r\nX: y",
+    "number": 10**5_000,
+    "bracket": "http://[::1",
+    "relative": "unix://run/offsetmgr.sock",
+    "no path": "unix://",
+    "root": "unix:///",
+    "space behind": "unix:///run/offsetmgr.sock ",
+    "long path": "unix:///" + 107 * "x",
+    "long path in bytes": "unix:///" + 54 * "é",
+}
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_good_urls(url: str) -> None:
+    """Hosts, ports, IPv6 and Unix sockets are read."""
+    assert parse_url(url) == GOOD[url]
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_urls(case: str) -> None:
+    """A URL that leads nowhere is refused with the field and a way out."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_url(BAD[case])
+    assert caught.value.field == "url"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8741", "127.0.0.1:http", "/v1", "[::1", "a b"])
+def test_a_password_is_not_repeated(host: str) -> None:
+    """A URL with a user is refused without its secret in the message."""
+    with pytest.raises(InvalidValueError) as caught:
+        parse_url(f"http://me:secret@{host}")
+    assert "secret" not in str(caught.value)
+
+
+STREAM = (
+    b": connected\n\n"
+    b'event: committed\ndata: {"a": 1}\n\n'
+    b"id: 7\nevent: failed\ndata: gr\xc3\xb6\xc3\x9fe\n\n"
+    b": keep-alive\n\n"
+    b"event: without data\n\n"
+    b"retry: 10\nunknown: x\ndata: y\n\n"
+    b"data: unfinished"
+)
+EVENTS = [
+    {"event": "committed", "data": '{"a": 1}'},
+    {"id": "7", "event": "failed", "data": "größe"},
+    {"retry": "10", "unknown": "x", "data": "y"},
+]
+
+
+@given(cuts=st.lists(st.integers(0, len(STREAM))))
+def test_however_it_is_cut(cuts: list[int]) -> None:
+    """The network's cuts change nothing, be it within a line end or within a character."""
+    at = [0, *sorted(cuts), len(STREAM)]
+    assert list(read_events(STREAM[start:end] for start, end in pairwise(at))) == EVENTS
+
+
+def test_an_event_without_end() -> None:
+    """An event that never ends is refused before it fills the memory."""
+    line = b"data: " + b"x" * (MAX_EVENT_BYTES // 2) + b"\n"
+    pieces = iter([line, line, b"never read"])
+    with pytest.raises(Unreachable):
+        next(read_events(pieces))
+    assert list(pieces) == [b"never read"]
