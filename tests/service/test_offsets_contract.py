@@ -46,13 +46,6 @@ def kafka(coordinator: MemoryCoordinator) -> MemoryCoordinator:
     return coordinator
 
 
-def test_it_implements_the_protocol_of_spark(offsets: Offsets) -> None:
-    """All of the Protocol is there."""
-    assert isinstance(offsets, Offsets)
-    assert offsets.name == "etl"
-    assert not offsets.closed
-
-
 @pytest.mark.fault(6)
 def test_a_submit_that_waits(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     """Kafka has all of it when it returns, also what it refused first and what nobody spawned."""
@@ -223,6 +216,7 @@ def test_bad_values(offsets: Offsets) -> None:
 def test_the_end(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     """Everything is committed; the answer stays the same, and nothing more is taken or asked."""
     offsets.submit("g", {WHERE: 42})
+    assert not offsets.closed
     assert offsets.close(timeout=WAIT_S) == offsets.close(timeout=0) == ({KEY: at(42)}, {})
     assert offsets.closed
     assert kafka.broker.committed("g") == {WHERE: at(42)}

@@ -46,22 +46,38 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_the_file_and_its_sections(tmp_path: Path) -> None:
-    """OFFSETMGR_CONFIG is the file; two underscores are a dot, one is librdkafka's dot."""
+    """OFFSETMGR_CONFIG is the file; two underscores are a dot, one is librdkafka's dot.
+
+    Booleans and numbers become text for librdkafka.
+    """
     config = tmp_path / "offsetmgr.toml"
-    config.write_text("[limits]\nmanagers = 5\n[kafka]\nclient.id = 'sidecar'\n")
+    config.write_text(
+        "\ufeff[limits]\nmanagers = 5\n"  # the mark of an editor
+        "[kafka]\nsocket.keepalive.enable = true\nreconnect.backoff.ms = 5\n"
+    )
     settings = load(
         None,
         {
             "OFFSETMGR_CONFIG": str(config),
             "OFFSETMGR_COMMIT__RETRY_BACKOFF_S": "0.5",
             "OFFSETMGR_KAFKA__BOOTSTRAP_SERVERS": "env:1",
+            "OFFSETMGR_KAFKA__OAUTH": "time:time",
+            "OFFSETMGR_OAUTH_FUNCTIONS": "a:b, time:time",
             "OFFSETMGR_LISTEN": "unix:///run/o.sock",
         },
         {},
     )
     assert settings.limits.managers == 5
     assert settings.commit.retry_backoff_s == 0.5
-    assert settings.kafka.for_librdkafka() == {"bootstrap.servers": "env:1", "client.id": "sidecar"}
+    assert settings.kafka.masked() == {
+        "bootstrap.servers": "env:1",
+        "socket.keepalive.enable": "true",
+        "reconnect.backoff.ms": "5",
+        "oauth": "time:time",
+        "sasl.mechanism": "OAUTHBEARER",
+        "security.protocol": "SASL_SSL",
+    }
+    assert settings.oauth_functions == ["a:b", "time:time"]
     assert settings.listen == "unix:///run/o.sock"
 
 
@@ -141,33 +157,25 @@ def test_nothing_that_loads_code_or_runs_commands_is_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("lease_s = ", "is not TOML"), ("[kafka", "is not TOML"), ("a = '\x00'", "is not TOML")],
+    [
+        ("lease_s = ", "is not TOML"),
+        ("[kafka", "is not TOML"),
+        ("a = '\x00'", "is not TOML"),
+        (None, r"^config '.*' cannot be read \(No such file"),
+        ("/dev/zero", "more than 1048576 bytes"),  # it would take all memory
+    ],
 )
-def test_a_broken_file_is_named(tmp_path: Path, text: str, problem: str) -> None:
-    """With its path and what is wrong in it."""
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
     config = tmp_path / "broken.toml"
-    config.write_text(text)
+    if text == "/dev/zero":
+        config.symlink_to(text)
+    elif text is not None:
+        config.write_text(text)
     with pytest.raises(InvalidValueError, match=problem) as caught:
         load(config, {}, BOOTSTRAP)
     assert str(config) in str(caught.value)
-
-
-def test_a_file_without_an_end_is_refused() -> None:
-    """It would take all memory, as a device does."""
-    with pytest.raises(InvalidValueError, match="more than 1048576 bytes"):
-        load(Path("/dev/zero"), {}, BOOTSTRAP)
-
-
-def test_a_file_with_the_mark_of_an_editor_is_read(tmp_path: Path) -> None:
-    config = tmp_path / "offsetmgr.toml"
-    config.write_bytes(b"\xef\xbb\xbflease_s = 5\n")
-    assert load(config, {}, BOOTSTRAP).lease_s == 5.0
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A configuration that was asked for and is not there is an error."""
-    with pytest.raises(InvalidValueError, match=r"^config '.*' cannot be read \(No such file"):
-        load(tmp_path / "absent.toml", {}, BOOTSTRAP)
 
 
 def test_a_secret_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
@@ -178,6 +186,8 @@ def test_a_secret_comes_from_a_file_and_never_shows(tmp_path: Path) -> None:
     assert settings.kafka.for_librdkafka()["sasl.password"] == "geheim"
     assert "geheim" not in repr(settings)
     assert settings.kafka.masked()["sasl.password"] == "***"
+    with pytest.raises(InvalidValueError, match=r"is given as well as sasl\.password"):
+        with_flags(**{"kafka.sasl.password_file": str(secret), "kafka.sasl.password": "x"})
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"xxx\0"])
@@ -188,22 +198,6 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes) -> N
     with pytest.raises(InvalidValueError) as caught:
         with_flags(**{"kafka.sasl.password_file": str(secret)})
     assert "xxx" not in str(caught.value)
-
-
-def test_a_secret_is_given_once(tmp_path: Path) -> None:
-    """Two sources for one secret are a mistake that nobody would find."""
-    with pytest.raises(InvalidValueError, match=r"is given as well as sasl\.password"):
-        with_flags(**{"kafka.sasl.password_file": str(tmp_path), "kafka.sasl.password": "x"})
-
-
-def test_values_become_text_for_librdkafka() -> None:
-    """TOML's booleans and numbers as text."""
-    settings = with_flags(
-        **{"kafka.socket.keepalive.enable": True, "kafka.reconnect.backoff.ms": 5}
-    )
-    found = settings.kafka.for_librdkafka()
-    assert found["socket.keepalive.enable"] == "true"
-    assert found["reconnect.backoff.ms"] == "5"
 
 
 def test_the_shipped_file_names_every_setting_at_its_default() -> None:
@@ -370,11 +364,6 @@ def test_a_function_that_gets_tokens_is_called_for_librdkafka(
     assert isinstance(clusters["east"], InvalidValueError)
     assert "is not for PLAIN" in str(clusters["east"])
     assert "oauth_cb" in known(clusters["west"]).for_librdkafka()
-
-
-def test_functions_are_allowed_by_the_environment() -> None:
-    env = {"OFFSETMGR_OAUTH_FUNCTIONS": "a:b, time:time", "OFFSETMGR_KAFKA__OAUTH": "time:time"}
-    assert load(None, env, BOOTSTRAP).oauth_functions == ["a:b", "time:time"]
 
 
 def test_names_of_tables_with_a_dot(tmp_path: Path) -> None:
