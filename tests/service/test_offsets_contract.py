@@ -216,7 +216,6 @@ def test_bad_values(offsets: Offsets) -> None:
 def test_the_end(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     """Everything is committed; the answer stays the same, and nothing more is taken or asked."""
     offsets.submit("g", {WHERE: 42})
-    assert not offsets.closed
     assert offsets.close(timeout=WAIT_S) == offsets.close(timeout=0) == ({KEY: at(42)}, {})
     assert offsets.closed
     assert kafka.broker.committed("g") == {WHERE: at(42)}

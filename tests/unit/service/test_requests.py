@@ -82,7 +82,7 @@ def test_a_bad_value_is_named(changes: dict[str, str], field: str, text: str) ->
     assert str(error).isprintable()
 
 
-ONCE = b'{"topic":"t","partition":0,"offset":1}'
+TWICE = b'{"group":"g","offsets":[%s,%s]}' % ((b'{"topic":"t","partition":0,"offset":1}',) * 2)
 
 BAD_BODIES = [
     (b"", "is not JSON"),
@@ -98,10 +98,7 @@ BAD_BODIES = [
     (b'{"group":"g","offsets":{}}', "offsets must be a list of 1 to 10000 entries, not {}"),
     (b'{"group":"g","offsets":[7]}', "offsets[0] must be a JSON object, not 7"),
     (b'{"group":"g","offsets":[{"topic":"t","partition":0}]}', "offsets[0].offset is missing"),
-    (
-        b'{"group":"g","offsets":[%s,%s]}' % (ONCE, ONCE),
-        "offsets[1] 't-0' is named twice; give each",
-    ),
+    (TWICE, "offsets[1] 't-0' is named twice; give each partition once; the other is offsets[0]"),
     (b'{"group":"g","ofsets":[]}', "known here: group, offsets, topic_ids, wait, timeout_s"),
 ]
 
@@ -110,7 +107,11 @@ BAD_BODIES = [
 def test_a_bad_body_is_explained(body: bytes, text: str) -> None:
     """The error of an invalid request says where it is wrong, and nothing crashes."""
     assert text in str(refusal(body))
-    with pytest.raises(InvalidValueError, match="group is missing"):  # it could be anybody's
+
+
+def test_partitions_need_their_group() -> None:
+    """Partitions of no group could be anybody's."""
+    with pytest.raises(InvalidValueError, match="group is missing"):
         decode(StopRequest, b'{"partitions":[{"topic":"t","partition":0}]}')
 
 
