@@ -113,21 +113,19 @@ def test_names_are_those_of_kafka(info: ErrorInfo) -> None:
     assert info.name == renamed.get(known, known)
 
 
-COMMIT_CODES = {3, 7, 12, 14, 15, 16, 22, 24, 25, 27, 28, 29, 30, 35, 69, 82, 100, 110, 113, -1}
-FETCH_CODES = {3, 7, 14, 15, 16, 24, 25, 29, 30, 35, 69, 88, 100, 113, -1}
-LOOK_UP_CODES = {8, 14, 15, 16, 24, 30, 42, 89, 129}
-JOIN_CODES = {15, 16, 23, 24, 25, 26, 27, 30, 79, 81, 82, 110, 111, 113}
-CONNECTION_CODES = {13, 31, 33, 34, 56, 58}
+CODES = {
+    "OffsetCommit": {3, 7, 12, 14, 15, 16, 22, 24, 25, 27, 28, 29, 30, 35, 69, 82, 100, 110, 113},
+    "OffsetFetch": {3, 7, 14, 15, 16, 24, 25, 29, 30, 35, 69, 88, 100, 113, -1},
+    "FindCoordinator": {8, 14, 15, 16, 24, 30, 42, 89, 129},
+    "JoinGroup": {15, 16, 23, 24, 25, 26, 27, 30, 79, 81, 82, 110, 111, 113},
+    "connection": {13, 31, 33, 34, 56, 58},
+}
 
 
-@pytest.mark.parametrize(
-    "codes",
-    [COMMIT_CODES, FETCH_CODES, LOOK_UP_CODES, JOIN_CODES, CONNECTION_CODES],
-    ids=["OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup", "connection"],
-)
-def test_no_code_of_kafkas_protocol_guide_is_missing(codes: set[int]) -> None:
+@pytest.mark.parametrize("request_kind", CODES)
+def test_no_code_of_kafkas_protocol_guide_is_missing(request_kind: str) -> None:
     """Each error code that Kafka documents for our requests has a class of its own."""
-    assert codes <= ERRORS.keys()
+    assert CODES[request_kind] <= ERRORS.keys()
 
 
 def test_an_unknown_code_is_retried_after_a_read() -> None:
@@ -139,34 +137,33 @@ def test_an_unknown_code_is_retried_after_a_read() -> None:
     assert error_info(9999, "NEW_ONE").name == "NEW_ONE"
 
 
-def test_a_commit_error_names_place_and_reason() -> None:
-    """The message holds place, offset, reason and Kafka's name; the detail replaces the hint."""
-    plain = OffsetCommitError("g", "t", 3, 1042, error_info(12))
-    assert str(plain) == (
-        "commit of g/t/3 at offset 1042 failed: the metadata is longer than the broker's "
-        "offset.metadata.max.bytes; submit less (OFFSET_METADATA_TOO_LARGE)"
-    )
-    assert (plain.code, plain.retriable) == ("OFFSET_METADATA_TOO_LARGE", False)
-    held = OffsetFetchError("g", "t", 3, None, INFO, "held by etl@host")
-    assert str(held) == "fetch of g/t/3 failed: held by etl@host (UNKNOWN_MEMBER_ID)"
-    assert (held.hint, held.retriable) == ("held by etl@host", True)
+MESSAGES = {
+    # The detail takes the place of the hint.
+    "commit of g/t/3 at offset 1042 failed: the metadata is longer than the broker's "
+    "offset.metadata.max.bytes; submit less (OFFSET_METADATA_TOO_LARGE)": OffsetCommitError(
+        "g", "t", 3, 1042, error_info(12)
+    ),
+    "fetch of g/t/3 failed: held by etl@host (UNKNOWN_MEMBER_ID)": OffsetFetchError(
+        "g", "t", 3, None, INFO, "held by etl@host"
+    ),
+    # Nothing failed.
+    "committed offset of g/t/3 at offset 13: it is 40 now (OFFSET_CHANGED_EXTERNALLY)": (
+        OffsetNoticeError("g", "t", 3, 13, error_info(32_001), "it is 40 now")
+    ),
+}
 
 
-def test_a_notice_does_not_speak_of_a_failure() -> None:
-    """Nothing failed; it says what was, what was found and its stable name."""
-    notice = OffsetNoticeError("g", "t", 3, 13, error_info(32_001), "it is 40 now")
-    assert str(notice) == (
-        "committed offset of g/t/3 at offset 13: it is 40 now (OFFSET_CHANGED_EXTERNALLY)"
-    )
-    assert not notice.retriable
+@pytest.mark.parametrize("message", MESSAGES)
+def test_an_error_names_place_and_reason(message: str) -> None:
+    """The message holds place, offset, reason and Kafka's name."""
+    error = MESSAGES[message]
+    assert str(error) == message
+    assert (error.code, error.retriable) == (error.info.name, error.info.retriable)
+    assert error.hint == (error.detail or error.info.hint)
 
 
-def test_a_regression_says_how_to_go_back_on_purpose() -> None:
-    """The fix stands in the message."""
-    assert "call rewind(5)" in str(OffsetRegressionError("g/t/0", 5, 7))
-
-
-def test_builtin_families_are_kept() -> None:
-    """Callers may catch what Python calls it: ValueError for bad values, TimeoutError for waits."""
+def test_errors_fit_the_code_that_catches_them() -> None:
+    """ValueError for bad values, TimeoutError for waits; a regression says how to go back."""
     assert issubclass(InvalidValueError, ValueError)
     assert issubclass(OffsetTimeoutError, TimeoutError)
+    assert "call rewind(5)" in str(OffsetRegressionError("g/t/0", 5, 7))
