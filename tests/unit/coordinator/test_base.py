@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future as Pending
+from queue import Queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,15 +51,11 @@ class Broker:
         return dict(commit_in_batches("g", offsets, self.send).get(timeout=0).failures)
 
 
-def test_a_small_commit_is_one_request() -> None:
-    """The broker gets the offsets in their order."""
+def test_a_large_commit_is_split_into_batches() -> None:
+    """2,000 partitions with 600 bytes are 1.4 MB, more than a broker takes in one request."""
     broker, offsets = Broker(), offsets_of([9, 3, 5])
     assert broker.commit(offsets) == {}
     assert [list(each.items()) for each in broker.sent] == [list(offsets.items())]
-
-
-def test_a_large_commit_is_split_into_batches() -> None:
-    """2,000 partitions with 600 bytes are 1.4 MB, more than a broker takes in one request."""
     broker, offsets = Broker(), offsets_of([600] * 2_000)
     assert broker.commit(offsets) == {}
     assert {where: value for each in broker.sent for where, value in each.items()} == offsets
@@ -107,28 +104,6 @@ def test_a_batch_that_cannot_be_sent_ends_the_commit() -> None:
 PARTITIONS = [TopicPartition("t", number) for number in range(5_000)]
 
 
-def test_a_large_fetch_is_split_into_requests() -> None:
-    """The kind: a group with many partitions that holds the client which all groups share."""
-    sent: list[Sequence[TopicPartition]] = []
-    answers: list[Future[FetchResult]] = []
-
-    def send(partitions: Sequence[TopicPartition]) -> Future[FetchResult]:
-        sent.append(partitions)
-        answers.append(Future())
-        return answers[-1]
-
-    gone = {PARTITIONS[7]: Failure(error_info(3))}
-    fetched = fetch_in_batches(PARTITIONS, send)
-    for number, answer in enumerate(answers):  # which grows: one request at a time
-        assert len(sent) == number + 1
-        failures = {where: gone[where] for where in sent[-1] if where in gone}
-        answer.set(FetchResult({p: None for p in sent[-1] if p not in failures}, failures))
-    assert max(map(len, sent)) <= 2_000
-    assert [where for part in sent for where in part] == PARTITIONS
-    result = fetched.get(timeout=0)
-    assert (len(result.offsets), result.failures) == (4_999, gone)
-
-
 def test_a_failure_of_the_group_ends_a_fetch() -> None:
     """Each partition of the requests that are not sent any more has the reason."""
     late = Failure(error_info(-185))
@@ -145,8 +120,10 @@ def test_a_failure_of_the_group_ends_a_fetch() -> None:
 
 
 def test_kafka_is_asked_for_a_large_group_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All committed offsets arrive, whatever the number of requests."""
-    asked: list[int] = []
+    """The kind: a group with many partitions that holds the client which all groups share."""
+    gone = {PARTITIONS[7]: Failure(error_info(3))}
+    asked: list[Sequence[TopicPartition]] = []
+    answers: Queue[Pending[FetchResult]] = Queue()
 
     class Client:
         def __init__(self, *_: object) -> None: ...
@@ -154,26 +131,31 @@ def test_kafka_is_asked_for_a_large_group_in_parts(monkeypatch: pytest.MonkeyPat
         def close(self) -> None: ...
 
         def fetch(self, _group: str, partitions: Sequence[TopicPartition], _s: float) -> Any:
-            asked.append(len(partitions))
+            asked.append(partitions)
             answer = Pending[FetchResult]()
-            answer.set_result(FetchResult(dict.fromkeys(partitions, OffsetAndMetadata(1)), {}))
+            answers.put(answer)
             return answer
 
     monkeypatch.setattr(kafka, "GroupClient", Client)
     with kafka.KafkaCoordinator("127.0.0.1:1") as coordinator:
-        found = coordinator.fetch("g", PARTITIONS, 60.0).get(timeout=60.0)
-    assert (len(found.offsets), asked) == (5_000, [2_000, 2_000, 1_000])
+        fetched = coordinator.fetch("g", PARTITIONS, 60.0)
+        for number in range(1, 4):
+            answer = answers.get(timeout=60.0)
+            assert len(asked) == number  # one request at a time
+            failures = {where: gone[where] for where in asked[-1] if where in gone}
+            offsets = {p: OffsetAndMetadata(1) for p in asked[-1] if p not in failures}
+            answer.set_result(FetchResult(offsets, failures))
+        found = fetched.get(timeout=60.0)
+    assert max(map(len, asked)) <= 2_000
+    assert [where for part in asked for where in part] == PARTITIONS
+    assert (len(found.offsets), found.failures) == (4_999, gone)
 
 
-def test_many_members_are_counted() -> None:
-    """At most ten members are named, the others counted."""
+def test_live_members_are_named_on_one_line() -> None:
+    """Ten of them, the others are counted; whoever joined the group has chosen the names."""
     text = live_members("g", [GroupMember("", f"c{n}", f"/10.0.0.{n}") for n in range(12)])
     assert text.startswith("group g has live members (c0, host /10.0.0.0, c1, host /10.0.0.1, c2")
     assert text.endswith("c9, host /10.0.0.9 and 2 more); commit to another group or stop them")
-
-
-def test_hostile_names_stay_on_their_line() -> None:
-    """Names come from whoever joined the group: control characters are escaped, length is cut."""
     text = live_members("g", [GroupMember("", "evil\r\n\x1b[2J\u202e", "/h\0")])
     assert text.isprintable()
     assert r"evil\r\n\x1b[2J\u202e, host /h\x00" in text

@@ -35,88 +35,62 @@ def at(*offsets: int) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 class Scheduled:
-    def __init__(self, seed: int = 0, *, latency_s: float = 0.0) -> None:
-        self.system = SimSystem(seed)
-        self.coordinator = MemoryCoordinator(
-            call_after=self.system.timers.call_after,
-            latency_s=latency_s,
-        )
+    """A coordinator that answers when its simulated time comes."""
+
+    def __init__(self, seed: int = 0) -> None:
+        system = SimSystem(seed)
+        self.coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         self.broker = self.coordinator.broker
-        self.advance = self.system.advance
+        self.advance = system.advance
 
     def commit(self, *offsets: int, timeout_s: float = 5.0) -> Future[CommitResult]:
         return self.coordinator.commit(G, at(*offsets), timeout_s)
-
-
-@pytest.fixture
-def immediate() -> MemoryCoordinator:
-    """A coordinator that answers before the call returns."""
-    return MemoryCoordinator()
-
-
-@pytest.fixture
-def scheduled() -> Scheduled:
-    """A coordinator that answers when its simulated time comes."""
-    return Scheduled()
 
 
 def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, str]:
     return {partition: failure.info.name for partition, failure in failures.items()}
 
 
-class TestFaults:
-    @pytest.mark.parametrize(
-        ("lost", "committed"),
-        [
-            pytest.param(Unknown(), at(1, 2), id="landed"),
-            pytest.param(Unknown(lands_after_s=None), {}, id="never landed"),
-            pytest.param(Unknown(partitions=[P0]), at(1), id="half applied"),
-        ],
-    )
-    def test_unknown(
-        self,
-        immediate: MemoryCoordinator,
-        lost: Unknown,
-        committed: dict[TopicPartition, OffsetAndMetadata],
-    ) -> None:
-        """A commit of unknown outcome answers the same whether it landed, did not, or half did."""
-        immediate.inject("commit", lost)
-        failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
-        assert names(failures) == {P0: "_TIMED_OUT", P1: "_TIMED_OUT"}
-        assert {f.info.verdict for f in failures.values()} == {Verdict.UNKNOWN}
-        assert immediate.broker.committed(G) == committed
+@pytest.mark.parametrize(
+    ("lost", "committed"),
+    [
+        pytest.param(Unknown(), at(1, 2), id="landed"),
+        pytest.param(Unknown(lands_after_s=None), {}, id="never landed"),
+        pytest.param(Unknown(partitions=[P0]), at(1), id="half applied"),
+    ],
+)
+def test_a_commit_of_unknown_outcome_answers_the_same_in_any_case(
+    lost: Unknown, committed: dict[TopicPartition, OffsetAndMetadata]
+) -> None:
+    """Whether it landed, did not, or half did."""
+    immediate = MemoryCoordinator()
+    immediate.inject("commit", lost)
+    failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures
+    assert names(failures) == {P0: "_TIMED_OUT", P1: "_TIMED_OUT"}
+    assert {f.info.verdict for f in failures.values()} == {Verdict.UNKNOWN}
+    assert immediate.broker.committed(G) == committed
 
 
-class TestTime:
-    """The times of requests and answers, on a scheduler."""
-
-    def test_pause(self, scheduled: Scheduled) -> None:
-        """A paused broker answers nobody; on resume what it holds takes effect, in order."""
-        scheduled.coordinator.pause()
-        first = scheduled.commit(1, timeout_s=5)
-        scheduled.advance(1)
-        second = scheduled.commit(2, timeout_s=60)
-        scheduled.advance(10)
-        assert names(first.get(timeout=0).failures) == {P0: "_TIMED_OUT"}
-        assert not second.done()
-        scheduled.coordinator.resume()
-        assert second.get(timeout=0).failures == {}
-        assert scheduled.broker.committed(G) == at(2)
-
-    def test_deadline_of_each_operation(self, scheduled: Scheduled) -> None:
-        """Every kind of request is answered at its deadline, however long the broker sleeps."""
-        coordinator = scheduled.coordinator
-        coordinator.pause()
-        futures: list[Future[Any]] = [
-            coordinator.commit(G, at(1), 5),
-            coordinator.fetch(G, None, 5),
-            coordinator.topic_logs(["orders"], 5),
-            coordinator.check(5),
-        ]
-        scheduled.advance(4.9)
-        assert not any(each.done() for each in futures)
-        scheduled.advance(0.1)
-        assert all("_TIMED_OUT" in repr(each.get(timeout=0)) for each in futures)
+def test_a_paused_broker_answers_nobody() -> None:
+    """Every kind of request has its deadline; on resume what is held takes effect, in order."""
+    scheduled = Scheduled()
+    coordinator = scheduled.coordinator
+    coordinator.pause()
+    futures: list[Future[Any]] = [
+        scheduled.commit(1, timeout_s=5),
+        coordinator.fetch(G, None, 5),
+        coordinator.topic_logs(["orders"], 5),
+        coordinator.check(5),
+    ]
+    scheduled.advance(4.9)
+    assert not any(each.done() for each in futures)
+    second = scheduled.commit(2, timeout_s=60)
+    scheduled.advance(0.1)
+    assert all("_TIMED_OUT" in repr(each.get(timeout=0)) for each in futures)
+    assert not second.done()
+    coordinator.resume()
+    assert second.get(timeout=0).failures == {}
+    assert scheduled.broker.committed(G) == at(2)
 
 
 incidents = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -15,17 +16,26 @@ from offsetmgr.kafka.errors import (
     request_error,
 )
 
-
-def test_a_known_code_has_the_hint_of_the_table() -> None:
-    """The words of librdkafka are not repeated."""
-    assert failure_of(16, "Broker: Not coordinator").info.name == "NOT_COORDINATOR"
-    assert failure_of(16, "Broker: Not coordinator").detail == ""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
-def test_an_unknown_code_keeps_its_words() -> None:
-    """A code of a newer Kafka is explained by librdkafka, on one line."""
-    failure = failure_of(-100, "new\nerror")
-    assert (failure.info.code, failure.detail) == (-100, r"new\nerror")
+@pytest.mark.parametrize(
+    ("error", "text", "code", "detail"),
+    [
+        # The hint of the table says more than librdkafka.
+        (16, "Broker: Not coordinator", 16, ""),
+        # A code of a newer Kafka is explained by librdkafka, on one line.
+        (-100, "new\nerror", -100, r"new\nerror"),
+        # A fault of a library is an answer like any other.
+        (ValueError("odd\x1b[2J"), "", -1, r"ValueError: odd\x1b[2J"),
+    ],
+)
+def test_every_error_is_an_answer(
+    error: int | ValueError, text: str, code: int, detail: str
+) -> None:
+    failure = failure_of(error, text)
+    assert (failure.info.code, failure.detail) == (code, detail)
 
 
 def test_an_exception_loses_its_traceback() -> None:
@@ -36,12 +46,6 @@ def test_an_exception_loses_its_traceback() -> None:
         answer.result()
     assert failure_of(caught.value).info.name == "TOPIC_AUTHORIZATION_FAILED"
     assert caught.value.__traceback__ is None
-
-
-def test_any_other_exception_is_named() -> None:
-    """A fault of a library is an answer like any other."""
-    failure = failure_of(ValueError("odd\x1b[2J"))
-    assert (failure.info.code, failure.detail) == (-1, r"ValueError: odd\x1b[2J")
 
 
 def test_a_missing_right_is_named_with_the_command_that_grants_it() -> None:
@@ -61,19 +65,16 @@ def test_the_words_of_librdkafka_are_kept_if_they_say_more() -> None:
     assert request_error("poll", KafkaError(-195, words)).hint == words
 
 
-@pytest.mark.parametrize("code", [3, -188, -190])
-def test_an_absent_partition_is_recognised(code: int) -> None:
-    """Kafka has one code for it, librdkafka two more."""
-    assert does_not_exist(request_error("log of t-0", failure_of(code)))
-    assert not does_not_exist(request_error("log of t-0", failure_of(29)))
-    assert not does_not_exist(7)
-
-
-@pytest.mark.parametrize("code", [4, 10, 18])
-def test_an_oversized_message_is_recognised(code: int) -> None:
-    """Its batch may be what is too large."""
-    assert is_too_large(request_error("write to t", KafkaError(code)))
-    assert not is_too_large(request_error("write to t", KafkaError(29)))
+@pytest.mark.parametrize(
+    ("is_kind", "codes"), [(does_not_exist, (3, -188, -190)), (is_too_large, (4, 10, 18))]
+)
+def test_an_absent_partition_and_an_oversized_message_are_recognised(
+    is_kind: Callable[[object], bool], codes: tuple[int, ...]
+) -> None:
+    """Kafka and librdkafka have several codes for each; the batch may be what is too large."""
+    assert all(is_kind(request_error("write to t", failure_of(code))) for code in codes)
+    assert not is_kind(request_error("write to t", KafkaError(29)))
+    assert not is_kind(7)
 
 
 def test_the_cause_of_a_report_is_the_same_for_all_brokers() -> None:

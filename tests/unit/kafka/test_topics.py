@@ -28,13 +28,21 @@ def test_a_topic_without_an_id() -> None:
     assert id_of(Uuid(1, 2)) != id_of(Uuid(1, 3))
 
 
-@pytest.mark.parametrize("field", ["log_start_offset", "high_watermark", "last_stable_offset"])
-def test_a_log_without_an_end(field: str) -> None:
-    """Kafka may leave an end open without an error: that is a failure."""
+@pytest.mark.parametrize(
+    ("field", "answer"),
+    [
+        ("log_start_offset", -1),
+        ("high_watermark", -1),
+        ("last_stable_offset", -1),
+        ("offset_at", -1001),  # without an error, where the leader's connection has ended
+    ],
+)
+def test_a_log_without_an_end(field: str, answer: int) -> None:
+    """Kafka may leave an offset open without an error: that is a failure."""
     ends = {"log_start_offset": 1, "high_watermark": 9, "last_stable_offset": 7, "offset_at": -1}
     answered = {each: offset(end) for each, end in ends.items()}
     assert partition_log(answered, Deadline(0)) == PartitionLog(1, 9, last_stable_offset=7)
-    failure = partition_log({**answered, field: offset(-1)}, Deadline(0)).failure
+    failure = partition_log({**answered, field: offset(answer)}, Deadline(0)).failure
     assert failure is not None
     assert failure.detail == "Kafka's answer lacks offsets of the log"
 
@@ -46,13 +54,6 @@ def test_partitions_without_leaders_are_called_so() -> None:
     failure = partition_log({"high_watermark": pending}, Deadline(0)).failure
     assert failure is not None
     assert (failure.info.name, failure.info.retriable) == ("LEADER_NOT_AVAILABLE", True)
-
-
-def test_an_unknown_offset_of_a_time_is_not_the_end_of_the_log() -> None:
-    """The offset is -1001, without an error, where the leader's connection has ended."""
-    answered = {"log_start_offset": offset(1), "high_watermark": offset(9)}
-    found = partition_log({**answered, "offset_at": offset(-1001)}, Deadline(0))
-    assert found.failure is not None
 
 
 def test_the_ends_of_many_logs_are_asked_for_in_parts() -> None:
