@@ -219,24 +219,41 @@ def test_handle_of_the_client(client: OffsetClient, method: str, field: str) -> 
         handle.stop(timeout=0)
 
 
-def test_close_of_the_client(tmp_path: Path) -> None:
-    """A refused call has not closed it."""
-    with OffsetClient(f"unix://{tmp_path}/s") as client:
-        for timeout in VALUES.keys() - {"fraction"}:
-            with pytest.raises(InvalidValueError, match=r"^timeout "):
-                client.close(timeout=VALUES[timeout]())
-            client.submit("g", {WHERE: 1})
-        client.close(timeout=0)
+@pytest.mark.parametrize("closed", [OffsetClient, KafkaCoordinator])
+def test_a_refused_close_has_closed_nothing(closed: type, tmp_path: Path) -> None:
+    address = f"unix://{tmp_path}/s" if closed is OffsetClient else "127.0.0.1:1"
+    target = closed(address)
+    for name in VALUES.keys() - {"fraction"}:
+        with pytest.raises(InvalidValueError, match=r"^timeout "):
+            target.close(timeout=VALUES[name]())
+    if isinstance(target, OffsetClient):
+        target.submit("g", {WHERE: 1})
+    else:
+        assert target.fetch("g", [], 1).get(timeout=1)[:3] == ({}, {}, None)
+    target.close(timeout=0)
 
 
-@pytest.mark.parametrize("field", ["url", "name"])
-def test_making_a_client(field: str) -> None:
-    """A bad name or address makes no client."""
+@pytest.mark.parametrize(
+    ("made", "field"),
+    [
+        (OffsetClient, "url"),
+        (OffsetClient, "name"),
+        (KafkaCoordinator, "config"),
+        (KafkaCoordinator, "clients"),
+        (KafkaCoordinator, "client.id"),
+    ],
+)
+def test_bad_arguments_open_nothing(made: type, field: str) -> None:
+    """A bad name, address or setting is refused before anything is started, or by librdkafka."""
     for value in VALUES.values():
-        arguments = {"url": "http://127.0.0.1:1", field: value()}
-        client = taken_or_refused(lambda: OffsetClient(**arguments))  # noqa: B023 -- called here
-        if client is not None:
-            client.close(timeout=0)
+        good: dict[str, Any] = {"url": "http://127.0.0.1:1"}
+        if made is KafkaCoordinator:
+            good = {"config": {"bootstrap.servers": "127.0.0.1:1"}, "clients": 1}
+        changed = good["config"] if field == "client.id" else good
+        changed[field] = value()
+        opened = taken_or_refused(lambda: made(**good))  # noqa: B023 -- called here
+        if opened is not None:
+            opened.close(timeout=0)
 
 
 @pytest.mark.parametrize("mailbox", ["committed_offsets", "errors"])
@@ -263,29 +280,6 @@ def test_kafka(kafka: KafkaCoordinator, method: str, field: str) -> None:
     """Nothing of it reaches librdkafka, which aborts the process on some values."""
     for value in VALUES:
         give(kafka, method, field, value)
-
-
-def test_close_of_kafka(kafka: KafkaCoordinator) -> None:
-    """A refused call has not closed it."""
-    for value in VALUES.keys() - {"fraction"}:
-        with pytest.raises(InvalidValueError, match=r"^timeout "):
-            kafka.close(VALUES[value]())
-    assert kafka.fetch("g", [], 1).get(timeout=1)[:3] == ({}, {}, None)
-
-
-@pytest.mark.parametrize("field", ["config", "clients", "setting"])
-def test_making_a_kafka_coordinator(field: str) -> None:
-    """A bad setting is refused before anything is started, or by librdkafka."""
-    for value in VALUES.values():
-        config: Any = {"bootstrap.servers": "127.0.0.1:1"}
-        arguments: dict[str, Any] = {"config": config, "clients": 1}
-        if field == "setting":
-            config["client.id"] = value()
-        else:
-            arguments[field] = value()
-        made = taken_or_refused(lambda: KafkaCoordinator(**arguments))  # noqa: B023 -- called here
-        if made is not None:
-            made.close(timeout=0)
 
 
 @pytest.mark.parametrize("field", ["coordinator", "settings", "system", "observer", "rng"])

@@ -28,55 +28,46 @@ async def handle_later(message: object) -> None:
     """A handler that ``run`` would never await."""
 
 
+def reader(clusters: Any = DEAD, topic: str = "orders", **options: Any) -> Callable[[], object]:
+    return lambda: MultiClusterReader(clusters, topic, **options)
+
+
+def acks(clusters: Any = DEAD, group: str = "etl", **settings: Any) -> Callable[[], object]:
+    return lambda: MultiClusterAckConsumer(clusters, group, ["orders"], **settings)
+
+
+def west(name: str, value: object) -> dict[str, dict[str, object]]:
+    return {"west": {"bootstrap.servers": "west:1", name: value}}
+
+
 WRONG: dict[str, Callable[[], object]] = {
-    "clusters 'dict' is not a mapping with a cluster": lambda: MultiClusterReader({}, "orders"),
-    "clusters 'str' is not a mapping": lambda: MultiClusterWriter("west:9092"),  # type: ignore[arg-type]
+    "clusters 'dict' is not a mapping with a cluster": reader({}),
+    "clusters 'str' is not a mapping": reader("west:9092"),
     "clusters 'a\\\\nb' is not a name": lambda: MultiClusterWriter({"a\nb": "west:9092"}),
     "bootstrap.servers None is missing": lambda: MultiClusterWriter({"west": {}}),
-    "no.such.setting": lambda: MultiClusterReader(
-        {"west": {"bootstrap.servers": "west:1", "no.such.setting": "1"}}, "orders"
-    ),
+    "no.such.setting": reader(west("no.such.setting", "1")),
     "enable.idempotence False is set by offsetmgr itself": lambda: MultiClusterWriter(
-        {"west": {"bootstrap.servers": "west:1", "enable.idempotence": False}}
+        west("enable.idempotence", value=False)
     ),
-    "topic 'a b' is not a legal": lambda: MultiClusterReader(DEAD, "a b"),
-    "partitions .* cannot be chosen with a group": lambda: MultiClusterReader(
-        DEAD, "orders", group="etl", partitions=[0]
-    ),
-    "group '' is empty": lambda: MultiClusterAckConsumer(DEAD, "", ["orders"]),
+    "topic 'a b' is not a legal": reader(topic="a b"),
+    "partitions .* cannot be chosen with a group": reader(group="etl", partitions=[0]),
+    "group '' is empty": acks(group=""),
     "topics .* is empty": lambda: MultiClusterAckConsumer(DEAD, "etl", []),
-    "group 'x+'… .300 characters. has": lambda: MultiClusterReader(DEAD, "orders", group="x" * 300),
-    "kafka 'auto.offset.reset' is set by the consumer itself": lambda: MultiClusterReader(
-        {"west": {"bootstrap.servers": "west:1", "auto.offset.reset": "latest"}}, "orders"
+    "group 'x+'… .300 characters. has": reader(group="x" * 300),
+    "kafka 'auto.offset.reset' is set by the consumer": reader(west("auto.offset.reset", "latest")),
+    "kafka 'enable.auto.commit' is set by the consumer": acks(west("enable.auto.commit", "true")),
+    "error_cb .* is set by offsetmgr itself": reader(west("error_cb", print)),
+    "partitions .* is empty": reader(partitions=[]),
+    "settings 5 are those of another consumer": reader(settings=5),
+    "settings .* are those of another consumer": acks(settings=ConsumerSettings()),
+    "RetryPolicy.name 'a b.retry.1' is not a legal": acks(
+        settings=AckSettings(retry=RetryPolicy(name="a b"))
     ),
-    "kafka 'enable.auto.commit' is set by the consumer itself": lambda: MultiClusterAckConsumer(
-        {"west": {"bootstrap.servers": "west:1", "enable.auto.commit": True}}, "etl", ["orders"]
+    "RetryPolicy.name .* is not a legal": acks(
+        settings=AckSettings(retry=RetryPolicy((), "x" * 249))
     ),
-    "error_cb .* is set by offsetmgr itself": lambda: MultiClusterReader(
-        {"west": {"bootstrap.servers": "west:1", "error_cb": print}}, "orders"
-    ),
-    "partitions .* is empty": lambda: MultiClusterReader(DEAD, "orders", partitions=[]),
-    "settings 5 are those of another consumer": lambda: MultiClusterReader(
-        DEAD,
-        "orders",
-        settings=5,  # type: ignore[arg-type]
-    ),
-    "settings .* are those of another consumer": lambda: MultiClusterAckConsumer(
-        DEAD,
-        "etl",
-        ["orders"],
-        settings=ConsumerSettings(),  # type: ignore[arg-type]
-    ),
-    "RetryPolicy.name 'a b.retry.1' is not a legal": lambda: MultiClusterAckConsumer(
-        DEAD, "etl", ["orders"], settings=AckSettings(retry=RetryPolicy(name="a b"))
-    ),
-    "RetryPolicy.name .* is not a legal": lambda: MultiClusterAckConsumer(
-        DEAD, "etl", ["orders"], settings=AckSettings(retry=RetryPolicy((), "x" * 249))
-    ),
-    "partitions 5 is not a list": lambda: MultiClusterReader(DEAD, "orders", partitions=5),  # type: ignore[arg-type]
-    "stats_cb 5 cannot be called": lambda: MultiClusterReader(
-        {"west": {"bootstrap.servers": "west:1", "stats_cb": 5}}, "orders"
-    ),
+    "partitions 5 is not a list": reader(partitions=5),
+    "stats_cb 5 cannot be called": reader(west("stats_cb", 5)),
     "delays_s 5 is not a list": lambda: RetryPolicy(delays_s=5),  # type: ignore[arg-type]
     "partitions 200000 is too large": lambda: RetryPolicy(partitions=200_000),
     "name 5 is not text": lambda: RetryPolicy(name=5),  # type: ignore[arg-type]
