@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 from sqlalchemy import func, select
 
 from offsetmgr.stores.sql import OFFSETS, SqlOffsetStore
 from tests.conftest import create_topic
+from tests.kafka.messages import filled, produce
 from tests.stores.database_member import RESULTS, TABLES
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
-PARTITIONS = 4
 MEMBERS = 2
 WAIT_S = 180.0
 MEMBER = Path(__file__).with_name("database_member.py")
@@ -40,14 +39,6 @@ class Members:
         self._store = stack.enter_context(SqlOffsetStore(database))
         self._store.create_tables()
         TABLES.create_all(self._store.engine)
-        create_topic(kafka, group, PARTITIONS)
-
-    def produce(self, count: int) -> None:
-        """Produce message n to partition n % 4, so that its offset is n // 4."""
-        producer = Producer({"bootstrap.servers": self._brokers})
-        for number in range(count):
-            producer.produce(self._group, str(number).encode(), partition=number % PARTITIONS)
-        assert producer.flush(WAIT_S) == 0
 
     def fill_up(self) -> None:
         """Start a member in the place of each that has ended: killed, or fenced by another."""
@@ -90,36 +81,33 @@ class Members:
             time.sleep(0.02)
 
 
-def survive(members: Members, messages: int, kills: int) -> None:
-    """Kill a member, at random, each time that a portion of the messages is stored."""
-    rng = random.Random(messages)  # noqa: S311
-    members.produce(messages)
-    for number in range(1, kills + 1):
-        members.fill_up()
-        members.wait_for(messages * number // (kills + 1) - rng.randrange(messages // (kills + 1)))
-        members.kill(rng.randrange(MEMBERS))
-    members.wait_for(messages)
-    assert members.rows() == messages
-
-
-def test_killed_members_store_each_message_once(kafka: DevKafka, group: str, database: str) -> None:
+@pytest.mark.parametrize(
+    ("messages", "kills"),
+    [
+        (2_000, 3),
+        pytest.param(20_000, 30, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_killed_members_store_each_message_once(
+    kafka: DevKafka, group: str, database: str, messages: int, kills: int
+) -> None:
     """Rows and offsets agree at every moment of random kills, and each row is there."""
+    rng = random.Random(messages)  # noqa: S311
+    filled(kafka, group, messages)
     with ExitStack() as stack:
-        survive(Members(kafka, group, database, stack), 2_000, 3)
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(1800)
-def test_thirty_kills(kafka: DevKafka, group: str, database: str) -> None:
-    """The same for 20,000 messages and thirty kills."""
-    with ExitStack() as stack:
-        survive(Members(kafka, group, database, stack), 20_000, 30)
+        members = Members(kafka, group, database, stack)
+        for number in range(1, kills + 1):
+            members.fill_up()
+            portion = messages // (kills + 1)
+            members.wait_for(portion * number - rng.randrange(portion))
+            members.kill(rng.randrange(MEMBERS))
+        members.wait_for(messages)
+        assert members.rows() == messages
 
 
 def test_the_example_stores_each_message_once(kafka: DevKafka, group: str, database: str) -> None:
     """Stopped and started again, it goes on where its rows end."""
     create_topic(kafka, group, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     options = {
         "--bootstrap-servers": kafka.bootstrap_servers,
         "--topic": group,
@@ -129,8 +117,6 @@ def test_the_example_stores_each_message_once(kafka: DevKafka, group: str, datab
     }
     command = [sys.executable, str(EXAMPLE), *(word for each in options.items() for word in each)]
     for count in (40, 80):
-        for number in range(40):
-            producer.produce(group, str(count - number).encode())
-        assert producer.flush(WAIT_S) == 0
+        produce(kafka, group, range(count - 40, count), partitions=1)
         done = subprocess.run(command, check=True, timeout=WAIT_S, capture_output=True, text=True)
         assert f"{count} messages in the table" in done.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +18,7 @@ from tests.kafka.test_recreated_topics import delete, recreate
 from tests.stores.test_stores import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
@@ -39,6 +39,15 @@ class Place:
     def recreate(self) -> None:
         delete(self.kafka, self.where.topic)
         recreate(self.kafka, self.where.topic, 0)
+
+    @contextmanager
+    def recreated(self) -> Iterator[SqlOffsetStore]:
+        """Open a store that has stored 40 messages of the former log of a recreated topic."""
+        with self.open() as store:
+            store.claim("etl", [self.where])
+            assert self.new(store, range(40)) == list(range(40))
+            self.recreate()
+            yield store
 
     def new(self, store: SqlOffsetStore, offsets: Iterable[int]) -> list[int]:
         """Give messages with ``offsets`` to a transaction; return those that are new."""
@@ -67,10 +76,7 @@ def test_messages_of_a_recreated_topic_are_new(
     place: Place, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The new log is shorter, equal or longer; it is reported once; duplicates stay duplicates."""
-    with place.open() as store:
-        store.claim("etl", [place.where])
-        assert place.new(store, range(40)) == list(range(40))
-        place.recreate()
+    with place.recreated() as store:
         assert place.new(store, range(10)) == list(range(10))
         assert place.new(store, range(count)) == list(range(10, count))
         assert place.stored(store) == count
@@ -123,10 +129,7 @@ def test_managers_forget_the_former_log_of_a_recreated_topic(place: Place) -> No
 
 def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Place) -> None:
     """Messages of the former log are stored, too; their offsets are not committed."""
-    with place.open() as store:
-        store.claim("etl", [place.where])
-        assert place.new(store, range(40)) == list(range(40))
-        place.recreate()
+    with place.recreated() as store:
         assert place.new(store, [38, 39, 40, 41, 0, 1, 2]) == [40, 41, 0, 1, 2]
         assert place.stored(store) == 3
         assert place.new(store, [2, 3, 3]) == [3]
@@ -139,10 +142,7 @@ def test_gaps_of_a_recreated_topic_and_transactions_that_were_rolled_back_differ
 
     Gaps are what aborted transactions, compaction and retention leave.
     """
-    with place.open() as store:
-        store.claim("etl", [place.where])
-        assert place.new(store, range(40)) == list(range(40))
-        place.recreate()
+    with place.recreated() as store:
         assert place.new(store, range(5)) == list(range(5))
         assert place.new(store, range(50, 60)) == list(range(50, 60))
         with suppress(ZeroDivisionError), store.engine.begin() as connection:

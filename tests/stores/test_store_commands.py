@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from confluent_kafka import Producer
 
 from offsetmgr import LocalOffsets, OffsetClient
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run_alone
+from tests.kafka.messages import WAIT_S, produce
 from tests.service.support import serve_process
 from tests.waiting import until
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
-WAIT_S = 60.0
 RECORDS = 10
 
 
@@ -30,13 +29,6 @@ def run(*arguments: str, status: int = 0) -> str:
     done = run_alone(*arguments)
     assert done.status == status, done.output
     return done.output
-
-
-def filled(kafka: DevKafka, topic: str) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number in range(RECORDS):
-        producer.produce(topic, str(number).encode(), partition=0)
-    assert producer.flush(WAIT_S) == 0
 
 
 def test_init_makes_the_tables_or_prints_them(database: str, tmp_path: Path) -> None:
@@ -60,7 +52,7 @@ def test_a_group_is_described_and_reset(
 ) -> None:
     """LocalOffsets commits it to the database, where the commands find it; Kafka knows nothing."""
     topic = new_topic()
-    filled(kafka, topic)
+    produce(kafka, topic, range(RECORDS), partitions=1)
     run("store", "init", database)
     with LocalOffsets(kafka.bootstrap_servers, store=database) as offsets:
         offsets.submit(group, {(topic, 0): 4}, sync=True, timeout=WAIT_S)
@@ -107,7 +99,7 @@ def test_the_service_keeps_groups_in_the_database(
 ) -> None:
     """Clients notice nothing; lag and metrics find the group there, also behind the service."""
     topic = new_topic()
-    filled(kafka, topic)
+    produce(kafka, topic, range(RECORDS), partitions=1)
     run("store", "init", database)
     env = {
         "OFFSETMGR_STORE": database,

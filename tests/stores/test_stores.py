@@ -161,11 +161,8 @@ def test_one_of_many_claimers_has_the_partition(url: str) -> None:
     where = TopicPartition("orders", 0)
     with ExitStack() as stack:
         stores = [stack.enter_context(SqlOffsetStore(url)) for _ in range(8)]
-        threads = [threading.Thread(target=each.claim, args=("etl", [where])) for each in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda each: each.claim("etl", [where]), stores))
         committed = []
         for number, each in enumerate(stores):
             try:

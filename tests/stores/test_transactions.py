@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -78,16 +79,6 @@ def write_range(store: SqlOffsetStore, start: int, end: int) -> bool:
         return is_new
 
 
-def test_offsets_and_rows_are_rolled_back_together(store: SqlOffsetStore) -> None:
-    write(store, messages(range(3)))
-    with store.engine.connect() as connection, store.transaction(connection) as offsets:
-        offsets.new_messages("etl", messages(range(3, 6)))
-        connection.execute(insert(RESULTS), [{"message_offset": 3}])
-        connection.rollback()
-    assert results(store) == [0, 1, 2]
-    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
-
-
 def test_messages_that_come_again_are_not_new(
     store: SqlOffsetStore, successor: SqlOffsetStore
 ) -> None:
@@ -101,30 +92,33 @@ def test_messages_that_come_again_are_not_new(
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
 
 
-def test_messages_that_come_in_any_order_are_refused(store: SqlOffsetStore) -> None:
-    """One that comes after later ones would count as stored, and be lost."""
-    claim = cast("Claim", None)
-    late = [AckMessage(each, claim) for each in messages(range(3))]
-    with pytest.raises(InvalidValueError, match="read with GroupConsumer"):
-        store.run(lambda _, offsets: offsets.new_messages("etl", cast("list[Message]", late)))
-    assert store.fetch_offset("etl", "orders", 0) is None
+NO_CLAIM = cast("Claim", None)
+ODD: dict[str, Any] = {
+    # It may come after later ones, which would count as stored and be lost.
+    "of an AckConsumer": AckMessage(Message(*ORDERS, offset=3), NO_CLAIM),
+    # It has the offset of the next message, which would be passed over.
+    "end of a partition": Message(*ORDERS, offset=3, error=KafkaError(-191)),
+    "None": None,
+    "text": "text",
+}
 
 
-END = Message(topic="orders", partition=0, offset=3, error=KafkaError(-191))
-
-
-@pytest.mark.parametrize("odd", [END, None, "text"])
-def test_odd_messages_are_refused(store: SqlOffsetStore, odd: Any) -> None:
-    """The end of a partition has the offset of the next message, which would be passed over."""
-    with pytest.raises(InvalidValueError, match="is not a message of Kafka's"):
-        store.run(lambda _, offsets: offsets.new_messages("etl", [*messages(range(3)), odd]))
-    assert store.fetch_offset("etl", "orders", 0) is None
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_messages_are_refused(store: SqlOffsetStore, odd: str) -> None:
+    """The whole batch is refused, and nothing of it stored."""
+    batch = [*messages(range(3)), ODD[odd]]
+    with pytest.raises(InvalidValueError, match=r"is not a message of Kafka's|read with GroupCons"):
+        store.run(lambda _, offsets: offsets.new_messages("etl", batch))
+    assert store.fetch_offset("etl", *ORDERS) is None
 
 
 def test_a_batch_that_was_rolled_back_cannot_be_passed_over(store: SqlOffsetStore) -> None:
-    """Messages after it are refused until it is stored."""
+    """Its rows are rolled back too; messages after it are refused until it is stored."""
     with store.engine.connect() as connection, store.transaction(connection) as offsets:
-        offsets.new_messages("etl", messages(range(5)))  # and not committed
+        offsets.new_messages("etl", messages(range(5)))
+        connection.execute(insert(RESULTS), [{"message_offset": 3}])
+        connection.rollback()
+    assert store.fetch_offset("etl", *ORDERS) is None
     with pytest.raises(OffsetConflictError, match="orders-0 was read up to offset 5"):
         write(store, messages(range(5, 9)))
     write(store, messages(range(5)))
@@ -167,11 +161,8 @@ def test_marks_do_not_take_back_a_transaction(store: SqlOffsetStore) -> None:
 def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
     """In several threads: one waits for the other, then finds nothing new."""
     batch = messages(range(100))
-    threads = [threading.Thread(target=write, args=(store, batch)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(partial(write, store), [batch] * 4))
     assert results(store) == list(range(100))
 
 
@@ -230,15 +221,25 @@ def test_a_range_without_two_offsets_is_refused(store: SqlOffsetStore) -> None:
     assert write_range(store, 5, 6)
 
 
-def test_a_session_of_the_orm_has_transactions_too(store: SqlOffsetStore) -> None:
-    with Session(store.engine) as session, store.transaction(session) as offsets:
-        offsets.commit_offsets("etl", {ORDERS: 4})
-        session.rollback()
-    assert store.fetch_offset("etl", *ORDERS) is None
-    with Session(store.engine) as session, store.transaction(session) as offsets:
-        offsets.commit_offsets("etl", {ORDERS: 4})
-        session.commit()
-    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
+@pytest.mark.parametrize("is_scoped", [False, True])
+def test_a_session_of_the_orm_has_transactions_too(
+    store: SqlOffsetStore, *, is_scoped: bool
+) -> None:
+    """Scoped ones are such as that of Flask; an engine, or None, is refused by name."""
+    make: Any = scoped_session(sessionmaker(store.engine)) if is_scoped else Session(store.engine)
+    for offset, end in ((None, make.rollback), (OffsetAndMetadata(4), make.commit)):
+        with store.transaction(make) as offsets:
+            offsets.commit_offsets("etl", {ORDERS: 4})
+        end()
+        assert store.fetch_offset("etl", *ORDERS) == offset
+    make.close()
+    odd: Any
+    for odd in (store.engine, None):
+        with (
+            pytest.raises(InvalidValueError, match=r"connection '.*' is not one; give a Conn"),
+            store.transaction(odd),
+        ):
+            pytest.fail("it was taken")
 
 
 def test_offsets_are_rolled_back_to_a_savepoint_of_the_session(store: SqlOffsetStore) -> None:
@@ -252,23 +253,6 @@ def test_offsets_are_rolled_back_to_a_savepoint_of_the_session(store: SqlOffsetS
         session.commit()
     assert results(store) == []
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(3)
-
-
-def test_a_scoped_session_has_transactions_too(store: SqlOffsetStore) -> None:
-    """Such as that of Flask; an engine, or None, is refused by name."""
-    session = scoped_session(sessionmaker(store.engine))
-    with store.transaction(session) as offsets:
-        offsets.commit_offsets("etl", {ORDERS: 4})
-    session.commit()
-    session.remove()
-    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
-    odd: Any
-    for odd in (store.engine, None):
-        with (
-            pytest.raises(InvalidValueError, match=r"connection '.*' is not one; give a Conn"),
-            store.transaction(odd),
-        ):
-            pytest.fail("it was taken")
 
 
 def test_a_connection_without_transactions_is_refused(store: SqlOffsetStore) -> None:
