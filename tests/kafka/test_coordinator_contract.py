@@ -111,30 +111,25 @@ def fetch(side: Side, group: str, partitions: list[TopicPartition] | None) -> Fe
     return side.coordinator.fetch(group, partitions, WAIT_S).get(timeout=WAIT_S)
 
 
+@pytest.mark.fault(34)
 def test_round_trip(side: Side, group: str) -> None:
-    """A fetch returns committed offsets of both ends, metadata and leader epoch."""
-    topic = side.create_topic(4)
+    """A fetch returns committed offsets of both ends, metadata and leader epoch.
+
+    Nothing committed is None, for a group that never was as for a partition left out.
+    """
+    topic = side.create_topic(5)
     offsets = {
         TopicPartition(topic, 0): OffsetAndMetadata(0),
         TopicPartition(topic, 1): OffsetAndMetadata(MAX_OFFSET, "é 'x'\n"),
         TopicPartition(topic, 2): OffsetAndMetadata(5, "", 0),
         TopicPartition(topic, 3): OffsetAndMetadata(6, "m", 7),
     }
-    assert commit(side, group, offsets) == CommitResult({})
-    assert fetch(side, group, list(offsets)) == FetchResult(offsets, {})
-    assert fetch(side, group, None) == FetchResult(offsets, {})
-
-
-@pytest.mark.fault(34)
-def test_nothing_committed(side: Side, group: str) -> None:
-    """Nothing committed is None, for a group that never was as for a partition left out."""
-    topic = side.create_topic(2)
-    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    assert fetch(side, group, [first]) == FetchResult({first: None}, {})
+    asked = [*offsets, TopicPartition(topic, 4)]
+    assert fetch(side, group, asked) == FetchResult(dict.fromkeys(asked), {})
     assert fetch(side, group, None) == FetchResult({}, {})
-    commit(side, group, {first: OffsetAndMetadata(1)})
-    offsets = {first: OffsetAndMetadata(1), second: None}
-    assert fetch(side, group, [first, second]) == FetchResult(offsets, {})
+    assert commit(side, group, offsets) == CommitResult({})
+    assert fetch(side, group, asked) == FetchResult({**offsets, asked[-1]: None}, {})
+    assert fetch(side, group, None) == FetchResult(offsets, {})
 
 
 def test_many_partitions(side: Side, group: str) -> None:
@@ -148,15 +143,6 @@ def test_many_partitions(side: Side, group: str) -> None:
     fetched = fetch(side, group, list(offsets))
     assert fetched.failures == {}
     assert fetched.offsets == {p: None if p in refused else offsets[p] for p in offsets}
-
-
-def test_metadata_of_any_length(side: Side, group: str) -> None:
-    """More than a batch of ``__consumer_offsets`` takes goes in as many requests as it takes."""
-    topic = side.wide_topic()
-    where = [TopicPartition(topic, number) for number in range(WIDE)]
-    offsets = dict.fromkeys(where, OffsetAndMetadata(7, "é" * MAX_METADATA_CHARS))
-    assert commit(side, group, offsets) == CommitResult({})
-    assert fetch(side, group, where).offsets == offsets
 
 
 @pytest.mark.fault(26)
@@ -192,16 +178,17 @@ def test_deleted_topic(side: Side, group: str) -> None:
 
 @pytest.mark.fault(25)
 def test_metadata_limit(side: Side, group: str) -> None:
-    """The longest metadata that is let in is kept whole; more is refused, its peers are not."""
-    topic = side.create_topic(2)
-    long, peer = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    most = OffsetAndMetadata(1, "é" * MAX_METADATA_CHARS)
-    assert commit(side, group, {long: most}) == CommitResult({})
-    assert fetch(side, group, [long]).offsets == {long: most}
-    more = OffsetAndMetadata(2, "é" * (MAX_METADATA_CHARS + 1))
-    failures = commit(side, group, {long: more, peer: OffsetAndMetadata(2)}).failures
+    """The longest metadata is kept whole, in as many requests as it takes; more is refused."""
+    topic = side.wide_topic()
+    where = [TopicPartition(topic, number) for number in range(WIDE)]
+    most = dict.fromkeys(where, OffsetAndMetadata(7, "é" * MAX_METADATA_CHARS))
+    assert commit(side, group, most) == CommitResult({})
+    assert fetch(side, group, where).offsets == most
+    long, peer = where[:2]
+    more = OffsetAndMetadata(8, "é" * (MAX_METADATA_CHARS + 1))
+    failures = commit(side, group, {long: more, peer: OffsetAndMetadata(8)}).failures
     assert {p: f.info.name for p, f in failures.items()} == {long: "OFFSET_METADATA_TOO_LARGE"}
-    assert fetch(side, group, [long, peer]).offsets == {long: most, peer: OffsetAndMetadata(2)}
+    assert fetch(side, group, where).offsets == {**most, peer: OffsetAndMetadata(8)}
 
 
 @pytest.mark.parametrize("fenced", [False, True])
@@ -229,28 +216,19 @@ def test_metadata_is_stored_byte_for_byte(
     assert stored == {0: given.metadata, 1: f"{given.metadata}\0"}
 
 
-def test_topic_logs(side: Side) -> None:
-    """A topic's partitions have the ends of their logs; an unknown one says that it is."""
-    topic = side.create_topic(3)
-    logs = side.coordinator.topic_logs([topic, "nowhere"], WAIT_S).get(timeout=WAIT_S)
-    assert logs[topic].partitions == dict.fromkeys(range(3), PartitionLog(0, 0))
+def test_questions_about_topics(side: Side) -> None:
+    """Names without Kafka's own, sorted; the ends of their logs; an unknown one says that it is."""
+    made = [side.create_topic(3), side.create_topic(1)]
+    found = side.coordinator.topic_names(WAIT_S).get(timeout=WAIT_S)
+    assert found.failure is None
+    assert set(made) <= set(found.names)
+    assert list(found.names) == sorted(found.names)
+    assert not [name for name in found.names if name.startswith("__")]
+    logs = side.coordinator.topic_logs([made[0], "nowhere"], WAIT_S).get(timeout=WAIT_S)
+    assert logs[made[0]].partitions == dict.fromkeys(range(3), PartitionLog(0, 0))
     failure = logs["nowhere"].failure
     assert failure is not None
     assert failure.info.name == "UNKNOWN_TOPIC_OR_PARTITION"
-
-
-def test_topic_names(side: Side) -> None:
-    """All topics but Kafka's own, sorted."""
-    made = {side.create_topic(1), side.create_topic(2)}
-    found = side.coordinator.topic_names(WAIT_S).get(timeout=WAIT_S)
-    assert found.failure is None
-    assert made <= set(found.names)
-    assert list(found.names) == sorted(found.names)
-    assert not [name for name in found.names if name.startswith("__")]
-
-
-def test_check(side: Side) -> None:
-    """A Kafka that answers is well."""
     assert side.coordinator.check(WAIT_S).get(timeout=WAIT_S) is None
 
 
