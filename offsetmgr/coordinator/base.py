@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from actors import Future
 from offsetmgr.answers import CommitResult as CommitResult
 from offsetmgr.answers import Failure as Failure
+from offsetmgr.answers import FenceCounts as FenceCounts
 from offsetmgr.answers import FetchResult as FetchResult
 from offsetmgr.answers import GroupMember as GroupMember
 from offsetmgr.answers import PartitionLog as PartitionLog
@@ -50,6 +51,11 @@ _UNSENT: Final = Failure(NOT_SENT, "not sent, as the request before it failed")
 
 class Coordinator(Protocol):
     """Kafka, as the managers and the service use it."""
+
+    @property
+    def fence(self) -> FenceCounts:
+        """The groups of the fence; zeros without one."""
+        return FenceCounts(0, 0)
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
-from offsetmgr.answers import FenceCounts
 from offsetmgr.codes import (
     CLOSED,
     NOT_SENT,
@@ -32,6 +31,7 @@ from offsetmgr.codes import (
 from offsetmgr.coordinator.base import (
     CommitResult,
     Failure,
+    FenceCounts,
     FetchResult,
     commit_in_batches,
     live_members,
@@ -49,7 +49,6 @@ from offsetmgr.types import check_group
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.coordinator.kafka import KafkaCoordinator
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
@@ -85,12 +84,6 @@ _JOINING: Final = Failure(NOT_SENT, "the service is still joining the group")
 _R = TypeVar("_R", FetchResult, CommitResult)
 
 log = SafeLogger("offsetmgr.coordinator.fence")
-
-
-def fence_counts(coordinator: Coordinator) -> FenceCounts:
-    """Return the counts of the fence that ``coordinator`` has; zeros without one."""
-    counts: FenceCounts = getattr(coordinator, "fence", FenceCounts(0, 0))
-    return counts
 
 
 class FencedCoordinator:

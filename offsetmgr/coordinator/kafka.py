@@ -29,7 +29,6 @@ from offsetmgr.coordinator.base import (
     Coordinator,
     Failure,
     FetchResult,
-    GroupMember,
     TopicLog,
     TopicNames,
     commit_in_batches,
@@ -39,6 +38,7 @@ from offsetmgr.coordinator.base import (
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import Closing, open_admin
+from offsetmgr.kafka.cluster import members_of
 from offsetmgr.kafka.config import ASKS_CONTROLLER, checked_config, client_config
 from offsetmgr.kafka.connections import (
     LIBRDKAFKA_S,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient
 
+    from offsetmgr.answers import GroupMember
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 CLIENTS: Final = 12
@@ -203,15 +204,11 @@ class KafkaCoordinator(Closing, Coordinator):
             limit_s = left_s + LIBRDKAFKA_S
             pending = client.describe_consumer_groups([group], request_timeout=limit_s)[group]
             try:
-                found = pending.result(_wait_s(left_s)).members
+                return members_of(pending.result(_wait_s(left_s)))
             except KafkaException as error:
                 if failure_of(error).info.code == _GROUP_ID_NOT_FOUND:
                     return []
                 raise
-            return [
-                GroupMember(m.member_id, m.client_id, m.host, m.group_instance_id or "")
-                for m in found
-            ]
 
         return self._ask(question, lambda failure: failure, timeout_s)
 

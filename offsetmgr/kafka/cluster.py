@@ -542,9 +542,9 @@ def _assigned(found: Any) -> TopicPartition:
         return TopicPartition("\N{REPLACEMENT CHARACTER}", found.partition)
 
 
-def _description(name: str, found: Any) -> GroupDescription:
-    node = found.coordinator
-    members = tuple(
+def members_of(found: Any) -> list[GroupMember]:
+    """Return the members of a described group."""
+    return [
         GroupMember(
             member.member_id,
             member.client_id,
@@ -553,12 +553,16 @@ def _description(name: str, found: Any) -> GroupDescription:
             tuple(sorted(map(_assigned, member.assignment.topic_partitions))),
         )
         for member in found.members
-    )
+    ]
+
+
+def _description(name: str, found: Any) -> GroupDescription:
+    node = found.coordinator
     return GroupDescription(
         _state(found.state),
         found.type.name.lower(),
         f"{node.host}:{node.port} ({node.id})" if node and node.host else "",
         found.partition_assignor or "",
-        members,
+        tuple(members_of(found)),
         _rights(name, found),
     )

@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from actors import ActorSystem, Clock, Future, PooledActor
-from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.http.answers import json_response
 from offsetmgr.kafka.errors import cause_of
 from offsetmgr.logs import SafeLogger
@@ -77,7 +76,7 @@ class Health:
         fresh = (
             self._answered_s is not None and self.clock.now() - self._answered_s <= READY_WINDOW_S
         )
-        draining, fenced = self.draining(), fence_counts(self.coordinator).fenced
+        draining, fenced = self.draining(), self.coordinator.fence.fenced
         watch = self.watch_trouble()
         ready = fresh and not draining and not fenced and not watch
         kafka = "ok" if fresh else self._trouble

@@ -19,7 +19,6 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from offsetmgr.coordinator.fence import fence_counts
 from offsetmgr.errors import (
     CoordinatorError,
     OffsetCommitError,
@@ -118,7 +117,7 @@ class Metrics(Collector):
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterable[Metric]:
-        managers, fence = self.factory.managers(), fence_counts(self.coordinator)
+        managers, fence = self.factory.managers(), self.coordinator.fence
         clients = len(self.clients.clients())
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
