@@ -77,10 +77,9 @@ class Link:
     def __init__(
         self, name: str, kafka: Mapping[str, object], topic: str | None, *, settle_s: float = 0.0
     ) -> None:
-        """``topic`` has to have its leaders before the cluster counts as back.
+        """After a failure ``topic`` is asked for until the cluster has answered for ``settle_s``.
 
-        After a failure the cluster is probed until it has answered for ``settle_s``.  Raises
-        InvalidValueError where librdkafka refuses a setting.
+        Raises InvalidValueError where librdkafka refuses a setting.
         """
         self.name: Final = name
         self.answering_since_s: float | None = ALWAYS
@@ -211,17 +210,17 @@ class Link:
             self.answering_since_s = time.monotonic()
         log.info("cluster %s answers again", self.name)
 
-    def probe_if_due(self) -> None:
+    def probe_if_due(self, *, led: bool = False) -> None:
         """Ask a cluster that failed whether it is back, where the pause is over.
 
-        Waits up to ``PROBE_S``.
+        With ``led`` all partitions of the topic have to have leaders.  Waits up to ``PROBE_S``.
         """
         since_s, now_s = self.answering_since_s, time.monotonic()
         if now_s < self._probe_at_s or (since_s is not None and now_s - since_s >= self._settle_s):
             return
         self.retries += 1
         try:
-            self.partitions(PROBE_S, led=True)
+            self.partitions(PROBE_S, led=led)
         except OffsetManagerError as error:
             self.failed(error)
         else:

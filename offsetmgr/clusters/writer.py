@@ -448,7 +448,7 @@ class _Target:
     def _probe(self) -> None:
         """Look in intervals whether a cluster that failed is back."""
         while not self._ended.wait(POLL_S):
-            self.link.probe_if_due()
+            self.link.probe_if_due(led=True)
 
 
 def _is_outage(error: KafkaRequestError) -> bool:

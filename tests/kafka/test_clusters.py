@@ -38,7 +38,8 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, running
+from tests.kafka.messages import WAIT_S, produce, running
+from tests.kafka.mock_cluster import MockCluster
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -81,13 +82,14 @@ def number(message: ClusterMessage) -> int:
     return int(message.message.value() or b"-1")
 
 
+def next_message(reader: MultiClusterReader) -> ClusterMessage:
+    message = reader.fetch_message(timeout=WAIT_S)
+    assert message is not None
+    return message
+
+
 def fetched(reader: MultiClusterReader, count: int) -> list[ClusterMessage]:
-    found: list[ClusterMessage] = []
-    for _ in range(count):
-        message = reader.fetch_message(timeout=WAIT_S)
-        assert message is not None, f"{len(found)} of {count}"
-        found.append(message)
-    return found
+    return [next_message(reader) for _ in range(count)]
 
 
 def assert_nothing_comes(reader: MultiClusterReader) -> None:
@@ -210,9 +212,7 @@ def test_nothing_acknowledged_is_lost_while_clusters_die_and_come_back(
     with MultiClusterReader(clusters, orders) as reader:
         seen: set[int] = set()
         while len(seen) < 500:
-            message = reader.read_message(timeout=WAIT_S)
-            assert message is not None
-            seen.add(json.loads(message.message.value() or b"")["order_id"])
+            seen.add(json.loads(next_message(reader).message.value() or b"")["order_id"])
 
 
 @pytest.mark.chaos
@@ -331,6 +331,19 @@ def test_a_reader_goes_on_beside_a_cluster_that_is_dead_from_the_start(
     assert reader.read_message() is None
     with pytest.raises(ManagerStoppedError):
         reader.offset("east")
+
+
+def test_a_partition_without_a_leader_hides_no_other_once_its_cluster_is_back() -> None:
+    """Such as one of a broker that stays away; a reader that began in the outage reads the rest."""
+    with MockCluster() as mock:
+        mock.create_topic("orders", 2)
+        produce(mock, "orders", range(10), partitions=2)
+        mock.set_leader("orders", -1)
+        mock.set_down(1)
+        with MultiClusterReader({"west": mock.bootstrap_servers}, "orders") as reader:
+            until(lambda: not reader.stats()["west"].up)
+            mock.set_up(1)
+            assert list(map(number, fetched(reader, 5))) == [1, 3, 5, 7, 9]
 
 
 def test_a_missing_topic_is_not_called_a_silent_cluster(
