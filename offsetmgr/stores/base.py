@@ -11,6 +11,7 @@ from offsetmgr.codes import STORE_FAILED
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
+    OffsetFetchError,
     OffsetManagerError,
     OffsetStoreError,
     OffsetsUncommittedError,
@@ -189,12 +190,17 @@ def raise_for(group: str, errors: Mapping[TopicPartition, OffsetManagerError]) -
 def refusals(
     error: OffsetManagerError, offsets: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetManagerError]:
-    """Return which of ``offsets`` a commit that raised ``error`` has refused, and why."""
+    """Return which of ``offsets`` a commit that raised ``error`` has refused, and why.
+
+    All of them, unless it names partitions that are among them.
+    """
+    named: dict[TopicPartition, OffsetManagerError] = {}
     if isinstance(error, OffsetsUncommittedError):
-        return {key.topic_partition: each for key, each in error.errors.items()}
-    if isinstance(error, CoordinatorError):
-        return {TopicPartition(error.topic, error.partition): error}
-    return dict.fromkeys(offsets, error)
+        named = {key.topic_partition: each for key, each in error.errors.items()}
+    elif isinstance(error, CoordinatorError) and not isinstance(error, OffsetFetchError):
+        named = {TopicPartition(error.topic, error.partition): error}
+    sent = list(offsets)
+    return named if named and named.keys() <= set(sent) else dict.fromkeys(sent, error)
 
 
 def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:

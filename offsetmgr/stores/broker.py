@@ -38,7 +38,10 @@ class BrokerOffsetStore(OffsetStore):
 
     def groups(self) -> list[str]:
         with ClusterReader(self._kafka, timeout_s=self._timeout_s) as reader:
-            return [each.name for each in reader.groups().groups]
+            found, errors = reader.groups()
+        if errors:  # whose groups are missing
+            raise errors[0]
+        return [each.name for each in found if each.has_offsets]
 
     def close(self) -> None:
         self._coordinator.close(_CLOSE_S)

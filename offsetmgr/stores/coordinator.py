@@ -34,7 +34,7 @@ _THREADS: Final = 8
 """Requests that may wait for the database at once."""
 
 _SPLIT_S: Final = 1.0
-"""Time in which a failed claim or commit is tried again in halves."""
+"""Time in which a failed request is tried again in halves."""
 
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
@@ -80,12 +80,18 @@ class StoreCoordinator:
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float
     ) -> Future[FetchResult]:
-        return self._ask(
-            group,
-            lambda: FetchResult(self._store.fetch_offsets(group, partitions), {}),
-            lambda failure: FetchResult.failed(partitions, failure),
-            timeout_s,
-        )
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+
+        def fetch(part: list[TopicPartition] | None) -> None:
+            offsets.update(self._store.fetch_offsets(group, part))
+
+        def work() -> FetchResult:
+            if partitions is None:
+                fetch(None)
+                return FetchResult(offsets, {})
+            return FetchResult(offsets, self._in_halves([*partitions], fetch))
+
+        return self._ask(group, work, partial(FetchResult.failed, partitions), timeout_s)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float

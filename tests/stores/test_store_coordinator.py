@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from offsetmgr import OffsetClient
 from offsetmgr.answers import FenceCounts
+from offsetmgr.codes import STORE_FAILED, STORE_REFUSED
 from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import Verdict
+from offsetmgr.errors import (
+    OffsetCommitError,
+    OffsetFetchError,
+    OffsetManagerError,
+    Verdict,
+    error_info,
+)
 from offsetmgr.manager import Factory
 from offsetmgr.service.run import EXIT_UNCOMMITTED
 from offsetmgr.stores import MemoryOffsetStore
@@ -117,8 +125,11 @@ def test_a_database_that_hangs_is_answered_by_the_deadline(
     assert committed(coordinator, PARTITIONS[1:]) == {PARTITIONS[1]: 5}
 
 
+ODD = TopicPartition("orders", 9)
+
+
 class OddStore(MemoryOffsetStore):
-    """A user's store that cannot claim one partition and commit another, and hangs for a group."""
+    """A user's store that cannot claim, commit or fetch some partitions, and hangs for a group."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,6 +141,12 @@ class OddStore(MemoryOffsetStore):
         if TopicPartition("orders", 3) in partitions:
             raise KeyError("no row")
         return self.fetch(group, partitions)
+
+    def fetch(
+        self, group: str, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        found = super().fetch(group, partitions)
+        return {**found, ODD: OffsetAndMetadata(-1)} if ODD in found else found
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         assert group != "locked" or self.answers.wait(WAIT_S)
@@ -151,9 +168,29 @@ def test_a_bad_partition_or_group_of_a_store_delays_no_other() -> None:
     bad = [partitions[1], partitions[3]]
     assert commit(coordinator, 5, partitions) == dict.fromkeys(bad, "STORE_FAILED")
     assert committed(coordinator) == {where: 5 for where in partitions if where not in bad}
+    fetched = coordinator.fetch("etl", [*partitions, ODD], WAIT_S).get(timeout=WAIT_S)
+    assert set(fetched.offsets) == set(partitions)
+    assert set(fetched.failures) == {ODD}
     store.answers.set()
     late = coordinator.commit("locked", {partitions[1]: OffsetAndMetadata(8)}, WAIT_S)
     assert late.get(timeout=WAIT_S).failures == {}
+    coordinator.close(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OffsetCommitError("etl", "payments", 0, 5, error_info(STORE_REFUSED)),
+        OffsetFetchError("etl", *PARTITIONS[0], None, error_info(STORE_FAILED)),
+    ],
+)
+def test_an_error_of_a_store_that_names_no_sent_offset_refuses_all(
+    error: OffsetManagerError,
+) -> None:
+    """The kind: offsets that count as committed, as an error says nothing about them."""
+    store = Mock(wraps=MemoryOffsetStore(), spec=MemoryOffsetStore, commit=Mock(side_effect=error))
+    coordinator = StoreCoordinator(store, MemoryCoordinator())
+    assert commit(coordinator, 5).keys() == set(PARTITIONS)
     coordinator.close(WAIT_S)
 
 

@@ -12,11 +12,14 @@ from sqlalchemy import make_url, text
 
 from offsetmgr.errors import (
     InvalidValueError,
+    KafkaRequestError,
     OffsetCommitError,
     OffsetFetchError,
     OffsetStoreError,
     OffsetsUncommittedError,
 )
+from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
+from offsetmgr.kafka.errors import failure_of, request_error
 from offsetmgr.stores import open_store
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
@@ -74,6 +77,21 @@ def test_kafka_is_a_store_as_well(kafka: DevKafka, new_topic: TopicFactory, grou
             (topic, 1): full,
         }
         assert group in store.groups()
+
+
+def test_a_list_of_groups_is_never_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: an answer without the groups of a silent broker.  Connect's have no offsets."""
+    silent = request_error("list of consumer groups", failure_of(-195))
+    found = [
+        GroupListing("connect-a", "Stable", "connect"),
+        GroupListing("etl", "Empty", "classic"),
+    ]
+    answers = [GroupListings(found), GroupListings(found, (silent,))]
+    monkeypatch.setattr(ClusterReader, "groups", lambda _: answers.pop())
+    with open_store("kafka://127.0.0.1:1") as store:
+        with pytest.raises(KafkaRequestError, match="list of consumer groups"):
+            store.groups()
+        assert store.groups() == ["etl"]
 
 
 def test_bad_input_is_refused() -> None:
