@@ -96,8 +96,9 @@ def checked_config(config: object) -> dict[str, object]:
     check_names(settings, "config")
     for name, value in settings.items():
         number = isinstance(value, (int, float)) and -_LARGEST <= value <= _LARGEST
-        # No lone surrogates.
+        # No lone surrogates; librdkafka would read up to a NUL.
         text = isinstance(value, str) and value.encode(errors="replace").decode() == value
+        text = text and "\0" not in str(value)
         if not (number or text or callable(value)):
             kind = f"<{type(value).__name__}>"
             raise InvalidValueError(

@@ -62,7 +62,7 @@ def names(failures: Mapping[TopicPartition, Failure]) -> dict[TopicPartition, st
 def test_a_commit_of_unknown_outcome_answers_the_same_in_any_case(
     lost: Unknown, committed: dict[TopicPartition, OffsetAndMetadata]
 ) -> None:
-    """Whether it landed, did not, or half did."""
+    """The answer is the same if it landed, did not, or half did."""
     immediate = MemoryCoordinator()
     immediate.inject("commit", lost)
     failures = immediate.commit(G, at(1, 2), 1).get(timeout=0).failures

@@ -96,7 +96,7 @@ def test_numbers_have_their_ranges(check: Callable[[object], object], highest: i
     ],
 )
 def test_a_good_value_passes_as_it_is(check: Callable[[object], object], value: object) -> None:
-    """What people can read and Kafka takes; an epoch may be unknown."""
+    """Names that people can read and Kafka takes; an epoch may be unknown."""
     assert check(value) == value
 
 
@@ -114,7 +114,7 @@ def test_a_group_name_that_breaks_something_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", TOPICS, ids=ascii)
 def test_an_illegal_topic_name_is_refused(value: object) -> None:
-    """By Kafka's own rule, before any request is made."""
+    """Kafka's own rule counts, before any request is made."""
     assert refused(check_topic, value).field == "topic"
 
 

@@ -115,6 +115,8 @@ SECRET = {**DEAD, "sasl.password": "s3cret"}
             (checked_config, {**SECRET, name: "1"}, r"config .* is not the name of a setting")
             for name in ("a\ud800", "a\0b", 5)
         ],
+        # librdkafka would read up to it.
+        (checked_config, {**SECRET, "sasl.username": "me\0you"}, "sasl.username .*not a value of"),
     ],
 )
 def test_a_wrong_setting_is_named(
