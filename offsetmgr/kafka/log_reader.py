@@ -89,7 +89,8 @@ def read_to_end(
     ``open_reader``, and OffsetTimeoutError where they were not read in time.
     """
     deadline = Deadline(timeout_s, "timeout_s")
-    consumer = open_reader(config)
+    # Retention may cut a log behind its start meanwhile.
+    consumer = open_reader(config, {"auto.offset.reset": "earliest"})
     try:
         ends = _ends(consumer, starts, deadline)
         consumer.assign([KafkaPartition(*where, starts[where]) for where in ends])

@@ -14,10 +14,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known
+from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.kafka.leaders import give_back_to_preferred
-from tests.kafka.mock_cluster import OFFSET_FETCH, MockCluster
-from tests.waiting import eventually
+from tests.kafka.mock_cluster import LIST_OFFSETS, OFFSET_FETCH, MockCluster
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
-
-_LIST_OFFSETS = 2
-
-"""Numbers of requests in Kafka's protocol."""
 
 
 @pytest.fixture
@@ -85,9 +82,7 @@ def test_a_live_member(
     }
     member = Consumer(config)
     member.subscribe([topic])
-    deadline = time.monotonic() + 60
-    while len(member.assignment()) < 2 and time.monotonic() < deadline:
-        member.poll(0.1)
+    until(lambda: member.poll(0.1) or len(member.assignment()) == 2)
     described = reader.describe([group])[group]
     assert not isinstance(described, Exception)
     assert (described.state, described.type) == ("Stable", protocol)
@@ -128,6 +123,18 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
     assert isinstance(found["no-such-topic"], KafkaRequestError)
 
 
+def test_a_log_cut_by_retention_is_read_from_its_new_start(
+    kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory
+) -> None:
+    """The kind: a log that changes between the question for its start and the read of it."""
+    topic = new_topic()
+    produce(kafka, topic, 0, 20)
+    cut = reader.admin.delete_records([KafkaPartition(topic, 0, 10)])
+    assert [pending.result(60).low_watermark for pending in cut.values()] == [10]
+    found = read_to_end(kafka.bootstrap_servers, {TopicPartition(topic, 0): 5}, 60.0)
+    assert [message.offset() for message in found] == list(range(10, 20))
+
+
 def test_the_number_of_requests() -> None:
     """A group costs one request and a leader two, whatever the number of partitions."""
     with MockCluster(2) as kafka:
@@ -136,41 +143,33 @@ def test_the_number_of_requests() -> None:
         with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as reader:
             assert reader.log_ranges(orders) == dict.fromkeys(orders, (0, 0))
             assert reader.committed(["first", "second"]) == {"first": {}, "second": {}}
-        assert kafka.count(_LIST_OFFSETS) == 4  # both ends of the logs
+        assert kafka.count(LIST_OFFSETS) == 4  # both ends of the logs
         assert kafka.count(OFFSET_FETCH) == 2
 
 
-@pytest.mark.parametrize("code", [5, 6, 14, 15, 16])
-def test_a_moving_leader_or_coordinator_is_asked_again(code: int) -> None:
-    """A topic or broker that is just starting makes no command fail, unless no time is left."""
-    with MockCluster() as kafka:
-        kafka.create_topic("orders", 1)
-        where = TopicPartition("orders", 0)
-        for timeout_s in (1, 60):
-            with ClusterReader(kafka.bootstrap_servers, timeout_s=timeout_s) as reader:
-                found: object
-                if code < 14:
-                    eventually(partial(reader.log_ranges, [where]), {where: (0, 0)})
-                    kafka.push_errors(_LIST_OFFSETS, code)
-                    found = reader.log_ranges([where])[where]
-                else:
-                    kafka.push_errors(OFFSET_FETCH, code)
-                    found = reader.committed(["orders"])["orders"]
-            assert isinstance(found, KafkaRequestError) is (timeout_s == 1)
-
-
-@pytest.mark.parametrize("code", [-195, 7, 13])
-def test_a_dropped_connection_hides_no_group_or_log(code: int) -> None:
-    """It is asked again while there is time, as a broker that stops or has hung ends them all."""
+@pytest.mark.parametrize("code", [5, 6, 14, 15, 16, -195, 7, 13])
+def test_a_moving_leader_or_a_dropped_connection_hides_no_group_or_log(code: int) -> None:
+    """It is asked again while there is time, as a broker that starts, stops or hangs ends them."""
     with MockCluster() as kafka:
         kafka.create_topic("orders", 1)
         where = TopicPartition("orders", 0)
         with ClusterReader(kafka.bootstrap_servers, timeout_s=60) as reader:
             eventually(partial(reader.log_ranges, [where]), {where: (0, 0)})
-            kafka.push_errors(_LIST_OFFSETS, code, code)
-            assert reader.log_ranges([where]) == {where: (0, 0)}
-            kafka.push_errors(OFFSET_FETCH, code, code)
-            assert reader.committed(["orders"]) == {"orders": {}}
+            if code < 14:
+                kafka.push_errors(LIST_OFFSETS, code, code)
+                assert reader.log_ranges([where]) == {where: (0, 0)}
+            if code not in {5, 6}:
+                kafka.push_errors(OFFSET_FETCH, code, code)
+                assert reader.committed(["orders"]) == {"orders": {}}
+
+
+def test_a_question_is_not_asked_again_when_no_time_is_left() -> None:
+    with (
+        MockCluster() as kafka,
+        ClusterReader(kafka.bootstrap_servers, timeout_s=1) as reader,
+    ):
+        kafka.push_errors(OFFSET_FETCH, 15)
+        assert isinstance(reader.committed(["orders"])["orders"], KafkaRequestError)
 
 
 class Unlisting:
@@ -197,15 +196,11 @@ def test_missing_groups_of_other_types_have_an_error(
     assert [str(each)[:20] for each in errors] == ["list of share groups"]
 
 
-def test_empty_questions_make_no_request(reader: ClusterReader) -> None:
-    """No question, no request."""
-    assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))
-    assert not any((reader.partitions_of([]), reader.offsets_at({})))
-
-
 def test_an_unreachable_broker_is_reported() -> None:
-    """If nothing listens, the error says so and whose fault it is."""
+    """If nothing listens, the error says so and whose fault it is; no question, no request."""
     with ClusterReader("127.0.0.1:1", timeout_s=1) as reader:
+        assert not any((reader.describe([]), reader.committed([]), reader.log_ranges([])))
+        assert not any((reader.partitions_of([]), reader.offsets_at({})))
         with pytest.raises(KafkaRequestError, match=r"list of consumer groups.*fault: network"):
             reader.groups()
         error = reader.committed(["g"])["g"]

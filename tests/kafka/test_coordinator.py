@@ -105,33 +105,17 @@ def test_all_brokers_are_down_at_the_start(group: str) -> None:
             assert kafka.check(DEADLINE_S).get(timeout=WAIT_S) is not None
 
 
-def test_open_transaction(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """A partition with an open transaction fails, and no other."""
+def test_open_transactions(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """The last stable offset is where one begins; the end of the log where none is.
+
+    A partition whose offset it is about to commit fails, and no other.
+    """
     topic = new_topic(2)
     config = {"bootstrap.servers": kafka.bootstrap_servers}
     producer = Producer({**config, "transactional.id": group})
     producer.init_transactions(WAIT_S)
-    producer.begin_transaction()
     member = Consumer({**config, "group.id": group}).consumer_group_metadata()
-    producer.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], member, WAIT_S)
-    asked = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    with KafkaCoordinator(kafka.bootstrap_servers, clients=2) as reader:
-        during = reader.fetch(group, asked, WAIT_S).get(timeout=WAIT_S)
-        producer.commit_transaction(WAIT_S)
-        after = reader.fetch(group, asked[1:], WAIT_S).get(timeout=WAIT_S)
-    assert {p: name_of(f) for p, f in during.failures.items()} == {
-        asked[0]: "UNSTABLE_OFFSET_COMMIT"
-    }
-    assert during.offsets == {asked[1]: None}
-    assert after.failures == {}
-
-
-def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """It is where an open transaction begins; the end of the log where none is, as the other."""
-    topic = new_topic(2)
-    config = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group}
-    producer = Producer(config)
-    producer.init_transactions(WAIT_S)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     with KafkaCoordinator(kafka.bootstrap_servers, clients=2) as reader:
 
         def ends() -> list[PartitionLog]:
@@ -144,6 +128,10 @@ def test_the_last_stable_offset(kafka: DevKafka, new_topic: TopicFactory, group:
             for _ in range(3):
                 producer.produce(topic, b"x", partition=1)
             assert producer.flush(WAIT_S) == 0
+            producer.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], member, WAIT_S)
+            during = reader.fetch(group, [first, second], WAIT_S).get(timeout=WAIT_S)
+            assert name_of(during.failures[first]) == "UNSTABLE_OFFSET_COMMIT"
+            assert during.offsets == {second: None}
             assert ends() == [empty, PartitionLog(0, begin + 3, last_stable_offset=begin)]
             producer.commit_transaction(WAIT_S)
             # A marker of its end is a record of the log; the producer does not wait for it.

@@ -94,36 +94,26 @@ def test_a_newer_service_takes_the_group_over_by_reading_it(
         assert refused.info.verdict is Verdict.REFUSED
         assert f"group {group} is owned by another service now" in refused.detail
         assert commit(new, group, topic, 7) is None
-        # Also when the newer one has gone, and although managers were spawned anew.
-        new.release(group)
-        old.release(group)
-        assert commit(old, group, topic, 8) == refused
-        assert (old.fence, committed(old, group, topic)) == (LOST, 7)
-
-
-@pytest.mark.fault(7)
-def test_an_idle_service_notices_its_successor(kafka: DevKafka, topic: str, group: str) -> None:
-    """It need not commit to learn that it was replaced."""
-    with service(kafka) as old, service(kafka) as new:
-        assert commit(old, group, topic, 5) is None
-        assert commit(new, group, topic, 6) is None
-        until(lambda: old.fence == LOST)
+        with service(kafka) as newest:
+            assert commit(newest, group, topic, 8) is None
+            until(lambda: new.fence == LOST)  # it need not commit to learn that it was replaced
+            # Also when the newest one has gone, and although managers were spawned anew.
+            newest.release(group)
+            old.release(group)
+            assert commit(old, group, topic, 9) == refused
+        assert (old.fence, committed(old, group, topic)) == (LOST, 8)
 
 
 def test_others_can_neither_commit_nor_reset(kafka: DevKafka, topic: str, group: str) -> None:
     """A service without a fence and Kafka's own tool are kept out."""
-    plain = KafkaCoordinator({"bootstrap.servers": kafka.bootstrap_servers}, clients=1)
-    try:
-        with service(kafka) as owner:
-            assert commit(owner, group, topic, 5) is None
-            refused = refusal(plain, group, topic, 6)
-            assert f"group {group} has live members (offsetmgr-" in refused.detail
-            reset = ("--group", group, "--topic", topic, "--reset-offsets", "--to-earliest")
-            with pytest.raises(DevKafkaError, match="the current state is Stable"):
-                consumer_groups(kafka.bootstrap_servers, *reset, "--execute")
-            assert commit(owner, group, topic, 7) is None
-    finally:
-        plain.close(WAIT_S)
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as plain, service(kafka) as owner:
+        assert commit(owner, group, topic, 5) is None
+        refused = refusal(plain, group, topic, 6)
+        assert f"group {group} has live members (offsetmgr-" in refused.detail
+        reset = ("--group", group, "--topic", topic, "--reset-offsets", "--to-earliest")
+        with pytest.raises(DevKafkaError, match="the current state is Stable"):
+            consumer_groups(kafka.bootstrap_servers, *reset, "--execute")
+        assert commit(owner, group, topic, 7) is None
 
 
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "range,roundrobin"])
@@ -159,16 +149,15 @@ def test_a_later_consumer(kafka: DevKafka, topic: str, group: str, strategy: str
 
 def test_a_released_group_is_free_at_once(kafka: DevKafka, topic: str, group: str) -> None:
     """When its last manager is gone others may commit; the service may come back too."""
-    plain = KafkaCoordinator({"bootstrap.servers": kafka.bootstrap_servers}, clients=1)
-    with service(kafka) as owner:
-        assert commit(owner, group, topic, 5) is None
-        owner.release(group)
-        until(lambda: owner.fence.held == 0)
-        until(lambda: commit(plain, group, topic, 6) is None)
-        assert commit(owner, group, topic, 7) is None
-        assert owner.fence == HELD
-    until(lambda: commit(plain, group, topic, 8) is None)
-    plain.close(WAIT_S)
+    with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as plain:
+        with service(kafka) as owner:
+            assert commit(owner, group, topic, 5) is None
+            owner.release(group)
+            until(lambda: owner.fence.held == 0)
+            until(lambda: commit(plain, group, topic, 6) is None)
+            assert commit(owner, group, topic, 7) is None
+            assert owner.fence == HELD
+        until(lambda: commit(plain, group, topic, 8) is None)
 
 
 @pytest.mark.fault(26)
@@ -238,22 +227,23 @@ def test_a_failed_coordinator_is_replaced(
             broker.start()
 
 
-def test_a_service_without_rights(kafka: DevKafka, group: str) -> None:
-    """Joining needs READ on the group; without it nothing is sent."""
-    with service(kafka, user_login(kafka)) as refused:
-        denied = refusal(refused, group, "t", 6)
-        assert (denied.info.name, denied.info.retriable) == ("GROUP_AUTHORIZATION_FAILED", False)
-        assert denied.info.verdict is Verdict.REFUSED
-
-
+@pytest.mark.parametrize(
+    ("login", "name", "words"),
+    [
+        ({}, "GROUP_AUTHORIZATION_FAILED", ""),  # joining needs READ on the group
+        ({"sasl.password": "not-the-one"}, "_AUTHENTICATION", "Authentication failed"),
+    ],
+)
 @pytest.mark.fault(21)
-def test_refused_credentials(kafka: DevKafka, group: str) -> None:
-    """They are told as that, with nothing sent and no secret."""
-    with service(kafka, {**user_login(kafka), "sasl.password": "not-the-one"}) as refused:
-        failure = refusal(refused, group, "t", 1)
-        assert (failure.info.name, failure.info.verdict) == ("_AUTHENTICATION", Verdict.REFUSED)
-        assert "Authentication failed" in failure.detail
-        assert "not-the-one" not in failure.detail
+def test_missing_rights_and_refused_credentials_are_named(
+    kafka: DevKafka, group: str, login: dict[str, str], name: str, words: str
+) -> None:
+    """Nothing is sent, and no secret is shown."""
+    with service(kafka, {**user_login(kafka), **login}) as refused:
+        denied = refusal(refused, group, "t", 6)
+        assert (denied.info.name, denied.info.verdict) == (name, Verdict.REFUSED)
+        assert words in denied.detail
+        assert "not-the-one" not in denied.detail
 
 
 def test_more_groups_than_the_limit_allows(kafka: DevKafka, topic: str, group: str) -> None:

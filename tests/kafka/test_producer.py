@@ -6,6 +6,7 @@ import sys
 import threading
 from queue import Queue
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,6 +17,7 @@ from offsetmgr.kafka.errors import is_too_large
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
 from tests.kafka.mock_cluster import MockCluster
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -38,14 +40,17 @@ def answers() -> Answers:
     return Queue()
 
 
+def create(kafka: DevKafka, topic: str, settings: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    create_topics(admin, [NewTopic(topic, 1, config=settings)], WAIT_S)
+
+
 def test_a_message_as_large_as_its_topic_takes_is_written(
     kafka: DevKafka, unique_name: str, answers: Answers
 ) -> None:
     """The limit of librdkafka is below that of a broker; here the broker alone judges."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    topic = NewTopic(unique_name, 1, config={"max.message.bytes": "3000000"})
     for _ in range(2):  # one that exists is left as it is
-        create_topics(admin, [topic], WAIT_S)
+        create(kafka, unique_name, {"max.message.bytes": "3000000"})
     with MessageProducer(kafka.bootstrap_servers, max_message_bytes=3_000_000) as producer:
         for size in (2_900_000, 3_100_000):
             producer.send(unique_name, b"x" * size, None, answers.put)
@@ -61,8 +66,7 @@ def test_many_messages_fit_a_topic_with_a_small_limit(
     kafka: DevKafka, unique_name: str, answers: Answers
 ) -> None:
     """No batch is larger than the topic takes: a refused one would take all its messages along."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    create_topics(admin, [NewTopic(unique_name, 1, config={"max.message.bytes": "20000"})], WAIT_S)
+    create(kafka, unique_name, {"max.message.bytes": "20000"})
     slow = {"linger.ms": 200}
     with MessageProducer(kafka.bootstrap_servers, ours=slow, max_message_bytes=20_000) as producer:
         for _ in range(100):
@@ -77,9 +81,7 @@ def test_a_refused_message_takes_no_other_of_its_batch_along(
     kafka: DevKafka, unique_name: str, answers: Answers
 ) -> None:
     """A compacted topic refuses a message without a key, and all others of its batch."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    compacted = NewTopic(unique_name, 1, config={"cleanup.policy": "compact"})
-    create_topics(admin, [compacted], WAIT_S)
+    create(kafka, unique_name, {"cleanup.policy": "compact"})
     with MessageProducer(kafka.bootstrap_servers, ours={"linger.ms": 200}) as producer:
         for key in ("1", None, "2", "3"):
             producer.send(unique_name, "value", key, answers.put, headers=[("a", b"1")])
@@ -102,28 +104,22 @@ def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
         mock.push_errors(PRODUCE, OUT_OF_ORDER_SEQUENCE)
         producer.send("orders", "2", None, answers.put)
         assert isinstance(answers.get(timeout=WAIT_S), KafkaRequestError)
-        while isinstance(answer := _sent(producer, answers), KafkaRequestError):
-            pass
-        assert answer.partition == 0
+
+        def is_sent() -> bool:
+            producer.send("orders", "3", None, answers.put)
+            return isinstance(answers.get(timeout=WAIT_S), Written)
+
+        until(is_sent)
         producer.close()
     assert not errors.empty()
-
-
-def _sent(producer: MessageProducer, answers: Answers) -> Written | KafkaRequestError:
-    producer.send("orders", "3", None, answers.put)
-    return answers.get(timeout=WAIT_S)
 
 
 def test_a_callback_that_raises_leaves_other_reports_alone(
     kafka: DevKafka, topic: str, answers: Answers
 ) -> None:
     """They come in the producer's thread, which must not end."""
-
-    def fail(_: object) -> None:
-        raise RuntimeError("a bug")
-
     with MessageProducer(kafka.bootstrap_servers) as producer:
-        producer.send(topic, "1", None, fail)
+        producer.send(topic, "1", None, Mock(side_effect=RuntimeError("a bug")))
         producer.send(topic, "2", None, answers.put)
         assert isinstance(answers.get(timeout=WAIT_S), Written)
 
