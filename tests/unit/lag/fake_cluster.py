@@ -13,11 +13,18 @@ from offsetmgr.kafka.cluster import (
     GroupListings,
 )
 from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from offsetmgr.kafka.commit_log import CommitRecord
+    from offsetmgr.lag.burrow import Status
+    from offsetmgr.lag.measure import PartitionLag
+
+ORDERS = TopicPartition("orders", 0)
+ROUND_S = 30
 UNKNOWN_TOPIC = 3
 NO_READ = 29
 TIMED_OUT = -185
@@ -105,6 +112,41 @@ class FakeCluster(ClusterReader):
             return NextRecord(self.held_at, None)
         later = ((at, at_s) for at_s, at in self.times[where] if at >= offset)
         return NextRecord(*next(later, (self.ends[where], None)))
+
+
+class Watched:
+    """A watcher of the group ``etl`` whose cluster and clock the test moves."""
+
+    def __init__(self, allowed_lag: int = 0, min_distance_s: float = 0.0) -> None:
+        self.kafka = FakeCluster()
+        self.now_s = 1_000_000.0
+        self.watcher = Watcher(
+            self.kafka,
+            lambda: self.now_s,
+            allowed_lag=allowed_lag,
+            min_distance_s=min_distance_s,
+        )
+
+    def round(
+        self,
+        end: int,
+        committed: int | None = None,
+        *,
+        logged: list[CommitRecord] | None = None,
+    ) -> None:
+        """Let half a minute pass, in which the log and the group came to these offsets."""
+        self.now_s += ROUND_S
+        self.kafka.ends[ORDERS] = end
+        if committed is not None:
+            self.kafka.commit("etl", ORDERS, committed)
+        self.watcher.poll(["etl"], logged)
+
+    def status(self) -> Status | None:
+        return self.watcher.view["etl"].status
+
+    def partition(self) -> PartitionLag:
+        (found,) = self.watcher.view["etl"].partitions
+        return found
 
 
 NO_RIGHT = KafkaRequestError(

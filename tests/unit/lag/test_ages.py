@@ -52,11 +52,6 @@ def test_distant_ends_give_no_age() -> None:
     assert known.seconds_behind(150, 40_000.0) == 38_200  # in which half an hour makes no odds
 
 
-@pytest.mark.parametrize("points", [[], [(100, 0.0)], [(100, 0.0), (100, 9.0)]])
-def test_a_single_end_gives_no_age(points: list[tuple[int, float]]) -> None:
-    assert timeline(*points).seconds_behind(50, 10.0) is None
-
-
 def test_a_shorter_log_begins_a_new_timeline() -> None:
     """The topic was recreated: ends of the former log do not count."""
     known = timeline((1000, 0.0), (2000, 10.0), (5, 20.0), (15, 30.0))

@@ -105,22 +105,17 @@ def test_a_log_cut_while_it_is_read_is_in_range() -> None:
 
 
 def test_a_share_group_is_not_reported_as_missing() -> None:
-    """Kafka describes it as dead, and lists it with its type."""
-    shared, missing = measure(FakeCluster(), ["shared", "missing"], NOW_S)
-    assert shared.description is not None
-    assert (shared.exists, shared.description.state, shared.description.type) == (
-        True,
-        "Stable",
-        "share",
-    )
-    assert not missing.exists
+    """Kafka describes it as dead, and lists it with its type.
 
-
-def test_a_group_is_not_called_missing_if_the_list_of_groups_is_not_known() -> None:
-    """It may be a share group, of which only the list tells."""
+    Without that list a group without offsets is not called missing: it may be such a group.
+    """
     kafka = FakeCluster()
-    kafka.unlisted = True
     kafka.commit("etl", ORDERS[0], 20)
+    shared, missing = measure(kafka, ["shared", "missing"], NOW_S)
+    assert shared.description is not None
+    assert (shared.description.state, shared.description.type) == ("Stable", "share")
+    assert (shared.exists, missing.exists) == (True, False)
+    kafka.unlisted = True
     unknown, known = measure(kafka, ["shared", "etl"], NOW_S)
     assert (unknown.description, str(unknown.error)[:14]) == (None, "list of groups")
     assert known.error is None

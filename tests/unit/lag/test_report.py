@@ -9,9 +9,8 @@ from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.errors import OffsetCommitError, OffsetManagerError, error_info
 from offsetmgr.lag.ages import measure
 from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report, with_watch
-from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.unit.lag.fake_cluster import FakeCluster
+from tests.unit.lag.fake_cluster import FakeCluster, Watched
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 METADATA_TOO_LARGE = 12
@@ -79,12 +78,10 @@ def test_pending_acks_are_counted() -> None:
 
 def test_a_new_answer_has_no_error_of_an_earlier_round() -> None:
     """Rates and status of before the last round failed are left out, too."""
-    kafka = FakeCluster()
-    kafka.ends = {ORDERS[0]: 10}
-    kafka.commit("etl", ORDERS[0], 4)
-    watcher = Watcher(kafka, lambda: 1_000.0)
-    watcher.poll(["etl"])
-    (now,) = measure(kafka, ["etl"], 1_001.0)
+    watched = Watched()
+    watched.round(10, 4)
+    watcher = watched.watcher
+    (now,) = measure(watched.kafka, ["etl"], watched.now_s + 1)
     assert with_watch(now, watcher.view["etl"]).status is not None
     watcher.fail(OffsetManagerError("the group's coordinator is moving"))
     assert with_watch(now, watcher.view["etl"]) == now

@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.commit_log import CommitRecord
 from offsetmgr.lag.burrow import INTERVALS, Status
 from offsetmgr.lag.report import group_summary
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
-from tests.unit.lag.fake_cluster import FakeCluster
+from tests.unit.lag.fake_cluster import ORDERS, ROUND_S, FakeCluster, Watched
 
-if TYPE_CHECKING:
-    from offsetmgr.lag.measure import PartitionLag
-
-ORDERS = TopicPartition("orders", 0)
-KEY = ManagerKey("etl", "orders", 0)
-ROUND_S = 30
-
-
-class Watched:
-    """A watcher of the group ``etl`` whose cluster and clock the test moves."""
-
-    def __init__(self, allowed_lag: int = 0, min_distance_s: float = 0.0) -> None:
-        self.kafka = FakeCluster()
-        self.now_s = 1_000_000.0
-        self.watcher = Watcher(
-            self.kafka,
-            lambda: self.now_s,
-            allowed_lag=allowed_lag,
-            min_distance_s=min_distance_s,
-        )
-
-    def round(
-        self,
-        end: int,
-        committed: int | None = None,
-        *,
-        logged: list[CommitRecord] | None = None,
-    ) -> None:
-        """Let half a minute pass, in which the log and the group came to these offsets."""
-        self.now_s += ROUND_S
-        self.kafka.ends[ORDERS] = end
-        if committed is not None:
-            self.kafka.commit("etl", ORDERS, committed)
-        self.watcher.poll(["etl"], logged)
-
-    def status(self) -> Status | None:
-        return self.watcher.view["etl"].status
-
-    def partition(self) -> PartitionLag:
-        (found,) = self.watcher.view["etl"].partitions
-        return found
+KEY = ManagerKey("etl", *ORDERS)
 
 
 def test_the_summary_of_a_group_has_the_lag_of_its_last_rounds() -> None:
     """A round in which it could not be read has none; rates and time to catch up are of sums."""
     watched = Watched()
     watched.round(100, 40)
+    assert (watched.partition().rate_in, watched.partition().catch_up_s) == (None, None)
     watched.round(160, 130)
     found = group_summary(watched.watcher.view["etl"])
     assert (found["lag"], found["lag_points"], found["partitions"]) == (30, [60, 30], 1)
@@ -104,27 +63,6 @@ def test_an_hour_of_a_job_is_judged_as_an_operator_would() -> None:
     watched.round(end, end)
     assert watched.status() is Status.OK
     assert watched.now_s == 1_000_000 + 82 * ROUND_S
-
-
-def test_rates_and_time_to_catch_up() -> None:
-    """Records a second in and out, and when the lag will be gone."""
-    watched = Watched()
-    watched.round(1_000, 0)
-    assert (watched.partition().rate_in, watched.partition().catch_up_s) == (None, None)
-    watched.round(1_030, 60)
-    assert (watched.partition().rate_in, watched.partition().rate_out) == (1.0, 2.0)
-    assert watched.partition().catch_up_s == 970
-
-
-def test_seconds_behind_are_interpolated_between_rounds() -> None:
-    """Time passes evenly between two rounds; a topic at rest makes nothing older."""
-    watched = Watched()
-    watched.round(0, 0)
-    watched.round(300)
-    watched.round(600, 450)
-    assert watched.partition().seconds == 15
-    watched.round(600, 600)
-    assert watched.partition().seconds == 0
 
 
 def test_a_group_behind_since_before_the_watch_has_seconds() -> None:
@@ -176,22 +114,14 @@ def test_frequent_commits_are_merged() -> None:
 
 
 def test_a_commit_counts_once() -> None:
-    """A commit of the log is not counted again when it is read as the committed offset."""
+    """Read as the committed offset it is not another one, nor is an older one a step back."""
     watched = Watched()
     watched.round(100, 50, logged=[])
     at_s = watched.now_s + 5
-    watched.round(100, 60, logged=[CommitRecord(KEY, 60, at_s=at_s)])
+    late = CommitRecord(KEY, 40, at_s=watched.now_s - 60)
+    watched.round(100, 60, logged=[late, CommitRecord(KEY, 60, at_s=at_s)])
     assert [(each.offset, each.lag) for each in watched.partition().commits] == [(50, 50), (60, 40)]
     assert watched.partition().commits[-1].timestamp_ms == at_s * 1000
-
-
-def test_an_older_commit_is_not_a_rewind() -> None:
-    """A commit older than what was read is not a step back."""
-    watched = Watched()
-    watched.round(100, 50, logged=[])
-    late = [CommitRecord(KEY, 40, at_s=watched.now_s - 60)]
-    watched.round(100, 50, logged=late)
-    assert [each.offset for each in watched.partition().commits] == [50]
 
 
 def test_a_clock_that_is_set_back_hides_no_stopped_group() -> None:
