@@ -195,19 +195,3 @@ def test_command_ends_with_its_broker() -> None:
         output = command.communicate(timeout=_WAIT_S)[0]
     assert command.returncode == 1, output
     assert "broker 1 ended by itself (exit status 137); the end of its log" in output
-
-
-@pytest.mark.parametrize(
-    ("options", "refusal"),
-    [
-        (["--topic", "orders:none"], "'orders:none' has no valid number of partitions; give 1 to"),
-        (["--topic", "orders:0"], "give 1 to 10,000, as in orders:8"),
-        (["--topic", "my orders"], "topic 'my orders' is not a legal Kafka topic name; use 1 to"),
-        (["--produce", "10"], "produce 10 names no topic to fill; give"),
-    ],
-)
-def test_command_refuses_topics_that_cannot_be(options: list[str], refusal: str) -> None:
-    """Before it starts a Kafka, with the value and the fix."""
-    done = run_alone("dev-kafka", *options)
-    assert done.status == 1
-    assert refusal in done.err

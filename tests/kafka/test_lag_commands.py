@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import TopicPartition
-from tests.commands import run, run_alone
+from tests.commands import run
 from tests.kafka.test_cluster_reader import commit, produce
 
 if TYPE_CHECKING:
@@ -187,11 +187,3 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     beyond = run(kafka, "describe", group)
     assert beyond.status == 1
     assert "OFFSET_OUTSIDE_LOG" in beyond.out
-
-
-def test_no_broker() -> None:
-    """If Kafka does not answer, the exit status says so, with one line of text."""
-    done = run_alone("lag", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "1")
-    assert done.status == 3
-    assert done.err.startswith("offsetmgr: list of consumer groups: no answer from Kafka")
-    assert len(done.err.splitlines()) == 1

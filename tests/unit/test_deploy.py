@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 from offsetmgr.cli.common import ServiceOptions
 from offsetmgr.http.address import Address
 from offsetmgr.service.settings import defaults, load
+from tests.deploy.check import run
 from tests.deploy.manifests import CHART, DEPLOY, ROOT, manifests, troubles
 
 _RULES = yaml.safe_load((DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())
@@ -36,21 +36,6 @@ STOP_S = float(str(defaults()["stop_timeout_s"]))
 
 _HARDENED = 2.0
 """Exposure by systemd's own measure, from 0 to 10; it calls less than 2 safe."""
-
-
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command that must succeed; return its output."""
-    done = subprocess.run(
-        [str(each) for each in command],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def installed(name: str) -> str:
@@ -98,14 +83,10 @@ def systemd_unit(folder: Path) -> Path:
     return folder / "offsetmgr.service"
 
 
-def test_systemd_takes_its_units(tmp_path: Path) -> None:
-    """Without a warning."""
-    assert run("systemd-analyze", "verify", "--man=no", systemd_unit(tmp_path)) == ""
-
-
-def test_systemd_finds_little_exposed(tmp_path: Path) -> None:
-    """The measure is what a unit may do to the machine."""
+def test_systemd_takes_its_units_and_finds_little_exposed(tmp_path: Path) -> None:
+    """Without a warning; the measure is what a unit may do to the machine."""
     unit = systemd_unit(tmp_path)
+    assert run("systemd-analyze", "verify", "--man=no", unit) == ""
     shown = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
     level = re.search(r"exposure level for .*: ([\d.]+)", shown)
     assert level, shown
@@ -209,19 +190,17 @@ def driver_pods() -> list[Any]:
 
 
 def test_the_sidecar_ends_after_the_driver_with_time_to_commit() -> None:
-    """A native sidecar, in a pod whose grace period is the driver's and the service's."""
-    for pod in driver_pods():
-        (sidecar,) = pod["spec"]["initContainers"]
-        assert sidecar["restartPolicy"] == "Always"
-        assert "readinessProbe" not in sidecar
-        assert pod["spec"]["terminationGracePeriodSeconds"] >= STOP_S + 60
+    """A native sidecar, in a pod whose grace period is the driver's and the service's.
 
-
-def test_both_driver_pods_are_the_same() -> None:
-    """A change of one is made in the other."""
-    template, application = driver_pods()
-    assert template["spec"] == application["spec"]
-    assert template["metadata"] == application["metadata"]
+    Both pods are the same: a change of one is made in the other.
+    """
+    pod, application = driver_pods()
+    assert pod["spec"] == application["spec"]
+    assert pod["metadata"] == application["metadata"]
+    (sidecar,) = pod["spec"]["initContainers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert "readinessProbe" not in sidecar
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= STOP_S + 60
 
 
 def chart_values() -> tuple[Any, Any]:

@@ -38,6 +38,9 @@ def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
         assert parse_sync(wrong, value) is None
     assert parse_sync(key, value[:-1]) is None
     assert parse_sync(key, b"") is None
+    name = "a.b_c-9" * 30
+    key = struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", 0)
+    assert parse_sync(key, value) == ((name, 0), (1000, 997))
 
 
 def test_the_nearest_sync_before_the_offset_counts() -> None:
@@ -177,12 +180,6 @@ def test_no_record_is_skipped_and_no_more_read_again_than_counted(
         assert found.offset <= next_in_mirror
         assert found.again is not None
         assert next_in_mirror - found.offset <= found.again
-
-
-def test_the_key_of_a_sync_may_hold_any_topic() -> None:
-    name = "a.b_c-9" * 30
-    key = struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", 0)
-    assert parse_sync(key, struct.pack(">qq", 1, 2)) == ((name, 0), (1, 2))
 
 
 def test_records_that_a_group_reads_again_in_the_target_are_counted() -> None:

@@ -1,7 +1,9 @@
-"""The list of commands, and their tables."""
+"""The list of commands, what they refuse, and their tables."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,25 @@ def test_a_command_is_the_same_without_the_others(word: str) -> None:
     assert list(vars(alone[word]).get("commands", [])) == list(vars(ALL[word]).get("commands", []))
 
 
+def test_commands_are_completed() -> None:
+    """The completion of ``--install-completion`` knows the commands."""
+    asked = {
+        "_OFFSETMGR_COMPLETE": "complete_bash",
+        "COMP_WORDS": "offsetmgr de",
+        "COMP_CWORD": "1",
+    }
+    code = "import sys; sys.argv = ['offsetmgr']; from offsetmgr.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert {"describe", "demo", "delete-group"} <= set(done.stdout.split()), done.stderr
+
+
 def test_no_column_is_left_out_on_the_narrowest_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -39,30 +60,39 @@ def test_no_column_is_left_out_on_the_narrowest_terminal(
 
 
 @pytest.mark.parametrize(
-    ("words", "twice"),
+    ("line", "status", "told"),
     [
-        (["set", "etl", "orders:0=42", "orders:00=7"], "offset 'orders-0'"),
+        ("reset g --all-topics", 2, "modes [] are not exactly one; give one of --to-earliest"),
+        ("reset g --all-topics --to-earliest --to-latest", 2, "are not exactly one"),
+        # An empty value, as of a variable of the shell that is not set, is a value.
+        ("reset g --from-file= --to-latest", 2, "modes ['to-latest', 'from-file'] are not exactly"),
+        ("reset g --to-earliest", 2, "give --topic or --all-topics, and not both"),
+        ("reset g --to-earliest --topic t --all-topics", 2, "and not both"),
+        ("reset g --to-earliest --topic t:x", 2, "--topic 't:x' has 'x' where a number stands"),
+        ("reset g --to-earliest --topic t --live", 2, "--live True needs a service"),
+        ("set g t:0", 2, "offset 't:0' is not in that form; write TOPIC:PARTITION=OFFSET"),
+        ("set g t:0=42 t:00=7", 2, "offset 't-0' is given twice; give it once"),
+        ("delete-offsets g", 2, "give --topic or --all-topics"),
+        ("history g --since yesterday", 2, "--since 'yesterday' is not a time"),
+        ("doctor g --bootstrap-servers k:1 --stuck-after soon", 2, "'soon' is not a duration"),
+        ("spark status --checkpoint /no/such", 2, "has no file named metadata"),
         (
-            ["spark", "follow", "--checkpoint", "/c", "--topic-group", "t=a", "--topic-group=t=b"],
-            "--topic-group 't'",
+            "spark follow --checkpoint /c --topic-group t=a --topic-group t=b",
+            1,
+            "--topic-group 't' is given twice; give it once",
         ),
-        (["dev-kafka", "--topic", "orders:3", "--topic", "orders"], "topic 'orders'"),
+        ("dev-kafka --topic orders:3 --topic orders", 1, "topic 'orders' is given twice"),
+        ("dev-kafka --topic orders:none", 1, "'orders:none' has no valid number of partitions"),
+        ("dev-kafka --topic orders:0", 1, "give 1 to 10,000, as in orders:8"),
+        ("dev-kafka --topic my,orders", 1, "topic 'my,orders' is not a legal Kafka topic name"),
+        ("dev-kafka --produce 10", 1, "produce 10 names no topic to fill; give"),
     ],
 )
-def test_a_list_that_says_two_things_is_refused(words: list[str], twice: str) -> None:
-    """An option or argument that is given for one thing twice would mean the last one in silence.
-
-    Before anything is asked or begun.
-    """
-    ran = run_alone(*words)
-    assert ran.status in {1, 2}
-    assert f"{twice} is given twice; give it once" in ran.err
-
-
-def test_an_empty_value_is_a_value() -> None:
-    """As of a variable of the shell that is not set; the other option was carried out alone."""
-    ran = run_alone("reset", "etl", "--all-topics", "--from-file", "", "--to-latest")
-    assert "modes ['to-latest', 'from-file'] are not exactly one" in ran.err
+def test_a_wrong_command_line_is_refused(line: str, status: int, told: str) -> None:
+    """With the option, its value and what to give instead, before anything is asked or begun."""
+    ran = run_alone(*line.split())
+    assert ran.status == status
+    assert told in ran.err
 
 
 def test_groups_of_a_database_are_listed_without_kafka(tmp_path: Path) -> None:
