@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
+from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import read_to_end
@@ -236,15 +237,16 @@ class OffsetMigration:
     def execute(self, group: str, plan: Iterable[CopiedOffset]) -> dict[TopicPartition, str]:
         """Commit a plan in the target; return why some partitions were not.
 
-        Raises GroupHeldError where the group has members there.
+        Raises GroupHeldError where the group has members there, and OffsetConflictError if its
+        offsets or topics there are not those of the plan any more.
         """
         self._target.check_free(group)
-        offsets = {
-            row.target: OffsetAndMetadata(row.new.offset)
+        rows = [
+            PlannedOffset(row.target, row.current, OffsetAndMetadata(row.new.offset))
             for row in plan
             if row.new.offset is not None
-        }
-        return self._target.commit(group, offsets)
+        ]
+        return self._target.carry_out(group, rows)
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +263,7 @@ class OffsetMigration:
         names = {each.topic: f"{self._source.name}.{each.topic}" for each in offsets}
         answers = self._target.reader.partitions_of(names.values())
         names |= {topic: topic for topic, name in names.items() if _cannot_exist(answers[name])}
-        self._check_differ(names)
+        self._target.topic_ids = self._target_ids(names)
         claims = Counter(names.values())
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
         source_logs, unread = self._source.readable_logs(offsets)
@@ -306,8 +308,8 @@ class OffsetMigration:
             rows.append(CopiedOffset(where, offsets[where], target, current, translation))
         return rows
 
-    def _check_differ(self, names: Mapping[str, str]) -> None:
-        """Raise InvalidValueError if a topic would be its own mirror."""
+    def _target_ids(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return the ids of the mirrors.  Raises InvalidValueError if a topic is its own mirror."""
         here = self._source.reader.topic_ids(names)
         there = self._target.reader.topic_ids(set(names.values()))
         for topic, name in names.items():
@@ -315,6 +317,7 @@ class OffsetMigration:
                 problem = f"is the cluster of --from: topic {topic} is the same in both"
                 fix = "name the cluster with the mirror"
                 raise InvalidValueError("--to", self._target.name, problem, fix)
+        return {name: each for name, each in there.items() if isinstance(each, str)}
 
     def _syncs(
         self, offsets: Mapping[TopicPartition, int]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import closing, contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -81,7 +80,7 @@ class ServiceReader:
         self, group: str | None = None, deadline: Deadline | None = None
     ) -> list[LiveManager]:
         """Return the live managers of a group, or all.  Raises as ``pages``."""
-        query = {} if group is None else {"group": group}
+        query = "" if group is None else urlencode({"group": group})
         found = self.pages("/v1/managers", "managers", query, deadline)
         with reading("managers"):
             return list(map(_manager, found))
@@ -90,7 +89,7 @@ class ServiceReader:
         self,
         path: str,
         rows: str,
-        query: Mapping[str, str] = MappingProxyType({}),
+        query: str = "",
         deadline: Deadline | None = None,
     ) -> list[dict[str, Any]]:
         """Return the ``rows`` of all pages; the time-out is for all of them.
@@ -98,14 +97,15 @@ class ServiceReader:
         Raises ServiceUnavailableError, ServiceError.
         """
         found: list[dict[str, Any]] = []
-        asked = {"limit": str(_MAX_ENTRIES), **query}
-        after: str | None = ""
+        first = f"{path}?limit={_MAX_ENTRIES}{query and '&'}{query}"
+        target: str | None = first
         deadline = deadline or self._deadline()
-        while after is not None:
-            page = self.ask("GET", f"{path}?{urlencode(asked)}", deadline=deadline)
+        while target is not None:
+            page = self.ask("GET", target, deadline=deadline)
             with reading(rows):
                 found += page[rows]
-                after = asked["after"] = page["next"]
+                after = page["next"]
+                target = None if after is None else f"{first}&{urlencode({'after': after})}"
         return found
 
     def facts(self) -> ServiceFacts:

@@ -35,6 +35,7 @@ from offsetmgr.errors import (
     ServiceUnavailableError,
 )
 from offsetmgr.text import csv_cell, visible
+from offsetmgr.types import add_once
 
 if TYPE_CHECKING:
     from offsetmgr.admin.changes import GroupChanges
@@ -98,10 +99,13 @@ _SETTINGS = {
 }
 
 
+def credentials(token_file: str | None = None) -> Credentials:
+    """Return the token, of the file if it is given, and the certificates of the environment."""
+    return Credentials.from_environment(os.environ, token_file)
+
+
 def service_reader(url: str, token_file: str | None, timeout_s: float) -> ServiceReader:
-    """Return what asks a service, with the token and the certificates of the environment."""
-    credentials = Credentials.from_environment(os.environ, token_file)
-    return ServiceReader(url, timeout_s, credentials)
+    return ServiceReader(url, timeout_s, credentials(token_file))
 
 
 @dataclass(frozen=True)
@@ -147,11 +151,12 @@ class SettingsOptions:
                 # It may hold a secret.
                 text = "what was given has no '='; write NAME=VALUE"
                 raise typer.BadParameter(text, param_hint="--set")
-            given[name.strip()] = (value, f"--set {name.strip()}")
+            add_once(given, name.strip(), (value, f"--set {name.strip()}"), "--set")
         for field, setting in _SETTINGS.items():
             chosen = getattr(self, field, None)
             if chosen is not None:
-                given[setting] = (chosen, f"--{field.replace('_', '-')}")
+                option = f"--{field.replace('_', '-')}"
+                add_once(given, setting, (chosen, option), option)
         return load(self.config, os.environ, given, self.cluster)
 
 

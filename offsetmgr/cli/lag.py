@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -47,8 +47,10 @@ from offsetmgr.types import check_existing_group, check_group
 _GROUPS_ASKED = 50
 """In one request to a service."""
 _NAME_CHARS = 100
-_TARGET_BYTES = 30_000
-"""A service takes no longer path and query."""
+_QUERY_BYTES = 30_000
+"""A service takes no longer query."""
+_OF_A_NAME = {HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN}
+"""Statuses of a request that is refused for a group in it, whatever the others are."""
 
 _UNREAD = {Fault.BROKER.value, Fault.NETWORK.value}
 """Faults for which a log could not be read, whatever it holds."""
@@ -87,34 +89,34 @@ class _Service:
     def lag(self, names: list[str]) -> dict[str, Any]:
         """Return the lag of groups, of all if there is no name."""
         names, errors = _named(self, names)
-        lags: list[dict[str, Any]] = []
-        for first in range(0, len(names), _GROUPS_ASKED):
-            lags += self._lag_of(names[first : first + _GROUPS_ASKED])
-        return {"groups": lags, **errors}
 
-    def _lag_of(self, names: list[str]) -> list[dict[str, Any]]:
-        """Return the lag of groups, by halves where the service refuses one of them."""
-        query = urlencode([("group", name) for name in names])
-        try:
-            return self._groups(f"/v1/lag?{query}")
-        except ServiceError as error:
-            if len(names) > 1:
-                half = len(names) // 2
-                return self._lag_of(names[:half]) + self._lag_of(names[half:])
-            unread = lag_report([GroupLag(names[0], None, (), error)])
-            return list(unread["groups"])
+        def ask(query: str) -> list[dict[str, Any]]:
+            return list(self._reader.ask("GET", f"/v1/lag?{query}")["groups"])
+
+        return {"groups": _in_parts(ask, names), **errors}
 
     def watched(self, names: list[str]) -> dict[str, Any]:
-        found = self._reader.pages("/v1/watched", "groups")
-        return {"groups": [each for each in found if not names or each["name"] in names]}
+        """Return the state of watched groups, of all if there is no name."""
+        ask = partial(self._reader.pages, "/v1/watched", "groups")
+        return {"groups": _in_parts(ask, names) if names else ask()}
 
-    def _groups(self, target: str) -> list[dict[str, Any]]:
-        """Return groups with their lag.  Raises ServiceError."""
-        if len(target) > _TARGET_BYTES:
-            text = "the name is too long for a request to the service; ask Kafka itself"
-            raise ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
-        groups: list[dict[str, Any]] = self._reader.ask("GET", target)["groups"]
-        return groups
+
+def _in_parts(ask: Callable[[str], list[dict[str, Any]]], names: list[str]) -> list[dict[str, Any]]:
+    """Return what ``ask`` answers of groups; one that the service refuses has an error."""
+    query = urlencode([("group", name) for name in names])
+    text = "the name is too long for a request to the service; ask Kafka itself"
+    error = ServiceError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text, "name_too_long")
+    if len(names) <= _GROUPS_ASKED and len(query) <= _QUERY_BYTES:
+        try:
+            return ask(query) if names else []
+        except ServiceError as refused:
+            if refused.status not in _OF_A_NAME:
+                raise
+            error = refused
+    if len(names) == 1:
+        return list(lag_report([GroupLag(names[0], None, (), error)])["groups"])
+    half = len(names) // 2
+    return _in_parts(ask, names[:half]) + _in_parts(ask, names[half:])
 
 
 def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -122,9 +124,12 @@ def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str],
     if names:
         return names, {}
     listed = source.groups()
-    listings = ([each[field] for field in GroupListing._fields] for each in listed["groups"])
-    found = (GroupListing(*values) for values in listings)
-    return [each.name for each in found if each.has_offsets], {"errors": listed["errors"]}
+    found = [each["name"] for each in listed["groups"] if _has_offsets(each["type"])]
+    return found, {"errors": listed["errors"]}
+
+
+def _has_offsets(kind: str) -> bool:
+    return GroupListing("", "", kind).has_offsets
 
 
 def _watched(source: KafkaSource | _Service, names: list[str]) -> dict[str, Any]:
@@ -334,7 +339,7 @@ def _print_group(group: Mapping[str, Any]) -> None:
         if not partitions:
             return
     kind = group["type"]
-    if kind and not GroupListing(group["name"], "", kind).has_offsets:
+    if kind and not _has_offsets(kind):
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
         say(f"Group {group['name']}: {text}", bold=True)
         return

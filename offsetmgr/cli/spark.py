@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import closing, suppress
 from enum import Enum
@@ -17,6 +16,7 @@ from offsetmgr.cli.common import (
     Exit,
     Timeout,
     TokenFile,
+    credentials,
     print_table,
     say,
 )
@@ -47,14 +47,12 @@ _FLUSH_S = 10.0
 def open_offsets(service: str, token_file: str | None, name: str | None = None) -> Offsets:
     """Return a client of the service, or of Kafka itself for ``kafka://host:port``."""
     from offsetmgr.client import OffsetClient
-    from offsetmgr.client.transport import Credentials
     from offsetmgr.local import LocalOffsets
 
     servers = service.removeprefix("kafka://")
     if servers != service:
         return LocalOffsets(servers, name)
-    credentials = Credentials.from_environment(os.environ, token_file)
-    return OffsetClient(service, name, **credentials.files)
+    return OffsetClient(service, name, **credentials(token_file).files)
 
 
 def reconcile(

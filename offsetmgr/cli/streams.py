@@ -18,11 +18,11 @@ from offsetmgr.cli.common import (
     KafkaOptions,
     OutputOptions,
     SomeGroups,
+    credentials,
     print_json,
     service_reader,
 )
 from offsetmgr.cli.lag import KafkaSource
-from offsetmgr.client.transport import Credentials
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.lag.measure import GroupLag
@@ -120,9 +120,9 @@ def status(
     a row has an error.
     """
     asked = view or ([] if groups else [DEFAULT_VIEW])
-    credentials = Credentials.from_environment(os.environ)
+    login = credentials()
     answer: dict[str, Any] = {
-        "views": [view_status(url, kafka.timeout, credentials) for url in asked],
+        "views": [view_status(url, kafka.timeout, login) for url in asked],
         "processors": _processors(groups, kafka) if groups else [],
     }
     rows = [row for each in answer["views"] for row in _view_rows(each)]

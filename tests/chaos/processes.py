@@ -153,10 +153,14 @@ def service(
     settings: Sequence[str],
     trees: Sequence[Path] = (ROOT,),
 ) -> Supervised:
-    """The service at ``address``, of those source trees in turns; settings are ``name=value``."""
+    """The service at ``address``, of those source trees in turns; settings are ``name=value``.
+
+    Of two values of one name the later counts.
+    """
+    chosen = {setting.partition("=")[0]: setting for setting in settings}
     options = [
         *("--listen", address, "--bootstrap-servers", bootstrap_servers),
-        *(f"--set={setting}" for setting in settings),
+        *(f"--set={setting}" for setting in chosen.values()),
     ]
     return Supervised(
         "the service",

@@ -8,9 +8,12 @@ import pytest
 
 from offsetmgr.devkafka import DevKafka
 from tests.conftest import create_topic
+from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.service.support import ServeProcess
 
 WIDE = 250
 """Partitions of the wide topic, which take Kafka long to make."""
@@ -35,3 +38,16 @@ def second_kafka() -> Iterator[DevKafka]:
     """A second cluster, which tests may kill too; each leaves it at work."""
     with DevKafka() as started:
         yield started
+
+
+def service_of(
+    kafka: DevKafka, *options: str, listen: str = "127.0.0.1:0", **settings: str
+) -> ServeProcess:
+    """Return a service next to ``kafka``, with quick commits.
+
+    ``settings`` are variables of its environment.
+    """
+    settings = {"COMMIT__COMMIT_INTERVAL_S": "0.1", **settings}
+    env = {f"OFFSETMGR_{name}": value for name, value in settings.items()}
+    words = "--listen", listen, "--bootstrap-servers", kafka.bootstrap_servers
+    return serve_process(*words, *options, env=env)

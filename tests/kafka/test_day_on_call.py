@@ -15,7 +15,7 @@ from tests.chaos.offsets_topic import read_committed
 from tests.commands import Ran, run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
-from tests.service.support import serve_process
+from tests.kafka.conftest import service_of
 from tests.unit.spark.checkpoints import WrittenCheckpoint
 from tests.waiting import until
 
@@ -187,11 +187,10 @@ def somebody_reset_the_wrong_group(on_call: OnCall) -> None:
 
 def a_live_job_has_to_go_back_an_hour(on_call: OnCall) -> None:
     """It runs and commits through the service, which sets its offsets."""
-    servers = on_call.kafka.bootstrap_servers
     at_s = on_call.begin_s + 39.5 * MINUTE_S  # between the records 39 and 40
     time_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_s))
     with (
-        serve_process("--listen", "127.0.0.1:0", "--bootstrap-servers", servers) as service,
+        service_of(on_call.kafka) as service,
         OffsetClient(service.address, "fraud-job") as job,
     ):
         job.submit("fraud", {("orders", 0): 100, ("orders", 1): 100}, sync=True, timeout=WAIT_S)
@@ -206,6 +205,6 @@ def a_live_job_has_to_go_back_an_hour(on_call: OnCall) -> None:
         assert on_call.stands("fraud") == {0: 40, 1: 40}
 
     # It is started again with a new checkpoint, and so reads from where its group stands.
-    with LocalOffsets(servers) as restarted:
+    with LocalOffsets(on_call.kafka.bootstrap_servers) as restarted:
         found = restarted.committed("fraud", timeout=WAIT_S)
     assert sorted(each.offset for each in found.values()) == [40, 40]

@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 from offsetmgr.types import TopicPartition
 from tests.browser.conftest import launched, watched
 from tests.chaos.offsets_topic import read_committed
+from tests.kafka.conftest import service_of
 from tests.kafka.test_cluster_reader import commit, produce
-from tests.service.support import serve_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 RECORDS: Final = 100
 TOKEN: Final = "token-of-the-operator-on-call"  # noqa: S105 -- of this test alone
 CONFIG: Final = """
-listen = "127.0.0.1:0"
-
 [watch]
 groups = "group-test_a_day_on_call-.*"
 interval_s = 1
@@ -46,8 +44,7 @@ def service(kafka: DevKafka, tmp_path: Path) -> Iterator[ServeProcess]:
     token.touch(mode=0o600)
     token.write_text(TOKEN)
     config.write_text(CONFIG.format(token=token))
-    options = ("--config", str(config), "--bootstrap-servers", kafka.bootstrap_servers)
-    with serve_process(*options) as process:
+    with service_of(kafka, "--config", str(config)) as process:
         yield process
 
 

@@ -14,8 +14,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr import LocalOffsets
+from offsetmgr.admin.migration import OffsetMigration
+from offsetmgr.errors import OffsetConflictError
 from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -263,6 +266,26 @@ def test_a_copy_within_a_cluster_is_refused(mirrored: Mirrored, group: str, tmp_
         done = run_alone("clusters", "copy-offsets", group, *words)
         assert done.status == 2
         assert f"--to '{target}' is the cluster of --from: topic {mirrored.topic}" in done.err
+
+
+def test_a_copy_to_a_topic_recreated_since_its_plan_is_refused(
+    mirrored: Mirrored, group: str
+) -> None:
+    """As a reset is: the planned offsets are of the former log."""
+    topic = f"{mirrored.topic}-3"
+    for kafka in (mirrored.west, mirrored.east):
+        create_topic(kafka, topic, 1)
+    committed(mirrored.west, group, {(topic, 0): 0})
+    west: dict[str, object] = {"bootstrap.servers": mirrored.west.bootstrap_servers}
+    east: dict[str, object] = {"bootstrap.servers": mirrored.east.bootstrap_servers}
+    admin = AdminClient({"bootstrap.servers": mirrored.east.bootstrap_servers})
+    with OffsetMigration(("west", west), ("east", east), timeout_s=WAIT_S) as migration:
+        plan = migration.plan_group(group)
+        admin.delete_topics([topic])[topic].result(WAIT_S)
+        until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
+        create_topic(mirrored.east, topic, 1)
+        with pytest.raises(OffsetConflictError, match="deleted or recreated"):
+            migration.execute(group, plan)
 
 
 def test_topics_with_the_same_mirror_are_left_alone(mirrored: Mirrored, group: str) -> None:

@@ -31,9 +31,9 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
+from tests.kafka.conftest import service_of
 from tests.kafka.odd_member import member_of
 from tests.kafka.test_cluster_reader import produce
-from tests.service.support import serve_process
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -123,10 +123,8 @@ def service(odd_kafka: DevKafka) -> Iterator[ServeProcess]:
     with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         views = f"http://127.0.0.1:1,http://127.0.0.1:{server.server_port}"
-        options = ["--listen", "127.0.0.1:0", "--bootstrap-servers", odd_kafka.bootstrap_servers]
-        for setting in ("watch.groups=.*", "watch.interval_s=1", f"streams={views}"):
-            options += ["--set", setting]
-        with serve_process(*options) as process:
+        settings = {"WATCH__GROUPS": ".*", "WATCH__INTERVAL_S": "1", "STREAMS": views}
+        with service_of(odd_kafka, **settings) as process:
             yield process
         server.shutdown()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import uuid
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from threading import Thread
@@ -23,7 +24,7 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
-from tests.service.support import serve_process
+from tests.kafka.conftest import service_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,6 +77,16 @@ def logs(kafka: DevKafka) -> Logs:
 def committer(kafka: DevKafka) -> Iterator[KafkaCoordinator]:
     with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
         yield coordinator
+
+
+def commit(committer: KafkaCoordinator, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    wanted = {where: OffsetAndMetadata(offset) for where, offset in offsets.items()}
+    assert not committer.commit(group, wanted, WAIT_S).get(timeout=WAIT_S).failures
+
+
+def committed(committer: KafkaCoordinator, group: str) -> dict[str, int]:
+    found = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
+    return {str(where): each.offset for where, each in found.items() if each is not None}
 
 
 PARTITIONS: Final = [
@@ -131,15 +142,15 @@ def test_kafkas_tool_and_ours_do_the_same(
         logs.names.get(word[:1], word) + word[1:] if word[:1] in logs.names else word
         for word in scope
     ]
-    printed, committed = {}, {}
+    printed, stand = {}, {}
     for tool in (KAFKAS, OURS):
         groups = [f"resets-{tool}-{run_id}-{index}" for index in range(len(commits))]
         for group, offsets in zip(groups, commits, strict=True):
-            wanted = {
-                TopicPartition(logs.names[topic], number): OffsetAndMetadata(value)
+            named_offsets = {
+                TopicPartition(logs.names[topic], number): value
                 for (topic, number), value in offsets.items()
             }
-            assert not committer.commit(group, wanted, WAIT_S).get(timeout=WAIT_S).failures
+            commit(committer, group, named_offsets)
         value = value_of(mode, logs, groups, tmp_path / f"{tool}.csv", Random(seed))  # noqa: S311
         words = [f"--{mode}", *value, *named, "--execute", "--export"]
         if tool == KAFKAS:
@@ -154,11 +165,9 @@ def test_kafkas_tool_and_ours_do_the_same(
         printed[tool] = sorted(
             line.replace(f"-{tool}-", "-") for line in output.splitlines() if line.count(",") == 3
         )
-        committed[tool] = [
-            committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets for group in groups
-        ]
+        stand[tool] = [committed(committer, group) for group in groups]
     assert printed[OURS] == printed[KAFKAS]
-    assert committed[OURS] == committed[KAFKAS]
+    assert stand[OURS] == stand[KAFKAS]
 
 
 def test_offsets_are_set_copied_exported_and_deleted(
@@ -168,10 +177,7 @@ def test_offsets_are_set_copied_exported_and_deleted(
     kafka, a, b = logs.kafka, logs.names["a"], logs.names["b"]
     copy, third = f"{group}-copy", f"{group}-third"
 
-    def stands(name: str) -> dict[str, int]:
-        found = committer.fetch(name, None, WAIT_S).get(timeout=WAIT_S).offsets
-        return {str(where): each.offset for where, each in found.items() if each is not None}
-
+    stands = partial(committed, committer)
     wanted = {f"{a}-0": 7, f"{b}-1": 30}
     words = ["set", group, f"{a}:0=7", f"{b}:1=99"]  # beyond the end
     assert run(kafka, *words).status == 0
@@ -213,8 +219,7 @@ def test_a_partition_that_cannot_be_reset_is_left_and_the_rest_is_done(
     exported = run(logs.kafka, "reset", group, "--to-earliest", "--topic", f"{a}:0,9", "--export")
     assert exported.out == f"{a},0,5\n"
     assert exported.err == f"group {group}, {a}-9: does not exist; left as it is\n"
-    (only,) = committer.fetch(group, None, WAIT_S).get(timeout=WAIT_S).offsets
-    assert only == TopicPartition(a, 0)
+    assert committed(committer, group) == {f"{a}-0": 7}
 
 
 def test_records_without_a_time_have_no_age_and_are_not_skipped(
@@ -225,8 +230,7 @@ def test_records_without_a_time_have_no_age_and_are_not_skipped(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"x", timestamp=-1)
     assert producer.flush(WAIT_S) == 0
-    start = {TopicPartition(topic, 0): OffsetAndMetadata(0)}
-    assert not committer.commit(group, start, WAIT_S).get(timeout=WAIT_S).failures
+    commit(committer, group, {TopicPartition(topic, 0): 0})
     assert "records of this topic have no timestamps" in run(kafka, "lag", group).err
     words = ["--topic", topic, "--to-datetime", "1969-01-01", "--export"]
     assert run(kafka, "reset", group, *words).out == f"{topic},0,0\n"
@@ -255,7 +259,7 @@ def test_an_interrupted_reset_reports_each_group(
     where = TopicPartition(logs.names["a"], 0)
     groups = [f"{group}-{number}" for number in range(3)]
     for name in groups:
-        assert not committer.commit(name, {where: OffsetAndMetadata(9)}, WAIT_S).get().failures
+        commit(committer, name, {where: 9})
     # A shell's background job ignores SIGINT, and so would its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Interrupting) as service:
@@ -278,9 +282,8 @@ def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(
 ) -> None:
     """Kafka refuses everybody else; past the service the member is named."""
     where = TopicPartition(logs.names["a"], 0)
-    server = ["--bootstrap-servers", logs.kafka.bootstrap_servers, "--set", "fence=true"]
     with (
-        serve_process("--listen", "127.0.0.1:0", *server) as service,
+        service_of(logs.kafka, FENCE="true") as service,
         OffsetClient(service.address, "etl") as job,
     ):
         job.submit(group, {where: 9}, sync=True, timeout=WAIT_S)
@@ -291,5 +294,4 @@ def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(
         assert "reset --live --service URL" in refused.err
         live = ["--live", "--service", service.address]
         assert run(logs.kafka, *words, *live).status == 0
-        found = committer.fetch(group, [where], WAIT_S).get(timeout=WAIT_S).offsets
-        assert found == {where: OffsetAndMetadata(6)}
+        assert committed(committer, group) == {str(where): 6}

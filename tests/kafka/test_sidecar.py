@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -12,44 +11,22 @@ from offsetmgr import OffsetClient
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.cluster import free_ports
 from tests.conftest import create_topic
-from tests.kafka.conftest import WIDE
+from tests.kafka.conftest import WIDE, service_of
 from tests.kafka.messages import committed
 from tests.service.support import serve_process
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.conftest import TopicFactory
-    from tests.service.support import ServeProcess
 
 WAIT_S = 60.0
 """A guard against what never comes, not a measure."""
 
 
-def sidecar_of(kafka: DevKafka, listen: str = "127.0.0.1:0") -> ServeProcess:
-    """A service next to ``kafka``, with quick commits."""
-    return serve_process(
-        "--listen",
-        listen,
-        "--bootstrap-servers",
-        kafka.bootstrap_servers,
-        env={"OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1"},
-    )
-
-
-@pytest.fixture(scope="module")
-def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
-    """The service of all tests that leave it as it was."""
-    with sidecar_of(kafka) as process:
-        yield process
-
-
-def test_an_offset_goes_all_the_way(
-    kafka: DevKafka, sidecar: ServeProcess, new_topic: TopicFactory, group: str
-) -> None:
+def test_an_offset_goes_all_the_way(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """Initial offset, submit, committed offset, stop: each mailbox says what Kafka holds."""
     topic = new_topic(2)
-    with OffsetClient(sidecar.address, name=group) as client:
+    with service_of(kafka) as sidecar, OffsetClient(sidecar.address, name=group) as client:
         manager = client.spawn(group, topic, 0)
         assert manager.initial_offset(timeout=WAIT_S) is None
         manager.submit(41, metadata="häppy")
@@ -85,11 +62,9 @@ def test_a_kafka_that_comes_later_makes_it_ready_and_gets_waiting_offsets(
         assert http.post("/v1/offsets", json=body).json()["accepted"] == 1
         with DevKafka(ports=[port]) as kafka:
             create_topic(kafka, topic, 1)
-            deadline = time.monotonic() + WAIT_S
-            while (ready := http.get("/readyz")).status_code != 200:
-                assert time.monotonic() < deadline, f"not ready after {WAIT_S} s: {ready.text}"
-                time.sleep(0.05)  # it asks Kafka by itself, every few seconds
-            assert ready.json()["kafka"] == "ok"
+            # It asks Kafka by itself, every few seconds.
+            eventually(lambda: http.get("/readyz").status_code, 200)
+            assert http.get("/readyz").json()["kafka"] == "ok"
             flush = {"group": group, "timeout_s": WAIT_S}
             assert http.post("/v1/flush", json=flush).json()["uncommitted"] == []
             assert committed(kafka, group, topic, 1) == {0: (7, None)}
@@ -110,7 +85,7 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
     (port,) = free_ports(1)
     topic, address = new_topic(8), f"127.0.0.1:{port}"
     with OffsetClient(f"http://{address}", name=group) as client:
-        with sidecar_of(kafka, address) as process:
+        with service_of(kafka, listen=address) as process:
             assert process.address
             for number in range(5_000):
                 client.submit(group, {(topic, number % 8): number})
@@ -118,7 +93,7 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
         # Nobody is there: a submit must neither fail nor be lost.
         for number in range(5_000, 6_000):
             client.submit(group, {(topic, number % 8): number})
-        with sidecar_of(kafka, address):
+        with service_of(kafka, listen=address):
             assert client.flush(timeout=WAIT_S).uncommitted == {}
             newest = sorted(offset for offset, _ in committed(kafka, group, topic, 8).values())
             assert newest == list(range(5_992, 6_000))
@@ -131,7 +106,7 @@ def test_thousands_of_managers_live_on_few_threads(
 ) -> None:
     """2,500 managers of 10 groups, all with their initial offset, in at most 64 threads."""
     groups = [f"{group}-{number}" for number in range(10)]
-    with sidecar_of(kafka) as sidecar, sidecar.http(group) as http:
+    with service_of(kafka) as sidecar, sidecar.http(group) as http:
         for name in groups:
             wanted = [{"topic": wide_topic, "partition": each} for each in range(WIDE)]
             body = {"group": name, "partitions": wanted}

@@ -16,10 +16,10 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.commit_log import CommitTail
 from offsetmgr.types import TopicPartition
 from tests.commands import run, run_alone
+from tests.kafka.conftest import service_of
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.kafka.test_lag_commands import our_rows
 from tests.secured import user_login
-from tests.service.support import serve_process
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -36,18 +36,14 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 @pytest.fixture(scope="module")
 def watching(kafka: DevKafka) -> Iterator[ServeProcess]:
     """A service that watches the groups of these tests, once a second."""
-    env = {
-        "OFFSETMGR_WATCH__GROUPS": "group-test_(groups_of|burrow|rules).*",
-        "OFFSETMGR_WATCH__INTERVAL_S": "1",
+    with service_of(
+        kafka,
+        WATCH__GROUPS="group-test_(groups_of|burrow|rules).*",
+        WATCH__INTERVAL_S="1",
         # So that a window covers more time than a slow machine lets pass between two rounds.
-        "OFFSETMGR_WATCH__MIN_DISTANCE_S": "1",
-        "OFFSETMGR_WATCH__OTHER_NAMES": "true",
-        "OFFSETMGR_CLUSTER_NAME": "local",
-        "OFFSETMGR_COMMIT__COMMIT_INTERVAL_S": "0.1",
-    }
-    servers = kafka.bootstrap_servers
-    with serve_process(
-        "--listen", "127.0.0.1:0", "--bootstrap-servers", servers, env=env
+        WATCH__MIN_DISTANCE_S="1",
+        WATCH__OTHER_NAMES="true",
+        CLUSTER_NAME="local",
     ) as process:
         yield process
 

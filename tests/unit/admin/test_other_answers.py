@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from offsetmgr.admin import service
 from offsetmgr.admin.service import LiveManager, ServiceReader, view_status
-from offsetmgr.errors import ServiceUnavailableError
+from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.lag.measure import GroupLag
 from offsetmgr.lag.report import lag_report
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -66,6 +68,12 @@ def server() -> Iterator[Server]:
         server.shutdown()
 
 
+def group_row(name: str) -> dict[str, Any]:
+    """Return a group without partitions, as a service answers it."""
+    row: dict[str, Any] = lag_report([GroupLag(name, None, ())])["groups"][0]
+    return row
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -108,8 +116,7 @@ def test_a_field_of_another_type_is_one_line(
     server: Server, command: str, fields: dict[str, object]
 ) -> None:
     """A traceback ended the command."""
-    group = lag_report([GroupLag("etl", None, ())])["groups"][0]
-    group |= {"state": "Stable", "type": "classic", "lag": 5, **fields}
+    group = group_row("etl") | {"state": "Stable", "type": "classic", "lag": 5, **fields}
     server.body = json.dumps({"groups": [group], "errors": []}).encode()
     ran = run_alone(command, "etl", "--service", server.url)
     assert ran.status == 1
@@ -174,10 +181,43 @@ def test_all_that_the_doctor_asks_a_service_has_one_time_limit(
     assert len(set(limits)) == 1
 
 
+@pytest.mark.parametrize("command", [["lag"], ["top", "--interval", "0.5"]])
+def test_a_group_that_a_service_refuses_hides_no_other(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups that are named are asked for, in parts; a refusal of any request is not repeated.
+
+    All watched groups of a service were read to show one of them.
+    """
+    asked: list[int] = []
+    refused, status = "secret", HTTPStatus.FORBIDDEN
+
+    def ask(_: ServiceReader, method: str, target: str, **more: object) -> Any:
+        del method, more
+        names = parse_qs(urlsplit(target).query)["group"]
+        asked.append(len(names))
+        if refused in names:
+            raise ServiceError(status, "it is not yours", "forbidden")
+        return {"groups": [group_row(name) for name in names], "next": None}
+
+    monkeypatch.setattr(ServiceReader, "ask", ask)
+    names = [f"g{number}" for number in range(120)]
+    names.insert(7, refused)
+    ran = run_alone(*command, *names, "--json", "--service", "http://127.0.0.1:1")
+    found = {each["name"]: each["error"] for each in ran.json()["groups"]}
+    assert (ran.status, list(found)) == (3, names)
+    assert [name for name, error in found.items() if error] == [refused]
+    assert max(asked) <= 50
+
+    refused, status = "g0", HTTPStatus.UNAUTHORIZED
+    asked.clear()
+    ran = run_alone(*command, *names, "--json", "--service", "http://127.0.0.1:1")
+    assert (ran.status, len(asked)) == (1, 1)
+
+
 def test_a_missing_group_is_named_with_csv(server: Server) -> None:
     """It has no row there."""
-    group = lag_report([GroupLag("etl", None, ())])["groups"][0] | {"state": "Dead"}
-    server.body = json.dumps({"groups": [group]}).encode()
+    server.body = json.dumps({"groups": [group_row("etl") | {"state": "Dead"}]}).encode()
     for command in ("lag", "describe"):
         ran = run_alone(command, "etl", "--csv", "--service", server.url)
         assert (ran.status, ran.err) == (1, "etl: the group does not exist\n")

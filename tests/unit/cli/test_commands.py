@@ -81,6 +81,12 @@ def test_no_column_is_left_out_on_the_narrowest_terminal(
             1,
             "--topic-group 't' is given twice; give it once",
         ),
+        ("lag --set fence=true --set fence=false", 2, "--set 'fence' is given twice"),
+        (
+            "lag --bootstrap-servers k:1 --set kafka.bootstrap.servers=k:2",
+            2,
+            "--bootstrap-servers 'kafka.bootstrap.servers' is given twice",
+        ),
         ("dev-kafka --topic orders:3 --topic orders", 1, "topic 'orders' is given twice"),
         ("dev-kafka --topic orders:none", 1, "'orders:none' has no valid number of partitions"),
         ("dev-kafka --topic orders:0", 1, "give 1 to 10,000, as in orders:8"),
