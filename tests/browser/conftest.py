@@ -70,7 +70,6 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """Return the address of a service that serves the page."""
     with running() as service:
         yield service.address
 

@@ -117,5 +117,4 @@ def committing(
 def committing_to_mock(
     address: str, settings: CommitSettings = QUICK
 ) -> AbstractContextManager[Committing]:
-    """Managers over a mock cluster."""
     return committing(address, settings, OfMockCluster)

@@ -27,14 +27,12 @@ def service() -> Iterator[Running]:
 
 @pytest.fixture
 def etl(service: Running) -> Iterator[httpx.Client]:
-    """A connection as the client ``etl``."""
     with service.http("etl") as client:
         yield client
 
 
 @contextmanager
 def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """Offsets of this process."""
     with ActorSystem(name="test") as system:
         coordinator = MemoryCoordinator(call_after=system.timers.call_after)
         with local_over(coordinator) as offsets:
@@ -44,7 +42,6 @@ def in_process() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
 
 @contextmanager
 def through_the_service() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """A client of a service."""
     with running() as service, OffsetClient(service.address, "etl") as client:
         yield client, service.coordinator
         service.coordinator.resume()
@@ -52,18 +49,15 @@ def through_the_service() -> Iterator[tuple[Offsets, MemoryCoordinator]]:
 
 @pytest.fixture(params=[in_process, through_the_service], ids=lambda way: way.__name__)
 def each_way(request: pytest.FixtureRequest) -> Iterator[tuple[Offsets, MemoryCoordinator]]:
-    """Each way in turn."""
     with request.param() as made:
         yield made
 
 
 @pytest.fixture
 def offsets(each_way: tuple[Offsets, MemoryCoordinator]) -> Offsets:
-    """The implementation under test."""
     return each_way[0]
 
 
 @pytest.fixture
 def coordinator(each_way: tuple[Offsets, MemoryCoordinator]) -> MemoryCoordinator:
-    """The Kafka behind it."""
     return each_way[1]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status of the service."""
     flags: Found = {
         "kafka.bootstrap.servers": ("memory:1", "test"),
         "listen": ("127.0.0.1:0", "test"),

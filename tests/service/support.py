@@ -82,7 +82,6 @@ class Running:
             self._loop.call_soon_threadsafe(self.service.stop)
 
     def http(self, client: str | None = None, incarnation: int = 0) -> httpx.Client:
-        """A connection, with the headers of ``client``."""
         headers = {} if client is None else identity(client, incarnation)
         return httpx.Client(
             base_url=self.address, headers=headers, timeout=WAIT_S, verify=NO_AUTHORITIES
@@ -90,7 +89,6 @@ class Running:
 
 
 def identity(client: str, incarnation: int = 0) -> dict[str, str]:
-    """Headers that say who sends."""
     return {"Offsetmgr-Client": client, "Offsetmgr-Incarnation": str(incarnation)}
 
 
@@ -214,11 +212,9 @@ class ServeProcess:
 
     @property
     def address(self) -> str:
-        """The address of the service, once it serves."""
         return str(self.wait_for("serving")["address"])
 
     def http(self, client: str = "test", incarnation: int = 0) -> httpx.Client:
-        """A connection with the headers of ``client``."""
         transport, base = None, self.address
         if base.startswith("unix://"):
             path = base.removeprefix("unix://")
@@ -240,7 +236,6 @@ class ServeProcess:
         return self.wait()
 
     def wait(self) -> int:
-        """The exit status, with the whole log read."""
         status = self.process.wait(WAIT_S)
         self._reader.join(WAIT_S)
         return status

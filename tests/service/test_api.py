@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from offsetmgr.answers import FenceCounts
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import WAIT_S, Running, running
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     import httpx
@@ -21,7 +23,6 @@ GROUP = "orders-etl"
 
 
 def entry(partition: int, offset: int, **more: Any) -> dict[str, Any]:
-    """One offset of topic ``orders``."""
     return {"topic": "orders", "partition": partition, "offset": offset, **more}
 
 
@@ -41,7 +42,6 @@ def once_kafka_has_answered(client: httpx.Client) -> httpx.Response:
 
 
 def committed(service: Running, partition: int, group: str = GROUP) -> OffsetAndMetadata | None:
-    """The committed offsets of the coordinator."""
     return service.coordinator.broker.committed(group).get(TopicPartition("orders", partition))
 
 
@@ -378,3 +378,32 @@ def test_starting_offsets_omit_a_deleted_topic(service: Running, etl: httpx.Clie
     submit(etl, *clicks, wait=True)
     answer = etl.get("/v1/starting-offsets", params=asked).json()
     assert json.loads(answer["starting_offsets"]) == {"clicks": {"0": -2, "1": 7}}
+
+
+@pytest.fixture
+def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the wall clock shows another day."""
+    real, days = time.time, itertools.cycle((0, 1, -1, 1, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: real() + next(days) * 86_400)
+
+
+@pytest.mark.fault(19)
+def test_a_clock_that_jumps_by_a_day_changes_no_interval(
+    jumping_clock: None, service: Running, etl: httpx.Client
+) -> None:
+    """Commits come in their interval, no lease lapses, no deadline is over before its time."""
+    for offset in range(1, 11):
+        answer = submit(etl, entry(0, offset), wait=True, timeout_s=60)
+        assert (len(answer["committed"]), answer["uncommitted"]) == (1, [])
+    (manager,) = etl.get("/v1/managers").json()["managers"]
+    assert manager["client"] == "etl"
+    # Without anybody waiting, the interval alone commits it.
+    submit(etl, entry(0, 11))
+    eventually(lambda: committed(service, 0), OffsetAndMetadata(11))
+    service.coordinator.pause()
+    began_s = time.monotonic()
+    (left,) = submit(etl, entry(0, 12), wait=True, timeout_s=0.5)["uncommitted"]
+    assert left["offset"] == 12
+    assert time.monotonic() - began_s > 0.4
+    service.coordinator.resume()
+    assert submit(etl, entry(0, 13), wait=True, timeout_s=60)["uncommitted"] == []

@@ -76,7 +76,6 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def recorded(path: Path) -> AuditLog:
-    """Record one change."""
     made = AuditLog(os.fspath(path), lambda: 0.0)
     made.record(None, "lapse", "done")
     return made

@@ -40,7 +40,6 @@ EXAMPLES: Final[dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service that asks for tokens."""
     with running(**identities(tmp_path_factory.mktemp("tokens"))) as service:
         yield service
 

@@ -35,7 +35,6 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[Running]:
-    """A service that asks for tokens."""
     with running(**identities(tmp_path)) as service:
         yield service
 

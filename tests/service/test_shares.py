@@ -125,7 +125,6 @@ def test_reported_queries_have_a_limit_of_bytes(
 
 
 def pages(client: httpx.Client, path: str, key: str, **query: Any) -> Iterator[list[Any]]:
-    """Yield the entries of each page."""
     after: dict[str, str] = {}
     while True:
         answer = client.get(path, params={**query, **after})

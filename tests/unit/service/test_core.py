@@ -39,18 +39,15 @@ FLUSH = FlushRequest(timeout_s=LONG_S)
 
 
 def client(name: str) -> Requester:
-    """The sender of a request in the name of a client."""
     return Requester(rights=ALL_RIGHTS, caller=Caller(name))
 
 
 def offsets(*partitions: int, wait: bool = False) -> SubmitRequest:
-    """An offset for each."""
     entries = [SubmitEntry("t", partition, 5) for partition in partitions]
     return SubmitRequest("g", entries, wait=wait, timeout_s=LONG_S)
 
 
 def managers(*partitions: int) -> OpenRequest:
-    """A manager for each."""
     return OpenRequest("g", [OpenEntry("t", partition) for partition in partitions])
 
 

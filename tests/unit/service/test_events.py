@@ -39,7 +39,6 @@ def hub(clock: ManualClock) -> EventHub:
 
 
 def error(key: ManagerKey) -> OffsetCommitError:
-    """Something to tell."""
     return OffsetCommitError(key.group, key.topic, key.partition, 5, error_info(25))
 
 
@@ -50,7 +49,6 @@ async def deliver() -> None:
 
 
 def names(events: list[bytes]) -> list[str]:
-    """Event names in order."""
     return [
         line[7:] for each in events for line in each.decode().split("\n") if line[:7] == "event: "
     ]

@@ -16,7 +16,6 @@ GROUP = "orders-etl"
 
 
 def registry_of(clients: int = 10, managers: int = 100) -> Registry:
-    """An empty registry."""
     return Registry(lease_s=LEASE_S, clients=clients, managers=managers)
 
 

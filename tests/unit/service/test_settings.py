@@ -25,7 +25,6 @@ BOOTSTRAP: Found = {"kafka.bootstrap.servers": ("localhost:9092", "--bootstrap-s
 
 
 def with_flags(**flags: object) -> Settings:
-    """Settings of these flags and a Kafka."""
     return load(None, {}, BOOTSTRAP | {name: (value, "--set") for name, value in flags.items()})
 
 
