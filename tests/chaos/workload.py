@@ -278,7 +278,8 @@ class Driver:
         held = partitions.get(ManagerKey(key.group, *where)) if knows_id else None
         topic_id = "" if held is None else held.topic_id
         self._log.write(outcome, action, tag, key, offset, topic_id if key.topic else "")
-        self._last[key] = value
+        if outcome != "fail":  # else a repetition would be a submit of its own
+            self._last[key] = value
         return outcome
 
     def repeat(self, key: Key) -> None:
