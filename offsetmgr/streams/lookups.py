@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.errors import TopicsError, ViewError
-from offsetmgr.streams.storage import LmdbReader, MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage
+from offsetmgr.streams.storage import LmdbReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,8 +20,8 @@ from offsetmgr.http.front import REQUESTS, Front, Quota
 from offsetmgr.http.server import Server
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
-from offsetmgr.streams.memory import prefix_end
 from offsetmgr.streams.messages import decode_key, encode_key, shown_key
+from offsetmgr.streams.rows import prefix_end
 from offsetmgr.text import error_text
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
-from offsetmgr.streams.memory import MemoryStorage as MemoryStorage  # noqa: PLC0414 -- a store too
 from offsetmgr.types import check_count, check_flag
 
 if TYPE_CHECKING:

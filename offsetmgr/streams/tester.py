@@ -20,7 +20,6 @@ from offsetmgr.streams.codecs import encoded
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, Tables, visit_value
 from offsetmgr.streams.errors import ProcessingError, ProcessorError
-from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import (
     Message,
     Record,
@@ -29,7 +28,7 @@ from offsetmgr.streams.messages import (
     header_list,
     update_rows,
 )
-from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.rows import MemoryStorage, TableRows
 from offsetmgr.text import error_text, listed
 from offsetmgr.types import check_choice, check_moment, check_offset
 

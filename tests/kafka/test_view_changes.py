@@ -21,7 +21,8 @@ from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.streams import codecs
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.partition_table import TableState
-from offsetmgr.streams.storage import LmdbStorage, MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage
+from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
 from tests.secured import allow, user_login

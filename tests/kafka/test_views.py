@@ -22,7 +22,8 @@ from offsetmgr.streams import TopicsError, ViewError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.messages import partition_of
-from offsetmgr.streams.storage import LmdbReader, MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage
+from offsetmgr.streams.storage import LmdbReader
 from offsetmgr.streams.view import View, ViewState
 from tests.commands import run_alone
 from tests.conftest import create_topic

@@ -30,7 +30,7 @@ from offsetmgr.streams import (
 )
 from offsetmgr.streams.engine import Effects, Engine, Tables
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
-from offsetmgr.streams.storage import MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.view import View
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from offsetmgr.streams import (
     persist,
     visitor,
 )
-from offsetmgr.streams.rows import TableRows
-from offsetmgr.streams.storage import MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage, TableRows
 
 C = codecs.String()
 

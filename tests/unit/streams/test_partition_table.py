@@ -17,7 +17,7 @@ from offsetmgr.streams.partition_table import (
     beyond_log,
     missed_rows,
 )
-from offsetmgr.streams.storage import MemoryStorage
+from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.view import View
 
 DAY_S = 86_400.0

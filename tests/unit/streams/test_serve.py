@@ -12,9 +12,8 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.answers import PAGE_BYTES
 from offsetmgr.streams import ViewError, codecs
-from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.rows import MemoryStorage, TableRows
 from offsetmgr.streams.serve import ViewApp
-from offsetmgr.streams.storage import MemoryStorage
 from offsetmgr.streams.view import ViewState, ViewStats
 
 if TYPE_CHECKING:

@@ -15,12 +15,8 @@ import pytest
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.rows import ViewReader
-from offsetmgr.streams.storage import (
-    LmdbReader,
-    LmdbStorage,
-    MemoryStorage,
-)
+from offsetmgr.streams.rows import MemoryStorage, ViewReader
+from offsetmgr.streams.storage import LmdbReader, LmdbStorage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
