@@ -16,7 +16,7 @@ import msgspec
 
 from offsetmgr.answers import Written
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams.codecs import encoded
+from offsetmgr.streams.codecs import check_codec, encoded
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, Tables, visit_value
 from offsetmgr.streams.errors import ProcessingError, ProcessorError
@@ -128,6 +128,7 @@ class Tester:
 
     def add_view(self, table: str, codec: Codec) -> TesterView:
         """Return a view of a table."""
+        check_codec(codec, "codec", "decode")
         self._topics.register(table, codec)
         return TesterView(self._topics, table)
 
@@ -135,8 +136,10 @@ class Tester:
         self, topic: str, codec: Codec, *, default_headers: Headers | None = None
     ) -> Emitter:
         """Return an emitter; ``emit`` returns when all that the message causes is processed."""
+        writer = _TesterWriter(self._topics, self.catch_up)
+        emitter = Emitter(writer, topic, codec, default_headers)
         self._topics.register(topic, codec)
-        return Emitter(_TesterWriter(self._topics, self.catch_up), topic, codec, default_headers)
+        return emitter
 
     def queue_tracker(self, topic: str) -> QueueTracker:
         """Return a reader of what is written to ``topic`` from now on."""

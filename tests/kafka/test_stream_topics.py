@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,27 +13,17 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams import (
-    MemoryStorage,
-    TopicsError,
-    View,
-    codecs,
-    define_group,
-    input,
-    join,
-    lookup,
-    loop,
-    output,
-    persist,
-    visitor,
-)
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.streams import MemoryStorage, TopicsError, View, codecs, visitor
+from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
 from tests.kafka.test_view_changes import Transactional
 from tests.kafka.test_views import command
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
@@ -157,3 +148,25 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     again = CliRunner().invoke(app, ["streams", "copy-table", *options, "--execute"])
     assert again.exit_code == 1
     assert "has 200 messages: name one that has none" in again.output
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda topics: topics.partitions(["t"]),
+        lambda topics: topics.ensure_table("t", 1),
+        lambda topics: topics.ensure_stream("t", 1),
+        lambda topics: topics.ensure_topic("t", 1, {}),
+        lambda topics: topics.logs(["t"]),
+        lambda topics: topics.offsets_at(["t"], datetime.now(timezone.utc)),
+        lambda topics: topics.max_bytes(["t"]),
+    ],
+    ids=range(7),
+)
+def test_a_closed_manager_of_topics_says_so(ask: Callable[[TopicManager], object]) -> None:
+    """Each method, as of every reader of a cluster; they raised AttributeError."""
+    topics = TopicManager("127.0.0.1:1")
+    topics.close()
+    topics.close()
+    with pytest.raises(ManagerStoppedError, match="the connections to Kafka are closed"):
+        ask(topics)

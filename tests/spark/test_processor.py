@@ -14,21 +14,9 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
-from offsetmgr.streams import (
-    Processor,
-    Tester,
-    View,
-    codecs,
-    define_group,
-    input,
-    join,
-    lookup,
-    loop,
-    output,
-    persist,
-    visitor,
-)
+from offsetmgr.streams import Processor, Tester, View, codecs, visitor
 from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.messages import partition_of
 from tests.spark.lab import NUMBER, TEXT, Lab, messages

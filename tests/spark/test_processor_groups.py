@@ -18,19 +18,9 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.retry_headers import CUT, ERROR, OFFSET
-from offsetmgr.streams import (
-    Tester,
-    define_group,
-    input,
-    inputs,
-    join,
-    lookup,
-    loop,
-    output,
-    persist,
-    visitor,
-)
+from offsetmgr.streams import Tester, visitor
 from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.graph import define_group, input, inputs, join, lookup, loop, output, persist
 from tests.secured import allow, user_login
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
 from tests.spark.support import WAIT_S

@@ -11,18 +11,10 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
 from offsetmgr.retry_headers import ERROR
-from offsetmgr.streams import (
-    ProcessingError,
-    buckets,
-    codecs,
-    define_group,
-    input,
-    output,
-    persist,
-    visitor,
-)
+from offsetmgr.streams import ProcessingError, buckets, codecs
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
+from offsetmgr.streams.graph import define_group, input, output, persist, visitor
 from offsetmgr.streams.messages import VISIT_HEADER
 
 if TYPE_CHECKING:

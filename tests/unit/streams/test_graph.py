@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from functools import partial
 from typing import Any
 
 import pytest
 
-from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams import (
-    GraphError,
-    Tester,
-    codecs,
-    define_group,
-    group_table,
-    input,
-    inputs,
-    join,
-    lookup,
-    loop,
-    loop_topic,
-    output,
-    persist,
-    visitor,
-)
-from offsetmgr.streams.rows import MemoryStorage, TableRows
+from offsetmgr.streams import GraphError, codecs, loop_topic, output, persist, visitor
+from offsetmgr.streams.graph import define_group, group_table, input, inputs, join, lookup, loop
 
 C = codecs.String()
 
@@ -68,36 +51,6 @@ def test_own_topics_are_not_used_directly(edge: Any, suffix: str) -> None:
         define_group("group", input(f"group{suffix}", C, called), persist(C)).validate()
 
 
-def test_topics_are_consumed_once() -> None:
-    """An input given twice, and one with an illegal name, are refused at the definition."""
-    with pytest.raises(InvalidValueError, match="'a' is consumed twice"):
-        define_group("group", input("a", C, called), inputs(["b", "a"], C, called))
-    with pytest.raises(InvalidValueError, match="topics 'clicks' is not a list"):
-        inputs("clicks", C, called)
-    with pytest.raises(InvalidValueError, match="topic '' is not a legal"):
-        input("", C, called)
-    with pytest.raises(InvalidValueError, match="group '' is empty"):
-        define_group("")
-    with pytest.raises(InvalidValueError, match="edge 5 is none"):
-        define_group("group", [5])  # type: ignore[list-item]
-    with pytest.raises(InvalidValueError, match="group's table topic 'a b-table'"):
-        define_group("a b", persist(C))
-    with pytest.raises(InvalidValueError, match="visitor 'v' is defined twice"):
-        define_group("group", persist(C), visitor("v", called), visitor("v", called))
-    with pytest.raises(InvalidValueError, match=r"visitor '\\ud800' is not a name"):
-        visitor("\ud800", called)
-    with pytest.raises(InvalidValueError, match="callback of input 'a' None cannot be called"):
-        input("a", C, None)  # type: ignore[arg-type]
-    uses: list[Any] = [partial(input, "a", callback=called), partial(output, "a"), persist]
-    uses += [partial(TableRows, MemoryStorage()), lambda codec: Tester().add_emitter("a", codec)]
-    for use in uses:
-        for wrong in (codecs.String, None, 5):
-            with pytest.raises(InvalidValueError, match=r"codec .*is not a codec; give an object"):
-                use(codec=wrong)
-    with pytest.raises(InvalidValueError, match="loop_suffix '-x' is that of the table"):
-        define_group("group", persist(C), loop_suffix="-x", table_suffix="-x")
-
-
 def test_getters() -> None:
     """Each kind of edge is found again, in the order of its definition."""
     graph = define_group(
@@ -138,8 +91,6 @@ def test_suffixes() -> None:
     assert graph.group_table.topic == group_table("g", "-state")
     with pytest.raises(GraphError, match="group table"):
         define_group("g", edges, join("g-state", C), table_suffix="-state").validate()
-    with pytest.raises(InvalidValueError, match="loop_suffix None is not text"):
-        define_group("g", edges, loop_suffix=None)  # type: ignore[arg-type]
 
 
 def test_graphs_are_picklable() -> None:

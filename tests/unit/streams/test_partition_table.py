@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf, nan
-from typing import Any
-
 import pytest
 
 from offsetmgr.answers import PartitionLog
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams import codecs
 from offsetmgr.streams.partition_table import (
     PendingRows,
     Progress,
@@ -18,17 +14,8 @@ from offsetmgr.streams.partition_table import (
     missed_rows,
 )
 from offsetmgr.streams.rows import MemoryStorage
-from offsetmgr.streams.view import View
 
 DAY_S = 86_400.0
-
-
-@pytest.mark.parametrize("timeout", [None, "5", -1, nan, inf])
-def test_a_view_refuses_a_wrong_timeout(timeout: Any) -> None:
-    view = View("localhost:1", "table", codecs.Bytes(), storage=MemoryStorage())
-    for wait in (view.stop, view.wait_until_running):
-        with pytest.raises(InvalidValueError, match=r"^timeout "):
-            wait(timeout)
 
 
 def test_a_recovery_ends_at_the_end_that_was_there_when_it_connected() -> None:

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.streams import (
-    Context,
-    GroupGraph,
-    ProcessingError,
-    Tester,
-    codecs,
-    define_group,
-    inputs,
-    join,
-    loop,
-    output,
-    persist,
-)
+from offsetmgr.streams import Context, ProcessingError, Tester, codecs
+from offsetmgr.streams.graph import GroupGraph, define_group, inputs, join, loop, output, persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable

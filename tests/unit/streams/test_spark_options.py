@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams.planning import ProcessorSettings
 from offsetmgr.streams.spark_options import spark_options
 
 if TYPE_CHECKING:
@@ -49,33 +46,6 @@ def test_tls_and_passwords_are_passed_on(tmp_path: Path) -> None:
         "kafka.linger.ms": "5",
         "failOnDataLoss": "false",
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("trigger_interval_s", nan),
-        ("defer_timeout_s", -1),
-        ("defer_timeout_s", None),
-        # Kafka takes this one for the end of the log.
-        ("missing", datetime.fromtimestamp(-0.001, timezone.utc)),
-        ("missing", datetime(2026, 1, 1)),  # noqa: DTZ001 -- without a time zone
-        ("buckets", True),
-        ("lookup_views", 3),
-        ("kafka_options", [("kafka.linger.ms", "5")]),
-        ("record_ids", "no"),
-    ],
-)
-def test_settings_of_a_processor_are_checked(name: str, value: Any) -> None:
-    with pytest.raises(InvalidValueError, match=rf"^{name} "):
-        ProcessorSettings(**{name: value})
-
-
-@pytest.mark.parametrize("name", ["Topic", "startingTimestamp", "maxOffsetsPerTrigger"])
-def test_options_of_the_processor_itself_are_refused(name: str) -> None:
-    """Spark prefers some to the options of the processor; others would limit the tables."""
-    with pytest.raises(InvalidValueError, match=f"kafka_options '{name}' is set by the processor"):
-        spark_options({}, {name: "1"})
 
 
 @pytest.mark.parametrize("content", [None, b"\x30\x82\xff"], ids=["folder", "DER"])
