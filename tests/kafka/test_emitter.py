@@ -40,7 +40,7 @@ def test_messages_arrive_where_views_look_for_them(
     headers = {"app": b"test", "more": None}
     emitter = kafka_emitter(settings, topic, codecs.Json(), default_headers=headers)
     with emitter:
-        promises = {f"key-{n}": emitter.emit(f"key-{n}", [n]) for n in range(100)}
+        promises = {f"key-{n}": emitter.emit(f"key-{n}", [n]) for n in range(1_000)}
         last = emitter.emit_sync("", None, headers={"app": b"mine"}, timeout=WAIT_S)
     written = {key: promise.result(0) for key, promise in promises.items()}
     assert all(each.partition == partition_of(key.encode(), 5) for key, each in written.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.streams import MemoryStorage, TopicsError, View, codecs, visitor
 from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
-from tests.kafka.test_view_changes import Transactional
-from tests.kafka.test_views import command
+from tests.commands import run
+from tests.tables import Transactional, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 C = codecs.String()
-TABLE = {"cleanup.policy": "compact"}
 
 
 def test_loop_and_table_are_created_once(
@@ -38,7 +34,7 @@ def test_loop_and_table_are_created_once(
     topic = new_topic(3)
     graph = define_group(group, input(topic, C, print), loop(C, print), persist(C))
     hour: Any = {"cleanup.policy": "delete", "retention.ms": 3_600_000}
-    fail = TopicSettings(mismatch="fail", stream=hour)
+    fail = TopicSettings(mismatch="fail", stream=hour, replication=1)
     with TopicManager(kafka.bootstrap_servers, fail, timeout_s=60) as manager:
         counts = prepare_topics(manager, graph)
         assert counts == {topic: 3, f"{group}-loop": 3, f"{group}-table": 3}
@@ -54,10 +50,11 @@ def test_loop_and_table_are_created_once(
         with pytest.raises(InvalidValueError, match=r"cannot be created \(.*num_partitions"):
             manager.ensure_stream(f"{group}-wide", 10_000_000)
         assert manager.partitions([topic, topic]) == {topic: [0, 1, 2]}
-    with TopicManager(kafka.bootstrap_servers, timeout_s=60) as manager:
+    with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=3)) as manager:
         assert manager.ensure_topic(f"{group}-table", 5, {"retention.ms": "1"}) == 3
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "has 3 partitions, not 5; retention.ms=604800000, not 1" in warning.getMessage()
+    text = "has 3 partitions, not 5; replication 1, not 3; retention.ms=604800000, not 1: alter"
+    assert text in warning.getMessage()
 
 
 def test_topics_that_are_missing_are_listed_and_none_is_created(
@@ -80,19 +77,6 @@ def test_topics_that_are_missing_are_listed_and_none_is_created(
         assert counts == {narrow: 1, wide: 3, table: 1, f"{group}-loop": 1}
 
 
-def test_replication_is_compared(
-    kafka: DevKafka, new_topic: TopicFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A number in the settings is compared with that of each partition."""
-    topic = new_topic(1)
-    with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=1)) as manager:
-        manager.ensure_topic(topic, 1, {})
-    assert caplog.text == ""
-    with TopicManager(kafka.bootstrap_servers, TopicSettings(replication=3)) as manager:
-        manager.ensure_topic(topic, 1, {})
-    assert "has replication 1, not 3: alter" in caplog.text
-
-
 def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: str) -> None:
     """Tombstones and headers too; of a key in two partitions the younger message counts.
 
@@ -101,20 +85,15 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     a part, it is refused.
     """
     servers, source = kafka.bootstrap_servers, f"{unique_name}-source"
+    limits = {"message.timestamp.after.max.ms": str(2**63 - 1), "max.message.bytes": "3000000"}
     with TopicManager(servers) as manager:
-        limits = {
-            "message.timestamp.after.max.ms": str(2**63 - 1),
-            "max.message.bytes": "3000000",
-        }
         manager.ensure_topic(source, 2, limits)
-    producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 3_000_000})
-    for number in range(9):
-        producer.produce(source, "gone", f"gone-{number}", 1)
-    assert producer.flush(60) == 0
+    send(kafka, source, *((f"gone-{number}", "gone") for number in range(9)), partition=1)
     admin = AdminClient({"bootstrap.servers": servers})
     (cut,) = admin.delete_records([TopicPartition(source, 1, 9)]).values()
     cut.result(60)
     headers: dict[str, str | bytes | None] = {"trace": b"1"}
+    producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 3_000_000})
     for number in range(200):
         key, value = f"k{number % 50}", None if number % 50 == 7 else str(number)
         # As after partitions were added to it: the older half is elsewhere.
@@ -122,21 +101,21 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
         place, at_ms = number // 100, 2**60 if number == 199 else 1_000_000 + number
         producer.produce(source, value, key, place, headers=headers, timestamp=at_ms)
     assert producer.flush(60) == 0
-    options = [source, unique_name, "--bootstrap-servers", servers]
-    missing = CliRunner().invoke(app, ["streams", "copy-table", *options])
-    assert missing.exit_code == 2
+    copy = ["streams", "copy-table", source, unique_name]
+    missing = run(kafka, *copy)
+    assert missing.status == 2
     assert "partitions None is missing; give the number" in missing.output
-    options += ["--partitions", "5", "--json"]
+    copy += ["--partitions", "5", "--json"]
     hiding = Transactional(kafka, unique_name)
-    hiding.write(source, "hidden", "0", 1)
-    refused = CliRunner().invoke(app, ["streams", "copy-table", *options])
-    assert refused.exit_code == 1
+    hiding.write([source], "hidden", "0", 1)
+    refused = run(kafka, *copy)
+    assert refused.status == 1
     assert f"hides the messages of {source}/1 from offset 109 on: stop what" in refused.output
     hiding.producer.abort_transaction(60)
-    eventually(lambda: CliRunner().invoke(app, ["streams", "copy-table", *options]).exit_code, 0)
-    plan = json.loads(command("streams", "copy-table", *options))
+    eventually(lambda: run(kafka, *copy).status, 0)
+    plan = run(kafka, *copy).json()
     assert (plan["messages"], plan["target_partitions"], plan["executed"]) == (202, 5, False)
-    assert json.loads(command("streams", "copy-table", *options, "--execute"))["messages"] == 200
+    assert run(kafka, *copy, "--execute").json()["messages"] == 200
     with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
         view.wait_until_running(60)
         expected = {f"k{number}": str(number + 150) for number in range(50) if number != 7}
@@ -145,8 +124,8 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
         assert len(view.stats().partitions) == 5
     with TopicManager(servers, TopicSettings(mismatch="fail"), timeout_s=60) as manager:
         assert manager.ensure_table(unique_name, 5) == 5
-    again = CliRunner().invoke(app, ["streams", "copy-table", *options, "--execute"])
-    assert again.exit_code == 1
+    again = run(kafka, *copy, "--execute")
+    assert again.status == 1
     assert "has 200 messages: name one that has none" in again.output
 
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclOperation,
-    AdminClient,
-    NewPartitions,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from offsetmgr.errors import OffsetTimeoutError
-from offsetmgr.streams import codecs
+from offsetmgr.streams import TopicManager, codecs
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.rows import MemoryStorage
@@ -26,21 +18,14 @@ from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
 from tests.secured import allow, user_login
+from tests.tables import WAIT_S, Transactional, delete, grow, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
-
-WAIT_S = 60.0
-
-
-@pytest.fixture
-def admin(kafka: DevKafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
 @pytest.fixture
@@ -49,35 +34,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsetmgr.streams.table_reader.LOOK_S", 0.2)
 
 
-def send(kafka: DevKafka, topic: str, rows: Mapping[str, str | None], partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for key, value in rows.items():
-        producer.produce(topic, value, key, partition=partition)
-    assert producer.flush(WAIT_S) == 0
+def view_of(kafka: DevKafka, topic: str, path: Path | None = None) -> View:
+    storage = MemoryStorage() if path is None else None
+    return View(kafka.bootstrap_servers, topic, codecs.String(), path, storage=storage)
 
 
-def view_of(kafka: DevKafka, topic: str, path: Path) -> View:
-    return View(kafka.bootstrap_servers, topic, codecs.String(), path)
-
-
-def delete(admin: AdminClient, topic: str) -> None:
-    admin.delete_topics([topic])[topic].result(WAIT_S)
-    listed = partial(admin.list_topics, timeout=WAIT_S)
-    eventually(lambda: topic in listed().topics, expected=False)
-
-
-class Transactional:
-    """A producer that leaves a transaction open."""
-
-    def __init__(self, kafka: DevKafka, name: str) -> None:
-        servers = {"bootstrap.servers": kafka.bootstrap_servers}
-        self.producer = Producer({**servers, "transactional.id": name})
-        self.producer.init_transactions(WAIT_S)
-
-    def write(self, topic: str, key: str, value: str, partition: int = 0) -> None:
-        self.producer.begin_transaction()
-        self.producer.produce(topic, value, key, partition)
-        assert self.producer.flush(WAIT_S) == 0
+def looked_up(kafka: DevKafka, topic: str, key: str) -> bytes | None:
+    return rows_of({"bootstrap.servers": kafka.bootstrap_servers}, topic).get(key.encode())
 
 
 @pytest.mark.usefixtures("quick")
@@ -87,13 +50,12 @@ class TestTransactions:
     ) -> None:
         """It says which offset it waits for, over HTTP too; lookups take what is committed."""
         topic = new_topic(1)
-        send(kafka, topic, {"a": "1"})
+        send(kafka, topic, ("a", "1"))
         hanging, other = (Transactional(kafka, f"{unique_name}-{n}") for n in (1, 2))
-        hanging.write(topic, "x", "9")
-        other.write(topic, "a", "2")
+        hanging.write([topic], "x", "9")
+        other.write([topic], "a", "2")
         other.producer.commit_transaction(WAIT_S)
-        servers = {"bootstrap.servers": kafka.bootstrap_servers}
-        assert rows_of(servers, topic).get(b"a") == b"1"
+        assert looked_up(kafka, topic, "a") == b"1"
         with view_of(kafka, topic, tmp_path) as view:
             hides = "an open transaction hides the messages from offset 1 on"
             eventually(lambda: view.stats().partitions[0].error, hides)
@@ -109,12 +71,12 @@ class TestTransactions:
             eventually(lambda: view.stats().lag, 0)
             assert view.stats().partitions[0].error is None
             # One that begins later does not end the state.
-            hanging.write(topic, "x", "9")
+            hanging.write([topic], "x", "9")
             eventually(lambda: view.stats().partitions[0].lag, 1)
             assert view.state is ViewState.RUNNING
             hanging.producer.commit_transaction(WAIT_S)
             eventually(lambda: view.get("x"), "9")
-        eventually(lambda: rows_of(servers, topic).get(b"a"), b"2")
+        eventually(lambda: looked_up(kafka, topic, "a"), b"2")
 
     def test_a_view_is_as_far_as_its_last_partition(
         self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
@@ -122,10 +84,10 @@ class TestTransactions:
         """Until that one has caught up, rows of the others can be read, and are followed."""
         topic = new_topic(3)
         hanging = Transactional(kafka, unique_name)
-        hanging.write(topic, "b", "1", partition=1)
+        hanging.write([topic], "b", "1", partition=1)
         with view_of(kafka, topic, tmp_path) as view:
             for number in (0, 2):
-                send(kafka, topic, {f"{number}": "1"}, number)
+                send(kafka, topic, (f"{number}", "1"), partition=number)
             ahead = [TableState.RUNNING, TableState.RECOVERING, TableState.RUNNING]
             eventually(lambda: [part.state for part in view.stats().partitions], ahead)
             assert (view.state, view.recovered) == (ViewState.CATCH_UP, False)
@@ -140,92 +102,86 @@ class TestTransactions:
 @pytest.mark.usefixtures("quick")
 class TestPartitionsAndTopics:
     def test_added_partitions_are_read(
-        self, kafka: DevKafka, admin: AdminClient, new_topic: TopicFactory, tmp_path: Path
+        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
     ) -> None:
         """Live and after a restart, by views and by lookups."""
         topic = new_topic(1)
-        send(kafka, topic, {"0": "old"})
-        servers = {"bootstrap.servers": kafka.bootstrap_servers}
-        assert rows_of(servers, topic).get(b"0") == b"old"
+        send(kafka, topic, ("0", "old"))
+        assert looked_up(kafka, topic, "0") == b"old"
         expected = {str(number): "new" for number in range(4)}
         with view_of(kafka, topic, tmp_path) as view:
             view.wait_until_running(WAIT_S)
-            admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_S)
+            grow(kafka, topic, 3)
             for number in range(3):
-                send(kafka, topic, {str(number): "new"}, number)
+                send(kafka, topic, (str(number), "new"), partition=number)
             eventually(lambda: dict(view), dict.fromkeys("012", "new"))
             view.wait_until_running(WAIT_S)
             assert len(view.stats().partitions) == 3
-        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(WAIT_S)
-        send(kafka, topic, {"3": "new"}, 3)
+        grow(kafka, topic, 4)
+        send(kafka, topic, ("3", "new"), partition=3)
         with view_of(kafka, topic, tmp_path) as view:
             view.wait_until_running(WAIT_S)
             assert dict(view) == expected
         eventually(
-            lambda: {k: rows_of(servers, topic).get(k.encode()) for k in expected},
+            lambda: {key: looked_up(kafka, topic, key) for key in expected},
             dict.fromkeys(expected, b"new"),
         )
 
     @pytest.mark.parametrize("messages", [2, 3, 6])
     def test_a_recreated_table_is_read_from_its_beginning(
-        self, kafka: DevKafka, admin: AdminClient, unique_name: str, tmp_path: Path, messages: int
+        self, kafka: DevKafka, unique_name: str, tmp_path: Path, messages: int
     ) -> None:
         """The new log may be shorter, as long or longer; live and after a restart."""
         create_topic(kafka, unique_name, 2)
-        send(kafka, unique_name, {"a": "1", "b": "2", "c": "3"})
-        send(kafka, unique_name, {"d": "4"}, 1)
-        servers = {"bootstrap.servers": kafka.bootstrap_servers}
-        assert rows_of(servers, unique_name).get(b"a") == b"1"
+        send(kafka, unique_name, ("a", "1"), ("b", "2"), ("c", "3"), partition=0)
+        send(kafka, unique_name, ("d", "4"), partition=1)
+        assert looked_up(kafka, unique_name, "a") == b"1"
         new = {f"new-{number}": "1" for number in range(messages - 1)}
         with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
             view.wait_until_running(WAIT_S)
-            delete(admin, unique_name)
+            delete(kafka, unique_name)
             create_topic(kafka, unique_name, 1)
-            send(kafka, unique_name, {"a": "9", **new})
+            send(kafka, unique_name, ("a", "9"), *new.items())
             eventually(lambda: dict(view), {"a": "9", **new})
             view.wait_until_running(WAIT_S)
             assert view.stats().lag == 0
-        eventually(lambda: rows_of(servers, unique_name).get(b"a"), b"9")
-        assert rows_of(servers, unique_name).get(b"b") is None
-        delete(admin, unique_name)
+        eventually(lambda: looked_up(kafka, unique_name, "a"), b"9")
+        assert looked_up(kafka, unique_name, "b") is None
+        delete(kafka, unique_name)
         create_topic(kafka, unique_name, 3)
-        send(kafka, unique_name, {"z": "1", **new}, 2)
+        send(kafka, unique_name, ("z", "1"), *new.items(), partition=2)
         with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
             view.wait_until_running(WAIT_S)
             assert dict(view) == {"z": "1", **new}
 
-    def test_a_view_waits_for_a_deleted_topic(
-        self, kafka: DevKafka, admin: AdminClient, unique_name: str
-    ) -> None:
+    def test_a_view_waits_for_a_deleted_topic(self, kafka: DevKafka, unique_name: str) -> None:
         """Its rows can be read meanwhile; it says what is wrong."""
         create_topic(kafka, unique_name, 1)
-        send(kafka, unique_name, {"a": "1"})
-        servers = kafka.bootstrap_servers
-        with View(servers, unique_name, codecs.String(), storage=MemoryStorage()) as view:
+        send(kafka, unique_name, ("a", "1"))
+        with view_of(kafka, unique_name) as view:
             view.wait_until_running(WAIT_S)
-            delete(admin, unique_name)
+            delete(kafka, unique_name)
             eventually(lambda: view.state, ViewState.CONNECTING)
             assert "does not exist" in (view.stats().partitions[0].error or "")
             assert dict(view) == {"a": "1"}
             create_topic(kafka, unique_name, 1)
-            send(kafka, unique_name, {"b": "2"})
+            send(kafka, unique_name, ("b", "2"))
             eventually(lambda: dict(view), {"b": "2"})
 
     @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
     def test_a_view_away_for_longer_than_tombstones_stay_starts_over(
         self,
         kafka: DevKafka,
-        admin: AdminClient,
         unique_name: str,
         tmp_path: Path,
         away_s: float,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """A row whose tombstone it has missed is not served; after a shorter time it goes on."""
-        config = {"cleanup.policy": "compact", "delete.retention.ms": "1800000"}
-        new = NewTopic(unique_name, 1, config=config)
-        admin.create_topics([new])[unique_name].result(WAIT_S)
-        send(kafka, unique_name, {"a": "1"})
+        with TopicManager(kafka.bootstrap_servers) as topics:
+            config = {"cleanup.policy": "compact", "delete.retention.ms": "1800000"}
+            topics.ensure_topic(unique_name, 1, config)
+        send(kafka, unique_name, ("a", "1"))
         began_s = time.time()
         with view_of(kafka, unique_name, tmp_path) as view:
             view.wait_until_running(WAIT_S)
@@ -255,13 +211,13 @@ def test_a_view_needs_rights_to_its_topic_alone(
     kafka: DevKafka, unique_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those to its group and to settings are named once, and it runs without them."""
-    send(kafka, unique_name, {"a": "1"})
+    send(kafka, unique_name, ("a", "1"))
     with View(user_login(kafka), unique_name, codecs.String(), storage=MemoryStorage()) as view:
         view.wait_until_running(WAIT_S)
         assert dict(view) == {"a": "1"}
         group = f"does not let this user DESCRIBE the group offsetmgr-view; topic {unique_name}"
         eventually(lambda: group in caplog.text, expected=True)
-        send(kafka, unique_name, {"a": "2"})
+        send(kafka, unique_name, ("a", "2"))
         eventually(lambda: view.get("a"), "2")
     assert "delete.retention.ms of one day is assumed" in caplog.text
     assert caplog.text.count(group) == 1
@@ -273,11 +229,11 @@ def test_an_unreadable_lookup_table_fails_no_single_message(
 ) -> None:
     """A batch begins once its tables can be read, or fails with the right that is missing."""
     monkeypatch.setattr("offsetmgr.streams.lookups.RECOVERY_S", 2.0)
-    send(kafka, unique_name, {"a": "1"})
+    send(kafka, unique_name, ("a", "1"))
     assert rows_of(user_login(kafka), unique_name).get(b"a") == b"1"
     unread = f"{unique_name}-unread"
     create_topic(kafka, unread, 1)
-    send(kafka, unread, {"a": "1"})
+    send(kafka, unread, ("a", "1"))
     allow(kafka, ResourceType.TOPIC, unread, AclOperation.DESCRIBE)
     with pytest.raises(OffsetTimeoutError, match=f"lacks READ on topic {unread}"):
         rows_of(user_login(kafka), unread)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -13,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
-from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
@@ -25,10 +22,11 @@ from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
 from offsetmgr.streams.view import View, ViewState
-from tests.commands import run_alone
+from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.logs import capture_logs
 from tests.service.support import ServeProcess
+from tests.tables import WAIT_S
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from offsetmgr.streams.partition_table import PendingRows
     from tests.conftest import TopicFactory
 
-WAIT_S = 60.0
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
 
@@ -50,8 +47,16 @@ def emit(kafka: DevKafka, topic: str, rows: Mapping[str, int | None]) -> None:
             emitter.emit(key, value)
 
 
-def view_of(kafka: DevKafka, topic: str, path: Path, **options: Any) -> View:
+def view_of(kafka: DevKafka, topic: str, path: Path | None, **options: Any) -> View:
     return View(kafka.bootstrap_servers, topic, codecs.Int64(), path, **options)
+
+
+@pytest.fixture
+def table(kafka: DevKafka, new_topic: TopicFactory) -> str:
+    """Return a topic with one row."""
+    topic = new_topic(1)
+    emit(kafka, topic, {"a": 1})
+    return topic
 
 
 class TestRows:
@@ -70,10 +75,11 @@ class TestRows:
             view.get("key-001")
         with view:
             view.wait_until_running(WAIT_S)
-            assert [state.name for state in states][-1] == "RUNNING"
             assert states == sorted(states)
             assert view.recovered
-            assert (view.topic, view.state) == (topic, ViewState.RUNNING)
+            assert (view.topic, view.state) == (topic, states[-1]) == (topic, ViewState.RUNNING)
+            names = [thread.name for thread in threading.enumerate()]
+            assert len([name for name in names if name.startswith(f"table-{topic}")]) <= 3
             assert (view.get("key-004"), view.get("key-005"), view.get("")) == (4, None, 7)
             assert (view.has("key-004"), view.has("key-005")) == (True, False)
             expected = [("", 7)] + [(key, n) for key, n in rows.items() if n != 5]
@@ -112,44 +118,30 @@ class TestRows:
         with pytest.raises(TopicsError, match=f"has the rows of {topic}, not of other"):
             rows_of(servers, "other", str(tmp_path))
 
-    def test_a_view_needs_three_threads_and_any_storage_will_do(
-        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
-    ) -> None:
-        topic = new_topic(PARTITIONS)
-        emit(kafka, topic, {"a": 1, "b": 2})
-        servers = kafka.bootstrap_servers
-        views = [View(servers, topic, codecs.Int64(), storage=MemoryStorage())]
-        views.append(view_of(kafka, topic, tmp_path))
-        for view in views:
-            view.start()
-        for view in views:
-            view.wait_until_running(WAIT_S)
-            assert list(view) == [("a", 1), ("b", 2)]
-        with pytest.raises(InvalidValueError, match="path None is missing or one too many"):
-            View(servers, topic, codecs.Int64())
-        names = [thread.name for thread in threading.enumerate()]
-        assert len([name for name in names if name.startswith(f"table-{topic}")]) <= 6
-        for view in views:
-            view.stop()
-
     def test_a_view_goes_on_after_a_stop_that_is_refused(
-        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+        self, kafka: DevKafka, table: str, tmp_path: Path
     ) -> None:
-        """An observer tries it in each state; that of the start raised AttributeError."""
-        topic = new_topic(PARTITIONS)
-        emit(kafka, topic, {"a": 1})
-        view = view_of(kafka, topic, tmp_path)
+        """An observer tries it in each state; that of the start raised AttributeError.
+
+        While it blocks, it delays no time-out.
+        """
+        view, go_on = view_of(kafka, table, tmp_path), threading.Event()
         refused: list[ViewState] = []
 
         def stop(state: ViewState) -> None:
             with pytest.raises(ViewError, match="cannot be stopped by its own observer"):
                 view.stop()
             refused.append(state)
+            if state is ViewState.CATCH_UP:
+                assert go_on.wait(WAIT_S)
 
         stop_observing = view.observe(stop)
-        other = View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=MemoryStorage())
+        other = view_of(kafka, table, None, storage=MemoryStorage())
         view.observe(lambda state: other.stop() if state is ViewState.RUNNING else None)
         with view, other:
+            with pytest.raises(OffsetTimeoutError, match="was not running within"):
+                view.wait_until_running(0.1)
+            go_on.set()
             view.wait_until_running(WAIT_S)
             eventually(lambda: refused[-1], ViewState.RUNNING)
             assert refused[0] is ViewState.INITIALIZING
@@ -168,52 +160,27 @@ class TestRows:
             view.wait_until_running(WAIT_S)
 
     def test_a_view_that_was_too_slow_to_stop_is_stopped_again(
-        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+        self, kafka: DevKafka, table: str, tmp_path: Path
     ) -> None:
         """Its store is closed then, and free for another view."""
-        topic, begun, go_on = new_topic(1), threading.Event(), threading.Event()
-        emit(kafka, topic, {"a": 1})
+        begun, go_on = threading.Event(), threading.Event()
 
         def wait(*_arguments: object) -> None:
             begun.set()
             assert go_on.wait(WAIT_S)
 
-        servers = kafka.bootstrap_servers
-        view = View(servers, topic, codecs.Int64(), tmp_path, update=wait).start()
+        view = view_of(kafka, table, tmp_path, update=wait).start()
         assert begun.wait(WAIT_S)
         with pytest.raises(OffsetTimeoutError, match="still writes its store"):
             view.stop(0.1)
         go_on.set()
         view.stop()
-        with view_of(kafka, topic, tmp_path) as again:
+        with view_of(kafka, table, tmp_path) as again:
             again.wait_until_running(WAIT_S)
-
-    def test_an_observer_that_blocks_delays_no_time_out(
-        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
-    ) -> None:
-        """It cannot stop its own view, for whose end it would wait in vain."""
-        topic, go_on, refused = new_topic(1), threading.Event(), threading.Event()
-        emit(kafka, topic, {"a": 1})
-        view = view_of(kafka, topic, tmp_path)
-
-        def block(state: ViewState) -> None:
-            if state is ViewState.CATCH_UP:
-                assert go_on.wait(WAIT_S)
-            elif state is ViewState.RUNNING:
-                with pytest.raises(ViewError, match="cannot be stopped by its own observer"):
-                    view.stop()
-                refused.set()
-
-        view.observe(block)
-        with view:
-            with pytest.raises(OffsetTimeoutError, match="was not running within"):
-                view.wait_until_running(0.1)
-            go_on.set()
-            assert refused.wait(WAIT_S)
 
     @pytest.mark.parametrize("method", ["open", "apply", "flush", "get", "close", "update"])
     def test_an_error_of_the_storage_is_raised(
-        self, kafka: DevKafka, new_topic: TopicFactory, method: str
+        self, kafka: DevKafka, table: str, method: str
     ) -> None:
         """Reads, starts or stops raise it; the view has ended then.
 
@@ -223,12 +190,10 @@ class TestRows:
         def fail(*_arguments: object) -> None:
             raise (SystemExit if method == "update" else OSError)(f"cannot {method}")
 
-        topic = new_topic(1)
-        emit(kafka, topic, {"a": 1})
         storage = MemoryStorage()
         update = fail if method == "update" else None
         setattr(storage, method, fail)
-        view = View(kafka.bootstrap_servers, topic, codecs.Int64(), storage=storage, update=update)
+        view = view_of(kafka, table, None, storage=storage, update=update)
         view.observe(fail)
         message = f"cannot {method}"
         if method == "open":
@@ -246,11 +211,9 @@ class TestRows:
         view.stop()
 
     def test_a_failed_view_is_logged_once_and_may_be_started_again(
-        self, kafka: DevKafka, new_topic: TopicFactory, tmp_path: Path
+        self, kafka: DevKafka, table: str, tmp_path: Path
     ) -> None:
         """Without a stop between; that did nothing, and the log did not tell of the failure."""
-        topic = new_topic(1)
-        emit(kafka, topic, {"a": 1})
         failures = [OSError("disk")]
 
         def update(rows: PendingRows, message: Message) -> None:
@@ -258,7 +221,7 @@ class TestRows:
                 raise failures.pop()
             rows.put(message.key, message.value or b"")
 
-        view = view_of(kafka, topic, tmp_path, update=update)
+        view = view_of(kafka, table, tmp_path, update=update)
         with capture_logs() as lines:
             view.start()
             with pytest.raises(ViewError, match="has failed: OSError: disk"):
@@ -267,7 +230,7 @@ class TestRows:
                 view.wait_until_running(WAIT_S)
                 assert view.get("a") == 1
         errors = [line["event"] for line in lines if line["log_level"] == "error"]
-        assert errors == [f"table {topic} is no longer read: OSError: disk"]
+        assert errors == [f"table {table} is no longer read: OSError: disk"]
 
     def test_rows_can_be_read_while_the_brokers_are_away(
         self, breakable_kafka: DevKafka, unique_name: str, tmp_path: Path
@@ -337,12 +300,7 @@ class TestKills:
         with view_of(kafka, topic, tmp_path) as view:
             view.wait_until_running(WAIT_S)
             ends: list[int | None] = [len(log) - 1 for log in logs]
-            assert {key: b"%d" % value for key, value in encoded(view)} == expected(ends)
-
-
-def encoded(view: View) -> Iterator[tuple[bytes, int]]:
-    for key, value in view:
-        yield key.encode(), value
+            assert {key.encode(): b"%d" % value for key, value in view} == expected(ends)
 
 
 @contextmanager
@@ -372,7 +330,8 @@ def test_a_view_is_served_over_http(
     emit(kafka, topic, {f"a/{number}": number for number in range(5)} | {"b": 9, "c d": 8})
     options = ["--table", topic, "--path", str(tmp_path), "--codec", "int64"]
     options += ["--listen", "127.0.0.1:0", "--bootstrap-servers", kafka.bootstrap_servers]
-    with served(options) as url, httpx.Client(base_url=url, timeout=WAIT_S) as http:
+    process = ServeProcess(["-m", "offsetmgr", "view", "serve", *options])
+    with process, httpx.Client(base_url=(url := process.address), timeout=WAIT_S) as http:
         eventually(lambda: http.get("/v1/status").json()["state"], "running")
         assert http.get("/v1/keys/a%2F3").json() == {"key": "a/3", "value": 3}
         assert http.get("/v1/keys/c%20d").json() == {"key": "c d", "value": 8}
@@ -385,15 +344,12 @@ def test_a_view_is_served_over_http(
         }
         assert http.get("/v1/status", headers={"Host": "evil.example"}).status_code == 421
 
-        assert json.loads(command("streams", "get", "a/3", "--view", url)) == {
-            "key": "a/3",
-            "value": 3,
-        }
-        shown = json.loads(command("streams", "status", "--view", url, "--json"))
-        (view,) = shown["views"]
+        got = run_alone("streams", "get", "a/3", "--view", url)
+        assert got.json() == {"key": "a/3", "value": 3}
+        (view,) = run_alone("streams", "status", "--view", url, "--json").json()["views"]
         assert (view["topic"], view["state"], view["lag"]) == (topic, "running", 0)
         assert [part["state"] for part in view["partitions"]] == ["running"] * PARTITIONS
-        table = command("streams", "status", "--view", url).splitlines()
+        table = run_alone("streams", "status", "--view", url).out.splitlines()
         assert len(table) == 1 + PARTITIONS
         assert "running" in table[1]
 
@@ -408,30 +364,16 @@ def test_processors_are_seen_through_their_group_and_table(
     emit(kafka, table, {"a": 1})
     with LocalOffsets(kafka.bootstrap_servers) as offsets:
         offsets.submit(group, {(topic, 0): 2}, sync=True, timeout=WAIT_S)
-    asked = ["streams", "status", group, "--bootstrap-servers", kafka.bootstrap_servers]
-    (processor,) = json.loads(command(*asked, "--json"))["processors"]
+    (processor,) = run(kafka, "streams", "status", group, "--json").json()["processors"]
     (partition,) = processor["partitions"]
     assert (partition["topic"], partition["committed"], partition["lag"]) == (topic, 2, 1)
     assert processor["table"] == {"topic": table, "messages": {"0": 1}}
-    rows = [line.split() for line in command(*asked).splitlines()[1:]]
+    shown = run(kafka, "streams", "status", group).out
+    rows = [line.split() for line in shown.splitlines()[1:]]
     assert [row[:4] for row in rows] == [
         ["processor", group, topic, "0"],
         ["processor", group, table, "0"],
     ]
-    asked[2] = f"no-{group}"
-    missing = run_alone(*asked)
+    missing = run(kafka, "streams", "status", f"no-{group}")
     assert missing.status == 1
     assert "the group does not exist" in missing.out
-
-
-@contextmanager
-def served(options: list[str]) -> Iterator[str]:
-    process = ServeProcess(["-m", "offsetmgr", "view", "serve", *options])
-    with process:
-        yield process.address
-
-
-def command(*arguments: str) -> str:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout

@@ -60,10 +60,18 @@ def new_state() -> GroupState:
     return GroupState(*values)
 
 
-def processed(made: buckets.Plan, *rows: tuple[object, ...]) -> list[Any]:
-    """Return the records that the messages of one frame write."""
+def processed(
+    made: buckets.Plan,
+    *rows: tuple[object, ...],
+    bucket: int | None = None,
+    state: GroupState | None = None,
+) -> list[Any]:
+    """Return the records that the messages of one frame write, without state or in a bucket."""
     frame = pd.DataFrame(rows, columns=buckets.INPUT_COLUMNS)
-    frames = buckets.process_stateless(made, [frame])
+    if bucket is None:
+        frames = buckets.process_stateless(made, [frame])
+    else:
+        frames = buckets.process_bucket(made, bucket, [frame], state or new_state())
     return [record for written in frames for record in written.itertuples()]
 
 
@@ -83,12 +91,8 @@ def test_an_impossible_visit_is_one_failed_message(name: bytes | None, meta: byt
 def test_an_impossible_visit_is_refused_by_one_bucket(name: bytes | None) -> None:
     """It comes to all of them."""
     visit = (1, 0, 0, 1, b"0", b"{", [{"key": VISIT_HEADER, "value": name}])
-    letters = []
-    for bucket in range(3):
-        frame = pd.DataFrame([visit], columns=buckets.INPUT_COLUMNS)
-        frames = buckets.process_bucket(plan(keep), bucket, [frame], new_state())
-        letters += [row for made in frames for row in made.itertuples()]
-    assert [letter.target for letter in letters] == [1]
+    letters = [processed(plan(keep), visit, bucket=bucket) for bucket in range(3)]
+    assert [letter.target for (letter,) in filter(None, letters)] == [1]
 
 
 def test_messages_of_a_removed_loop_are_forgotten() -> None:
@@ -102,16 +106,16 @@ def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
     rows = [(0, 0, n, 1, b"k%d" % n, b"row", None) for n in range(3)]
     visit = (1, 0, 9, 1, b"", b'"seen"', [{"key": VISIT_HEADER, "value": b"v"}])
 
-    def records() -> list[Any]:
-        frame = pd.DataFrame([*rows, visit], columns=buckets.INPUT_COLUMNS)
-        frames = buckets.process_bucket(plan(keep, record_ids=True), 0, [frame], new_state())
-        return [row for made in frames for row in made.itertuples() if row.target == 2]
+    def ids() -> dict[bytes, bytes]:
+        written = processed(plan(keep, record_ids=True), *rows, visit, bucket=0)
+        records = [record for record in written if record.target == 2]
+        assert [record.value for record in records] == [b"seen row"] * 3
+        return {record.key: dict(record.headers)[buckets.ID_HEADER] for record in records}
 
-    ids = {record.key: dict(record.headers)[buckets.ID_HEADER] for record in records()}
-    assert [record.value for record in records()] == [b"seen row"] * 3
-    assert len({*ids.values()}) == 3
-    assert all(ident.startswith(b"v/0/9/") for ident in ids.values())
-    assert ids == {record.key: dict(record.headers)[buckets.ID_HEADER] for record in records()}
+    made = ids()
+    assert len({*made.values()}) == 3
+    assert all(ident.startswith(b"v/0/9/") for ident in made.values())
+    assert made == ids()
 
 
 def defer(context: Context, value: str) -> None:
@@ -149,15 +153,14 @@ def test_a_state_that_is_too_large_or_of_other_buckets_is_refused() -> None:
 
     def process(count: int, **changed: Any) -> None:
         rows = [(0, 0, n, 1, b"%d" % n, b"x" * 10, None) for n in range(count)]
-        frame = pd.DataFrame(rows, columns=buckets.INPUT_COLUMNS)
-        assert list(buckets.process_bucket(plan(keep, **changed), 0, [frame], state))
+        assert processed(plan(keep, **changed), *rows, bucket=0, state=state)
 
     process(2)
-    kept = state.get
+    before = state.get
     with pytest.raises(
         ProcessorError, match=r"has grown to .* with 200 keys, .* more buckets than 1"
     ):
         process(200)
     with pytest.raises(ProcessorError, match="has 1 buckets in format 1, the processor 2 in "):
         process(2, buckets=2)
-    assert state.get == kept
+    assert state.get == before

@@ -187,23 +187,23 @@ def test_misuse_fails_even_if_it_is_caught(misuse: Any, why: str) -> None:
         assert "hidden" not in text
 
 
-def test_stateless_groups_have_no_rows() -> None:
-    """value, set_value and delete need persist()."""
-    callbacks = [
-        lambda ctx, _: ctx.value(),
-        lambda ctx, value: ctx.set_value(value),
-        lambda ctx, _: ctx.delete(),
-    ]
-    for callback in callbacks:
-        graph = define_group("g", input("in", TEXT, callback))
-        with pytest.raises(ProcessingError, match=r"stateless processor: add persist\(\)"):
-            Engine(graph).process(MESSAGE, Tables({}))
-    graph = define_group("g", input("in", TEXT, print), loop_suffix="-x")
+@pytest.mark.parametrize(
+    ("callback", "why"),
+    [
+        (lambda ctx, _: ctx.value(), r"stateless processor: add persist\(\)"),
+        (lambda ctx, value: ctx.set_value(value), r"stateless processor: add persist\(\)"),
+        (lambda ctx, _: ctx.delete(), r"stateless processor: add persist\(\)"),
+        (lambda ctx, value: ctx.loopback("k", value), r"no loop topic configured: add loop\(\)"),
+    ],
+    ids=range(4),
+)
+def test_a_group_has_rows_and_a_loop_if_they_are_defined(callback: Any, why: str) -> None:
+    """A message of another topic has no callback."""
+    engine = Engine(define_group("g", input("in", TEXT, callback)))
+    with pytest.raises(ProcessingError, match=why):
+        engine.process(MESSAGE, Tables({}))
     with pytest.raises(ProcessingError, match="no callback reads this topic"):
-        Engine(graph).process(MESSAGE._replace(topic="g-x"), Tables({}))
-    graph = define_group("g", input("in", TEXT, lambda ctx, value: ctx.loopback("k", value)))
-    with pytest.raises(ProcessingError, match=r"no loop topic configured: add loop\(\)"):
-        Engine(graph).process(MESSAGE, Tables({}))
+        engine.process(MESSAGE._replace(topic="g-loop"), Tables({}))
 
 
 def test_errors_have_the_coordinates_and_the_cause() -> None:

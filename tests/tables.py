@@ -1,0 +1,61 @@
+"""Topics of tables: rows are sent to them, transactions hide some, and topics are deleted."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from offsetmgr.devkafka import DevKafka
+
+WAIT_S = 60.0
+BY_KEY = -1
+
+
+def send(
+    kafka: DevKafka, topic: str, *rows: tuple[str, str | bytes | None], partition: int = BY_KEY
+) -> None:
+    """Produce rows to the partitions of their keys, or to one partition."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "fnv1a"})
+    for key, value in rows:
+        producer.produce(topic, value, key, partition)
+    assert producer.flush(WAIT_S) == 0
+
+
+def grow(kafka: DevKafka, topic: str, partitions: int) -> None:
+    """Add partitions to a topic, and wait until they are listed."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(WAIT_S)
+    eventually(lambda: len(admin.list_topics(topic, WAIT_S).topics[topic].partitions), partitions)
+
+
+def delete(kafka: DevKafka, topic: str) -> None:
+    """Delete a topic, and wait until it is not listed any more."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+    listed = partial(admin.list_topics, timeout=WAIT_S)
+    eventually(lambda: topic in listed().topics, expected=False)
+
+
+class Transactional:
+    """A producer that leaves a transaction open."""
+
+    def __init__(self, kafka: DevKafka, name: str) -> None:
+        self.producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name}
+        )
+        self.producer.init_transactions(WAIT_S)
+
+    def write(self, topics: Iterable[str], key: str, value: str, partition: int = 0) -> None:
+        """Begin a transaction with a message for each topic."""
+        self.producer.begin_transaction()
+        for topic in topics:
+            self.producer.produce(topic, value, key, partition)
+        assert self.producer.flush(WAIT_S) == 0
