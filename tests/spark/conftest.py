@@ -8,6 +8,7 @@ import pytest
 
 from offsetmgr.client import OffsetClient
 from tests.service.support import serve_process
+from tests.spark.lab import Lab
 from tests.spark.support import Job, Topic, new_session
 
 if TYPE_CHECKING:
@@ -65,3 +66,9 @@ def job(
 ) -> Job:
     """A query over the topic, not started yet."""
     return Job(spark, client, topic, group, checkpoint)
+
+
+@pytest.fixture
+def lab(spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path) -> Lab:
+    """Topics and processors of one group of streams."""
+    return Lab(spark, kafka, group, tmp_path)

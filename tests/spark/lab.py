@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import OFFSET_BEGINNING
 
-from offsetmgr.streams import codecs, define_group
-from offsetmgr.streams.planning import ProcessorSettings
-from offsetmgr.streams.processor import Processor
+from offsetmgr.kafka.log_reader import read_to_end
+from offsetmgr.streams import Processor, ProcessorSettings, TopicManager, codecs, define_group
 from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
-from tests.spark.support import WAIT_S
+from tests.tables import WAIT_S, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -35,7 +32,7 @@ class Lab:
 
     def __init__(self, spark: SparkSession, kafka: DevKafka, group: str, path: Path) -> None:
         self.spark = spark
-        self._kafka = kafka
+        self.kafka = kafka
         self.path = path
         self.brokers = kafka.bootstrap_servers
         self.group = group
@@ -44,7 +41,7 @@ class Lab:
         """Create topics, and return their names in the same order."""
         names = [f"{self.group}-{name}" for name in partitions]
         for name, number in zip(names, partitions.values(), strict=True):
-            create_topic(self._kafka, name, number)
+            create_topic(self.kafka, name, number)
         return names
 
     def processor(self, graph: GroupGraph, checkpoint: str = "first", **given: Any) -> Processor:
@@ -70,14 +67,16 @@ class Lab:
         assert processor.query is not None
         processor.query.processAllAvailable()
         read = processor.stats().read
+        with TopicManager(self.brokers) as topics:
+            logs = topics.logs(processor.graph.consumed)
         return sum(
-            end - read.get(TopicPartition(topic, number), 0)
-            for topic in processor.graph.consumed
-            for number, (_, end) in enumerate(ranges(self.brokers, topic))
+            ends.high_watermark - read.get(TopicPartition(topic, number), 0)
+            for topic, log in logs.items()
+            for number, ends in log.partitions.items()
         )
 
     def send(self, topic: str, *rows: tuple[str, bytes | None]) -> None:
-        send(self.brokers, topic, rows)
+        send(self.kafka, topic, *rows)
 
     def values(self, topic: str) -> dict[str, list[str | None]]:
         """Return the values of a topic by key, in their order."""
@@ -91,42 +90,12 @@ class Lab:
         return table(self.brokers, f"{self.group}-table")
 
 
-def send(brokers: str, topic: str, rows: Iterable[tuple[str, bytes | None]]) -> None:
-    """Produce rows to the partitions of their keys."""
-    producer = Producer({"bootstrap.servers": brokers, "partitioner": "fnv1a"})
-    for key, value in rows:
-        producer.produce(topic, value, key=key)
-    assert producer.flush(WAIT_S) == 0
-
-
-def ranges(brokers: str, topic: str) -> list[tuple[int, int]]:
-    """Return the first offset and the end of each partition."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "ends"})
-    try:
-        numbers = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        parts = [KafkaPartition(topic, number) for number in sorted(numbers)]
-        return [consumer.get_watermark_offsets(part, timeout=WAIT_S) for part in parts]
-    finally:
-        consumer.close()
-
-
 def messages(brokers: str, topic: str) -> list[Any]:
     """Return all messages of a topic, by partition and offset."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "reads-all"})
-    found = []
-    try:
-        for number, (start, end) in enumerate(ranges(brokers, topic)):
-            consumer.assign([KafkaPartition(topic, number, start)])
-            position = start
-            while position < end:
-                message = consumer.poll(WAIT_S)
-                assert message is not None
-                assert message.error() is None, message.error()
-                found.append(message)
-                position = (message.offset() or 0) + 1
-        return found
-    finally:
-        consumer.close()
+    with TopicManager(brokers) as topics:
+        numbers = topics.partitions([topic])[topic]
+    starts = [{TopicPartition(topic, number): OFFSET_BEGINNING} for number in numbers]
+    return [message for start in starts for message in read_to_end(brokers, start, WAIT_S)]
 
 
 def table(brokers: str, topic: str) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from offsetmgr.streams.graph import define_group, input, join, lookup, loop, out
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.messages import partition_of
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
-from tests.spark.support import WAIT_S
+from tests.tables import WAIT_S
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Names(NamedTuple):
     results: str
 
 
-def everything(group: str, names: Names) -> GroupGraph:  # noqa: C901 -- an operation is a case
+def graph_of(group: str, names: Names) -> GroupGraph:  # noqa: C901 -- an operation is a case
     """Return a group whose operations say what the callback is to do."""
     # Executors cannot import this module: callbacks may refer to plain values alone.
     operations, prices, blocked, results = names
@@ -98,7 +98,7 @@ class Everything(Lab):
     def __init__(self, spark: SparkSession, kafka: DevKafka, path: Path) -> None:
         super().__init__(spark, kafka, "processor-everything", path)
         self.names = Names(*self.topics(operations=2, prices=1, blocked=3, results=RESULTS))
-        self.graph = everything(self.group, self.names)
+        self.graph = graph_of(self.group, self.names)
         self.store = path / "view"
         views = {self.names.blocked: str(self.store)}
         self.running = self.processor(self.graph, record_ids=True, lookup_views=views)
@@ -110,7 +110,7 @@ class Everything(Lab):
 
 
 @pytest.fixture(scope="class")
-def lab(
+def everything(
     spark: SparkSession, kafka: DevKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Everything]:
     """The group; of its lookup table it has the rows of a view, which has two of three."""
@@ -129,16 +129,16 @@ class TestOneTruth:
     @pytest.mark.parametrize(
         "seed", [1, *(pytest.param(number, marks=pytest.mark.chaos) for number in SEEDS[1:])]
     )
-    def test_spark_and_the_tester_agree(self, lab: Everything, seed: int) -> None:
+    def test_spark_and_the_tester_agree(self, everything: Everything, seed: int) -> None:
         """Tables, outputs, headers, and the partition of each key."""
         chance = random.Random(seed)  # noqa: S311 -- the same operations in every run
         example = f"example-{seed}"
         tester = Tester()
-        processor = tester.add_processor(lab.graph)
-        results = tester.queue_tracker(lab.names.results)
+        processor = tester.add_processor(everything.graph)
+        results = tester.queue_tracker(everything.names.results)
         for key, value in (("1", 77), ("2", 78)):
-            tester.set_table_value(lab.names.blocked, key, value)
-        tester.set_table_value(lab.names.prices, f"{example}/k{seed % 8}", seed)
+            tester.set_table_value(everything.names.blocked, key, value)
+        tester.set_table_value(everything.names.prices, f"{example}/k{seed % 8}", seed)
         # Each hop of a loop is a batch.
         for kinds in ("add delete emit loop join lookup", "add delete emit join lookup"):
             rows = [
@@ -149,17 +149,17 @@ class TestOneTruth:
                 for _ in range(60)
             ]
             for key, operation in rows:
-                tester.consume(lab.names.operations, key, operation)
-            lab.operate(*rows)
-        keys = tester.table_keys(lab.graph.table_topic)
+                tester.consume(everything.names.operations, key, operation)
+            everything.operate(*rows)
+        keys = tester.table_keys(everything.graph.table_topic)
         assert {
-            key: int(row) for key, row in lab.table().items() if key.startswith(example)
+            key: int(row) for key, row in everything.table().items() if key.startswith(example)
         } == {key: processor.get(key) for key in keys}  # fmt: skip
         expected = defaultdict(list)
         while (message := results.next()) is not None:
             expected[message.key].append((message.value, dict(message.headers)))
         emitted = defaultdict(list)
-        for record in messages(lab.brokers, lab.names.results):
+        for record in messages(everything.brokers, everything.names.results):
             key = record.key().decode()
             assert record.partition() == partition_of(record.key(), RESULTS)
             if key.startswith(example):
@@ -169,35 +169,31 @@ class TestOneTruth:
                 emitted[key].append((number, headers))
         assert emitted == expected
 
-    def test_a_visit_calls_the_visitor_for_each_row(self, lab: Everything) -> None:
+    def test_a_visit_calls_the_visitor_for_each_row(self, everything: Everything) -> None:
         """Seen by a view in the process of the processor."""
         keys = [f"visited-{number:02}" for number in range(20)]
-        lab.operate(*((key, {"do": "add", "number": 7}) for key in keys))
-        lab.running.visit("multiply", 3)
-        lab.drain(lab.running)
-        with lab.running.view() as view:
+        everything.operate(*((key, {"do": "add", "number": 7}) for key in keys))
+        everything.running.visit("multiply", 3)
+        everything.drain(everything.running)
+        with everything.running.view() as view:
             view.wait_until_running(WAIT_S)
             assert list(view.items("visited-")) == [(key, 21) for key in keys]
             assert [part.lag for part in view.stats().partitions] == [0] * 2
 
     def test_a_slow_callback_is_reported_as_stalled(
-        self, lab: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, everything: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("offsetmgr.streams.processor.STALLED_S", 0.5)
         released = tmp_path / "released"
         waiting = {"do": "wait", "number": 0, "path": str(released)}
-        lab.send(lab.names.operations, ("slow", JSON.encode(waiting)))
-        eventually(lambda: lab.running.state, "stalled")
+        everything.send(everything.names.operations, ("slow", JSON.encode(waiting)))
+        eventually(lambda: everything.running.state, "stalled")
         released.touch()
-        lab.running.wait_until_ready(WAIT_S)
+        everything.running.wait_until_ready(WAIT_S)
 
 
 def test_a_group_is_committed_and_recovers_from_its_table(
-    spark: SparkSession,
-    kafka: DevKafka,
-    group: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    lab: Lab, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A counter of clicks, as a user writes it; also with another number of buckets."""
 
@@ -209,7 +205,6 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         if value == "twice":
             context.loopback(context.key, "")
 
-    lab = Lab(spark, kafka, group, tmp_path)
     (clicks,) = lab.topics(clicks=2)
     edges = [input(clicks, TEXT, increment), loop(TEXT, increment), persist(NUMBER)]
     graph = define_group(group, edges, visitor("double", double))
@@ -252,9 +247,7 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         second.stop()
 
 
-def test_a_failed_callback_stops_the_processor_and_commits_nothing(
-    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
-) -> None:
+def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, group: str) -> None:
     """The error has one line, with the message and what was raised, SystemExit included."""
 
     def check(context: Context, value: str) -> None:
@@ -262,7 +255,6 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(
             raise SystemExit("\ud800 is\nbad")
         context.set_value(value)
 
-    lab = Lab(spark, kafka, group, tmp_path)
     (topic,) = lab.topics(orders=1)
     lab.send(topic, ("a", b"good"), ("b", b"bad"))
     graph = define_group(group, input(topic, TEXT, check), persist(TEXT))
@@ -278,10 +270,7 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(
         assert offsets.committed(group) == {}
 
 
-def test_missing_topics_are_named(
-    spark: SparkSession, kafka: DevKafka, group: str, tmp_path: Path
-) -> None:
-    lab = Lab(spark, kafka, group, tmp_path)
+def test_missing_topics_are_named(lab: Lab) -> None:
     (one,) = lab.topics(one=1)
     wrong = {
         "no-such-topic": [input(one, TEXT, print), lookup("no-such-topic", TEXT)],
@@ -292,9 +281,8 @@ def test_missing_topics_are_named(
             lab.run(*edges)
     with pytest.raises(ProcessorError, match=r"does not start its query: .*auto\.offset\.reset"):
         lab.run(input(one, TEXT, print), kafka_options={"kafka.auto.offset.reset": "latest"})
-    views = {one: "/"}
     with pytest.raises(InvalidValueError, match=r"lookup_views .* is not a lookup table; add look"):
-        lab.run(input(one, TEXT, print), lookup_views=views)
+        lab.run(input(one, TEXT, print), lookup_views={one: "/"})
 
 
 def test_an_unusable_checkpoint_is_an_error_of_the_processor(

@@ -15,7 +15,8 @@ from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.jars import cache_dir
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
-from tests.spark.lab import messages, send, table
+from tests.spark.lab import messages, table
+from tests.tables import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +84,8 @@ def test_clicks_are_joined_with_profiles(kafka: DevKafka, run: Callable[[str], N
     brokers = kafka.bootstrap_servers
     for topic in ("clicks", "profiles"):
         create_topic(kafka, topic, PARTITIONS)
-    send(brokers, "profiles", [("bob", b'{"name": "Bob", "country": "CH"}')])
-    send(brokers, "clicks", [("bob", b"/cart"), ("ann", b"/pay")])
+    send(kafka, "profiles", ("bob", '{"name": "Bob", "country": "CH"}'))
+    send(kafka, "clicks", ("bob", "/cart"), ("ann", "/pay"))
     run("user_profiles:graph")
     found = {
         message.key(): json.loads(message.value())
@@ -115,7 +116,7 @@ def test_the_counter_runs_on_executors_of_their_own(
     """Two executors are processes of their own, as in a cluster; Spark's workers are not."""
     brokers = kafka.bootstrap_servers
     create_topic(kafka, "clicks", PARTITIONS)
-    send(brokers, "clicks", [(f"user-{number % 50}", b"/") for number in range(1_000)])
+    send(kafka, "clicks", *((f"user-{number % 50}", "/") for number in range(1_000)))
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "spark-defaults.conf").write_text(f"spark.jars.ivy {cache_dir() / 'ivy-home'}\n")
