@@ -14,7 +14,7 @@ import pytest
 from offsetmgr import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ROOT / "pyproject.toml"
@@ -41,33 +41,6 @@ def extra(name: str) -> list[str]:
     text = TOOLS.read_text()
     (block,) = re.findall(rf"^{name} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     return re.findall(r'^\s*"([\w-]+)', block, re.MULTILINE)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[[list[str], str], str]:
-    """Run a script with this project and the packages of extras, and nothing else."""
-
-    def run_with(extras: list[str], script: str) -> str:
-        (tmp_path / "offsetmgr").symlink_to(ROOT / "offsetmgr")
-        for name in required(package for group in extras for package in extra(group)):
-            found = distribution(name)
-            for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
-                link = tmp_path / top
-                if not link.exists() and top != "__pycache__":
-                    link.symlink_to(Path(str(found.locate_file(top))))
-        command = [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            f"import sys; sys.path.append({str(tmp_path)!r})",
-        ]
-        command[-1] += f"\n{script}"
-        done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    return run_with
 
 
 TESTER = """
@@ -132,19 +105,32 @@ assert "confluent_kafka" not in sys.modules
 """
 
 
-def test_the_tester_and_a_views_store_need_the_extra_streams(
-    run: Callable[[list[str], str], str],
+@pytest.mark.parametrize(
+    ("extras", "script", "out"),
+    [
+        (["streams"], TESTER + STORE, "1\n7\n"),
+        (["streams", "spark"], WORKER, "[]\n[[b'kept']]\n[[b'\\xff']]\nb'7'\n"),
+    ],
+    ids=["laptop", "worker"],
+)
+def test_a_script_needs_this_project_and_the_extras_alone(
+    extras: list[str], script: str, out: str, tmp_path: Path
 ) -> None:
-    """On a laptop, or in a task that reads a view on its host."""
-    assert run(["streams"], TESTER + STORE) == "1\n7\n"
+    """On a laptop; in a task of Spark dead letters and lookups in a view's store included.
 
-
-def test_spark_workers_need_the_extras_streams_and_spark(
-    run: Callable[[list[str], str], str],
-) -> None:
-    """Dead letters and lookups in a view's store included; other lookups need Kafka's client."""
-    expected = "[]\n[[b'kept']]\n[[b'\\xff']]\nb'7'\n"
-    assert run(["streams", "spark"], WORKER) == expected
+    Other lookups need Kafka's client.
+    """
+    (tmp_path / "offsetmgr").symlink_to(ROOT / "offsetmgr")
+    for name in required(package for group in extras for package in extra(group)):
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+            link = tmp_path / top
+            if not link.exists() and top != "__pycache__":
+                link.symlink_to(Path(str(found.locate_file(top))))
+    script = f"import sys; sys.path.append({str(tmp_path)!r})\n{script}"
+    command = [sys.executable, "-I", "-S", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, out), done.stderr
 
 
 def test_the_package_exports_its_public_names() -> None:

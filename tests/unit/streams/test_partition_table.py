@@ -18,29 +18,6 @@ from offsetmgr.streams.rows import MemoryStorage
 DAY_S = 86_400.0
 
 
-def test_a_recovery_ends_at_the_end_that_was_there_when_it_connected() -> None:
-    """Lag and recovery count what an open transaction hides."""
-    part = Progress(3, 100.0)
-    assert part.is_due(100.0)
-    part.connect(start=10, target=30, now_s=101.0)
-    part.high_watermark, part.last_stable_offset = 30, 20
-    assert (part.connected, part.is_due(200.0), part.hidden_from) == (True, False, None)
-    part.wrote(5, 14, None, 102.0)
-    stats = part.stats(102.0)
-    assert (stats.partition, stats.state, stats.rows) == (3, TableState.RECOVERING, 5)
-    assert (stats.next_offset, stats.lag, stats.recovery) == (15, 15, 0.25)
-    # Behind the last message stand markers of transactions.
-    part.wrote(0, None, 20, 102.5)
-    assert (part.next_offset, part.hidden_from) == (20, 20)
-    stats = part.stats(103.0)
-    assert (stats.lag, stats.last_stable_offset, stats.recovery) == (10, 20, 0.5)
-    part.last_stable_offset = 30
-    part.wrote(1, 25, 30, 104.0)
-    part.state, part.recovery_s = TableState.RUNNING, 4.0
-    assert part.hidden_from is None
-    assert part.stats(104.0)[5:10] == (0, 6, 0.0, 1.0, 4.0)
-
-
 def test_rates_are_of_the_last_ten_seconds() -> None:
     part = Progress(0, 0.0)
     for second in range(20):

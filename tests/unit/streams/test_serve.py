@@ -39,6 +39,7 @@ class Late(TableRows):
 
 
 HOSTS: Final = frozenset({"localhost", "[::1]"})
+JSON: Final = codecs.Json()
 
 
 def ask(app: ViewApp, target: str, **headers: str) -> httpx.Response:
@@ -52,15 +53,19 @@ def ask(app: ViewApp, target: str, **headers: str) -> httpx.Response:
     return asyncio.run(asked())
 
 
-def app_of(rows: TableRows, tokens: str | None = None) -> ViewApp:
-    return ViewApp(cast("View", rows), HOSTS, tokens)
+def app_of(
+    rows: dict[bytes, bytes],
+    codec: Any = JSON,
+    kind: type[TableRows] = TableRows,
+    tokens: str | None = None,
+) -> ViewApp:
+    return ViewApp(cast("View", kind(MemoryStorage(rows), codec)), HOSTS, tokens)
 
 
 def test_wrong_requests_are_answered_with_a_hint() -> None:
     """Bad input, a codec that is not the table's, a view that is not running, another host."""
-    storage = MemoryStorage()
-    storage.apply({b"a": b"1", b"text": b"hello"}, {})
-    app = app_of(TableRows(storage, codecs.Json()))
+    rows = {b"a": b"1", b"text": b"hello", b"null": b"null"}
+    app = app_of(rows)
     assert ask(app, "/v1/keys/a").json() == {"key": "a", "value": 1}
     assert ask(app, "/v1/keys/a", host="[::1]:8742").status_code == 200
     assert ask(app, "/v1/keys/a", host="evil.example").status_code == 421
@@ -75,30 +80,28 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         answer = ask(app, target)
         assert answer.status_code == status
         assert text in answer.json()["error"]["message"]
-    ranged = ask(app_of(TableRows(storage, codecs.String())), "/v1/rows?start=b&limit=u").json()
+    ranged = ask(app_of(rows, codecs.String()), "/v1/rows?start=o&limit=u").json()
     assert ranged["rows"] == [{"key": "text", "value": "hello"}]
-    storage.apply({b"null": b"null"}, {})
     for target, value in (
         ("/v1/keys/null", {"key": "null", "value": None}),  # a row, although its value is None
         ("/v1/rows?prefix=a&limit=", {"rows": [{"key": "a", "value": 1}], "next": None}),
     ):
         assert ask(app, target).json() == value
     assert ask(app, "/v1/keys/b").status_code == 404
-    stopped = ask(app_of(Stopped(storage, codecs.Json())), "/v1/keys/a")
+    stopped = ask(app_of(rows, kind=Stopped), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
+    late = app_of(rows, kind=Late)
     for target in ("/v1/keys/a", "/v1/keys/b", "/v1/rows"):  # a row that is missing may still come
-        late = ask(app_of(Late(storage, codecs.Json())), target)
-        assert late.status_code == 503
-        assert "is catch_up, and has not read all rows: ask" in late.json()["error"]["message"]
-    assert ask(app_of(Late(storage, codecs.Json())), "/v1/status").json()["lag"] == 1
+        answer = ask(late, target)
+        assert answer.status_code == 503
+        assert "is catch_up, and has not read all rows: ask" in answer.json()["error"]["message"]
+    assert ask(late, "/v1/status").json()["lag"] == 1
 
 
 def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
     """However large the rows and ``count`` are; the pages have every row once."""
-    storage = MemoryStorage()
     sizes = {f"row-{number:02}": 1_000_000 for number in range(20)} | {"wide": 2 * PAGE_BYTES}
-    storage.apply({key.encode(): b"x" * size for key, size in sizes.items()}, {})
-    app = app_of(TableRows(storage, codecs.String()))
+    app = app_of({key.encode(): b"x" * size for key, size in sizes.items()}, codecs.String())
     found: dict[str, int] = {}
     start: str | None = ""
     while start is not None:
@@ -112,33 +115,25 @@ def test_a_page_of_rows_ends_at_its_byte_limit() -> None:
 
 def test_an_undecodable_row_is_one_bad_row() -> None:
     """The rows next to it are answered, whatever the codec raises, and whatever it returns."""
-    storage = MemoryStorage()
 
     class Exiting(codecs.Json):
         def decode(self, data: bytes) -> Any:
             return sys.exit(1) if data == b"exit" else super().decode(data)
 
-    rows_of_any_bytes = {b"a": b"1", b"deep": b"[" * 100_000, b"text": b"hello", b"z": b"2"}
-    storage.apply(rows_of_any_bytes | {b"exit": b"exit"}, {})
-    rows = ask(app_of(TableRows(storage, Exiting())), "/v1/rows").json()["rows"]
-    assert [(row["key"], row["value"]) for row in rows if "error" not in row] == [
-        ("a", 1),
-        ("z", 2),
-    ]
-    assert [row["key"] for row in rows if "cannot be decoded" in row.get("error", "")] == [
-        "deep",
-        "exit",
-        "text",
-    ]
-    assert ask(app_of(TableRows(storage, codecs.Json())), "/v1/keys/deep").status_code == 500
+    given = {b"a": b"1", b"deep": b"[" * 100_000, b"exit": b"exit", b"text": b"hello", b"z": b"2"}
+    rows = ask(app_of(given, Exiting()), "/v1/rows").json()["rows"]
+    good = [(row["key"], row["value"]) for row in rows if "error" not in row]
+    assert good == [("a", 1), ("z", 2)]
+    bad = [row["key"] for row in rows if "cannot be decoded" in row.get("error", "")]
+    assert bad == ["deep", "exit", "text"]
+    assert ask(app_of(given), "/v1/keys/deep").status_code == 500
 
 
 def test_pages_go_on_behind_keys_that_are_not_utf_8() -> None:
     """Then the link to the next page has the key's bytes, which its text has not."""
-    storage = MemoryStorage()
     keys = [b"a", b"\x80a", b"\x80b", b"\xef\xbf\xbd", b"\xff", b"\xff\x01", b"\xff\xff"]
-    storage.apply(dict.fromkeys(keys, b"1"), {})
-    app = app_of(TableRows(storage, codecs.Json()))
+    given = dict.fromkeys(keys, b"1")
+    app = app_of(given)
     query = "/v1/rows?count=1&limit=%FF%FF"
     page = ask(app, query).json()
     found = page["rows"]
@@ -146,7 +141,7 @@ def test_pages_go_on_behind_keys_that_are_not_utf_8() -> None:
         page = ask(app, page.get("next_url", f"{query}&start={page['next']}")).json()
         found += page["rows"]
     assert len(found) == len(keys) - 1
-    rows = TableRows(storage, codecs.Json())
+    rows = TableRows(MemoryStorage(given), JSON)
     assert rows.to_arrow()["key"].to_pylist().count("\ufffd") == 2
     with pytest.raises(InvalidValueError, match="rows 0 is not possible"):
         next(rows.arrow_batches(0))
@@ -159,9 +154,7 @@ def test_a_view_with_tokens_refuses_requests_without_one(tmp_path: Path) -> None
     file = tmp_path / "tokens"
     file.touch(mode=0o600)
     file.write_text("first-token-0123456789\nsecond-token-0123456789\n")
-    storage = MemoryStorage()
-    storage.apply({b"a": b"1"}, {})
-    app = app_of(TableRows(storage, codecs.Json()), str(file))
+    app = app_of({b"a": b"1"}, tokens=str(file))
     for path in ("/v1/keys/a", "/v1/rows", "/v1/status", "/none"):
         for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}):
             answer = ask(app, path, **given)
@@ -173,4 +166,4 @@ def test_a_view_with_tokens_refuses_requests_without_one(tmp_path: Path) -> None
     assert ask(app, "/v1/keys/a", **second).status_code == 401
     file.chmod(0o644)
     with pytest.raises(InvalidValueError, match=r"--tokens .* may be read or changed by others"):
-        app_of(TableRows(storage, codecs.Json()), str(file))
+        app_of({}, tokens=str(file))
