@@ -61,6 +61,7 @@ _ROW_BYTES: Final = 200
 _IDLE_S: Final = 0.1
 _PAUSE_S: Final = 0.01
 _DAY_S: Final = 24 * 3600.0
+_POOL_ENDED: Final = "cannot schedule new futures"
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 
@@ -220,8 +221,9 @@ class TableReader:
             self._written()
             self._note_seen()
         except BaseException as error:
-            # At the end of the process the pool's threads end first.
-            if threading.main_thread().is_alive():
+            # At the end of the process the pool ends first, the main thread after it.
+            is_over = isinstance(error, RuntimeError) and _POOL_ENDED in str(error)
+            if threading.main_thread().is_alive() and not is_over:
                 self.error = _as_view_error(error)
                 log.exception("table %s is no longer read: %s", self._topic, self.error)
         finally:

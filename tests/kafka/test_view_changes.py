@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -237,3 +239,28 @@ def test_an_unreadable_lookup_table_fails_no_single_message(
     allow(kafka, ResourceType.TOPIC, unread, AclOperation.DESCRIBE)
     with pytest.raises(OffsetTimeoutError, match=f"lacks READ on topic {unread}"):
         rows_of(user_login(kafka), unread)
+
+
+EXIT = """
+import sys, threading
+
+def wait():
+    for thread in threading.enumerate():
+        if thread.name.startswith("table-"):
+            thread.join()
+
+# Registered before the pool's, it is called after that, as if the process took long to end.
+threading._register_atexit(wait)
+from offsetmgr.streams import MemoryStorage, View, codecs, table_reader
+
+table_reader.LOOK_S = 0.0
+view = View(sys.argv[1], sys.argv[2], codecs.String(), storage=MemoryStorage()).start()
+view.wait_until_running()
+"""
+
+
+def test_a_view_does_not_fail_at_the_end_of_its_process(kafka: DevKafka, topic: str) -> None:
+    """It, or a lookup of Spark's, was reported as no longer read, with a traceback."""
+    command = [sys.executable, "-c", EXIT, kafka.bootstrap_servers, topic]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
