@@ -5,6 +5,7 @@ Knows nothing of offsets. No proxy is ever taken from the environment: the servi
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 -- else a first request does, with the lock of imports
 import io
 import ipaddress
 import json

@@ -239,3 +239,24 @@ def test_importing_needs_the_standard_library_alone() -> None:
     """
     done = run(THIS, program)
     assert (done.stdout, done.stderr) == ("True []\n", "")
+
+
+def test_a_client_imports_nothing_after_it_is_made(service: ScriptedService) -> None:
+    """The kind: a signal handler closes it in the middle of an import that its thread waits for.
+
+    That close committed nothing: the name of the first host was encoded by a module of its own.
+    """
+    program = """
+    import sys
+    from offsetmgr import OffsetClient
+    client = OffsetClient(sys.argv[1], "etl")
+    before = set(sys.modules)
+    handle = client.spawn("g", "orders", 3)
+    handle.errors()
+    handle.initial_offset(timeout=20)
+    client.submit("g", {("orders", 3): 5}, sync=True)
+    client.topics(["orders"])
+    print(client.close(timeout=20).ok, set(sys.modules) - before)
+    """
+    done = run(THIS, program, service.url)
+    assert (done.stdout, done.stderr) == ("True set()\n", "")
