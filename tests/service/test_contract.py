@@ -248,42 +248,31 @@ def test_an_end_without_kafka(
 # Handles
 
 
-class Way:
-    def __init__(self, opener: Offsets, coordinator: MemoryCoordinator) -> None:
-        self.opener = opener
-        self.coordinator = coordinator
-
-    def spawn(self, partition: int = 3) -> OffsetManagerHandle:
-        return self.opener.spawn("g", "orders", partition)
-
-    def put(self, offset: int) -> None:
-        self.coordinator.broker.commit_externally("g", {WHERE: at(offset)})
-
-
-@pytest.fixture
-def way(offsets: Offsets, coordinator: MemoryCoordinator) -> Way:
-    return Way(offsets, coordinator)
+def spawn(offsets: Offsets, partition: int = 3) -> OffsetManagerHandle:
+    return offsets.spawn("g", "orders", partition)
 
 
 @pytest.mark.fault(34)
-def test_the_initial_offset(way: Way) -> None:
+def test_the_initial_offset(offsets: Offsets, coordinator: MemoryCoordinator) -> None:
     """It never changes; where nothing was committed it is None, never 0 or -1."""
     value = OffsetAndMetadata(7, "old", 1)
-    way.coordinator.broker.commit_externally("g", {WHERE: value})
-    handle = way.spawn()
+    coordinator.broker.commit_externally("g", {WHERE: value})
+    handle = spawn(offsets)
     assert handle.key == KEY
     assert [handle.initial_offset(timeout=WAIT_S) for _ in range(2)] == [value] * 2
     assert handle.stop(timeout=WAIT_S) == StopResult(value)
-    assert way.spawn(4).initial_offset(timeout=None) is None
+    assert spawn(offsets, 4).initial_offset(timeout=None) is None
 
 
-def test_errors_end_with_the_error_of_the_stop(way: Way) -> None:
+def test_errors_end_with_the_error_of_the_stop(
+    offsets: Offsets, coordinator: MemoryCoordinator
+) -> None:
     """Once, also if the stop is answered before its event, or the event never comes."""
-    handle = way.spawn()
+    handle = spawn(offsets)
     assert handle.initial_offset(timeout=WAIT_S) is None
     errors = handle.errors()
     for _ in range(50):
-        way.coordinator.inject("commit", Refuse(METADATA_TOO_LARGE))
+        coordinator.inject("commit", Refuse(METADATA_TOO_LARGE))
     handle.submit(5)
     result = handle.stop(timeout=WAIT_S)
     assert isinstance(result.error, OffsetCommitError)
@@ -291,13 +280,15 @@ def test_errors_end_with_the_error_of_the_stop(way: Way) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_the_first_committed_offset_is_the_one_submitted(way: Way, *, early: bool) -> None:
+def test_the_first_committed_offset_is_the_one_submitted(
+    offsets: Offsets, coordinator: MemoryCoordinator, *, early: bool
+) -> None:
     """Not what was there before: also where the mailbox is asked for first, and after a flush."""
-    way.put(1000)
-    handle = way.spawn()
+    coordinator.broker.commit_externally("g", {WHERE: at(1000)})
+    handle = spawn(offsets)
     stream = handle.committed_offsets() if early else None
     assert handle.initial_offset(timeout=WAIT_S) == at(1000)
-    way.opener.flush(timeout=WAIT_S)
+    offsets.flush(timeout=WAIT_S)
     handle.submit(1042)
     stream = stream or handle.committed_offsets()
     assert stream.get(WAIT_S) == at(1042)
@@ -306,22 +297,26 @@ def test_the_first_committed_offset_is_the_one_submitted(way: Way, *, early: boo
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_submitted_offset_that_is_committed_already_is_reported(way: Way, *, known: bool) -> None:
+def test_a_submitted_offset_that_is_committed_already_is_reported(
+    offsets: Offsets, coordinator: MemoryCoordinator, *, known: bool
+) -> None:
     """A waiting caller gets its answer."""
-    way.put(1000)
-    handle = way.spawn()
+    coordinator.broker.commit_externally("g", {WHERE: at(1000)})
+    handle = spawn(offsets)
     stream = handle.committed_offsets()
     if known:
         handle.initial_offset(timeout=WAIT_S)
     handle.submit(1000)
     assert stream.get(WAIT_S) == at(1000)
-    assert not [r for r in way.coordinator.requests if r.operation == "commit"]
+    assert not [r for r in coordinator.requests if r.operation == "commit"]
 
 
 @pytest.mark.fault(3)
-def test_a_lower_offset_of_a_handle_is_refused_unless_it_is_a_rewind(way: Way) -> None:
+def test_a_lower_offset_of_a_handle_is_refused_unless_it_is_a_rewind(
+    offsets: Offsets, coordinator: MemoryCoordinator
+) -> None:
     """At once, by what was submitted."""
-    handle = way.spawn()
+    handle = spawn(offsets)
     handle.submit(20)
     with pytest.raises(OffsetRegressionError):
         handle.submit(19)
@@ -329,11 +324,11 @@ def test_a_lower_offset_of_a_handle_is_refused_unless_it_is_a_rewind(way: Way) -
     assert handle.stop(timeout=WAIT_S) == StopResult(OffsetAndMetadata(5, "again", 3))
 
 
-def test_errors_say_all_that_is_known(way: Way) -> None:
+def test_errors_say_all_that_is_known(offsets: Offsets, coordinator: MemoryCoordinator) -> None:
     """Group, topic, partition, offset, code, whether it is tried again, and what to do."""
-    handle = way.spawn()
+    handle = spawn(offsets)
     handle.initial_offset(timeout=WAIT_S)
-    way.coordinator.inject("commit", *[Refuse(30, detail="grant READ on group g")] * 20)
+    coordinator.inject("commit", *[Refuse(30, detail="grant READ on group g")] * 20)
     handle.submit(5)
     error = handle.errors().get(WAIT_S)
     assert isinstance(error, OffsetCommitError)
@@ -343,10 +338,10 @@ def test_errors_say_all_that_is_known(way: Way) -> None:
     assert handle.errors().dropped == 0
 
 
-def test_after_a_stop(way: Way) -> None:
+def test_after_a_stop(offsets: Offsets, coordinator: MemoryCoordinator) -> None:
     """Known values and unread results can be read; everything else raises."""
-    way.put(3)
-    handle = way.spawn()
+    coordinator.broker.commit_externally("g", {WHERE: at(3)})
+    handle = spawn(offsets)
     handle.initial_offset(timeout=WAIT_S)
     committed, errors = handle.committed_offsets(), handle.errors()
     handle.submit(7)
@@ -359,20 +354,24 @@ def test_after_a_stop(way: Way) -> None:
             ask()
 
 
-def test_stopped_before_the_initial_offset_was_known(way: Way) -> None:
+def test_stopped_before_the_initial_offset_was_known(
+    offsets: Offsets, coordinator: MemoryCoordinator
+) -> None:
     """There is none, and nobody waits for it."""
-    way.coordinator.pause()
-    handle = way.spawn()
+    coordinator.pause()
+    handle = spawn(offsets)
     handle.stop(timeout=0)
     with pytest.raises(ManagerStoppedError):
         handle.initial_offset(timeout=None)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3])
-def test_a_stop_says_why_something_is_left(way: Way, timeout: float) -> None:
+def test_a_stop_says_why_something_is_left(
+    offsets: Offsets, coordinator: MemoryCoordinator, timeout: float
+) -> None:
     """Also where Kafka has said nothing, and where nobody waits."""
-    way.coordinator.pause()
-    handle = way.spawn()
+    coordinator.pause()
+    handle = spawn(offsets)
     handle.submit(7)
     for result in (handle.stop(timeout=timeout), handle.stop(timeout=timeout)):
         assert result[:2] == (None, at(7))
@@ -380,10 +379,10 @@ def test_a_stop_says_why_something_is_left(way: Way, timeout: float) -> None:
         assert str(result.error)
 
 
-def test_time_outs(way: Way) -> None:
+def test_time_outs(offsets: Offsets, coordinator: MemoryCoordinator) -> None:
     """0 does not wait; each says what did not come, by the product's own error."""
-    way.coordinator.pause()
-    handle = way.spawn()
+    coordinator.pause()
+    handle = spawn(offsets)
     for timeout in (0, 0.05):
         with pytest.raises(OffsetTimeoutError, match="g/orders/3"):
             handle.initial_offset(timeout=timeout)
