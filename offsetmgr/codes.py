@@ -71,12 +71,16 @@ GENERATION_FENCED: Final = 32_007
 # Kafka's and librdkafka's codes that the product itself asks for.
 UNKNOWN_TOPIC: Final = 3
 NOT_COORDINATOR: Final = 16
+TOPIC_REFUSED: Final = 29
+"""Of a user who lacks a right on the topic."""
 GROUP_REFUSED: Final = 30
 """Of a user who lacks a right on the group."""
 UNKNOWN_MEMBER_ID: Final = 25
 """Of a commit to a group that has live members."""
 TIMED_OUT: Final = -185
 """librdkafka's, of a request whose deadline passed before an answer came."""
+TRANSPORT: Final = -195
+"""librdkafka's, of a connection that failed."""
 NO_SUCH_PARTITION: Final = frozenset({UNKNOWN_TOPIC, -188, -190})
 """The codes of a topic or partition that does not exist: Kafka's, and librdkafka's own two."""
 

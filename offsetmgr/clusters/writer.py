@@ -26,7 +26,14 @@ from offsetmgr.errors import (
 from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.producer import OF_A_BATCH, POLL_S, UNBOUNDED, MessageProducer
 from offsetmgr.logs import SafeLogger
-from offsetmgr.types import check_choice, check_list, check_partition, check_time_ms, check_topic
+from offsetmgr.types import (
+    check_choice,
+    check_instance,
+    check_list,
+    check_partition,
+    check_time_ms,
+    check_topic,
+)
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -211,11 +218,8 @@ class MultiClusterWriter(Closing):
         settings: WriterSettings | None = None,
     ) -> None:
         """``topic`` is that of records that name none."""
-        given: object = WriterSettings() if settings is None else settings
-        if not isinstance(given, WriterSettings):
-            hint = "give WriterSettings(...)"
-            raise InvalidValueError("settings", given, "are not those of a writer", hint)
-        self._settings = given
+        self._settings = WriterSettings() if settings is None else settings
+        check_instance(self._settings, WriterSettings, "settings")
         self._topic = None if topic is None else check_topic(topic)
         self._process = os.getpid()
         self._lock = threading.RLock()

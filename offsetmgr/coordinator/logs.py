@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from actors import Future
-from offsetmgr.codes import NOT_SENT, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
+from offsetmgr.codes import NOT_SENT, TOPIC_RECREATED, TOPIC_REFUSED, UNKNOWN_TOPIC, error_info
 from offsetmgr.coordinator.base import Failure, or_fail
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ TOPICS_AT_ONCE: Final = 100
 
 _KEPT: Final = 10_000
 """Topics whose ids are kept."""
-
-_NOT_ALLOWED: Final = 29
 
 TopicId: TypeAlias = "str | Failure"
 """Empty with a broker that has no topic ids."""
@@ -165,7 +163,7 @@ class TopicLooks:
 
 def unreadable(topic_id: TopicId) -> Failure | None:
     """Return why a topic's id is not known, though the topic may exist."""
-    if isinstance(topic_id, str) or topic_id.info.code in {UNKNOWN_TOPIC, _NOT_ALLOWED}:
+    if isinstance(topic_id, str) or topic_id.info.code in {UNKNOWN_TOPIC, TOPIC_REFUSED}:
         return None
     return topic_id
 
@@ -176,7 +174,7 @@ def refusal(topic: str, wanted: str | None, found: TopicId) -> Failure | None:
     None stands for a topic that did not exist.
     """
     if isinstance(found, Failure):
-        if found.info.code == _NOT_ALLOWED:
+        if found.info.code == TOPIC_REFUSED:
             return None  # Kafka says so better
         if found.info.code == UNKNOWN_TOPIC:
             return found

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 from offsetmgr.answers import Failure, FetchResult, GroupMember
-from offsetmgr.codes import TIMED_OUT, UNKNOWN_TOPIC
+from offsetmgr.codes import TIMED_OUT, TOPIC_REFUSED, TRANSPORT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import CLOSE_S, Closing, check_thread_room, in_short_waits, open_admin
@@ -69,13 +69,11 @@ _STATES: Final = {
 }
 """The states that Kafka's tools do not write as one capitalised word."""
 
-
 _MOVING: Final = frozenset({5, 6, 9, 14, 15, 16, 56, 74, 75, 78})
 """Codes of a broker that does not lead the partition or coordinate the group yet, or no longer,
 such as just after the topic was created or the broker started."""
 
-_TRANSPORT: Final = -195
-_DROPPED: Final = frozenset({_TRANSPORT, 7, 13})
+_DROPPED: Final = frozenset({TRANSPORT, 7, 13})
 """Codes of a request whose connection ended, as it does where a broker stops or has hung."""
 _DROPPED_WAIT_S: Final = 0.2
 
@@ -97,7 +95,6 @@ _LONGEST_S: Final = 3_600.0 - LIBRDKAFKA_S
 """librdkafka takes an hour as the longest time-out of a request."""
 
 _INVALID_GROUP: Final = 24
-_NOT_ALLOWED: Final = 29
 
 _NAME_CHARS: Final = 100
 """A longer name is cut in a message."""
@@ -350,7 +347,7 @@ class ClusterReader(Closing):
         return {
             topic: known(answer)
             for topic, answer in self.topic_ids(topics).items()
-            if not does_not_exist(answer) and code_of(answer) != _NOT_ALLOWED
+            if not does_not_exist(answer) and code_of(answer) != TOPIC_REFUSED
         }
 
     def topic_rights(self, topics: Iterable[str]) -> dict[str, frozenset[str] | OffsetManagerError]:
@@ -445,7 +442,7 @@ class ClusterReader(Closing):
 
         def offset(where: TopicPartition, found: Any) -> int:
             if found.offset == _NO_OFFSET:
-                failure = self._timed_out() if deadline.over else failure_of(_TRANSPORT)
+                failure = self._timed_out() if deadline.over else failure_of(TRANSPORT)
                 raise request_error(f"log of {where}", failure)
             return int(found.offset)
 

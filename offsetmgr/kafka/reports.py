@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors import MonotonicClock
 from offsetmgr.answers import Failure
-from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.codes import TIMED_OUT, TRANSPORT, error_info
 from offsetmgr.kafka.errors import cause_of
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from actors import Clock
 
 _SSL: Final = -181
-_TRANSPORT: Final = -195
 _CREDENTIALS: Final = frozenset({-169, _SSL})
-_NETWORK: Final = frozenset({_TRANSPORT, -193})
+_NETWORK: Final = frozenset({TRANSPORT, -193})
 _REPORT_CHARS: Final = 300
 _HANDSHAKE_FAILED: Final = (
     re.compile(r"SSL handshake failed|SSL routines"),
@@ -54,7 +53,7 @@ class ConnectionReports:
 
     def failed(self, code: int, text: str) -> None:
         """Record the failure of a connection."""
-        if code == _TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
+        if code == TRANSPORT and any(sign.search(text) for sign in _HANDSHAKE_FAILED):
             code = _SSL
         text = visible(text, _REPORT_CHARS)
         before = None if self._trouble is None else self._trouble[0]

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from offsetmgr.answers import Failure, PartitionLog, TopicLog
-from offsetmgr.codes import TIMED_OUT, error_info
+from offsetmgr.codes import TIMED_OUT, TRANSPORT, error_info
 from offsetmgr.deadlines import Deadline
 from offsetmgr.kafka.errors import failure_of, request_error
 
@@ -29,7 +29,6 @@ NO_LEADERS: Final = -156
 NO_LEADER: Final = 5
 
 _LOGS_AT_ONCE: Final = 1_000
-_TRANSPORT: Final = -195
 _TOPIC_ALREADY_EXISTS: Final = 36
 _NO_ID: Final = str(Uuid(0, 0))
 _NO_END: Final = Failure(error_info(-1), "Kafka's answer lacks offsets of the log")
@@ -43,7 +42,7 @@ def topic_names(client: AdminClient, topic: str | None, left_s: float) -> list[s
     except KafkaException as error:
         # No connection in all that time counts as no answer: the client may have lost all
         # addresses, and is replaced like any unresponsive one.
-        if failure_of(error).info.code in {TIMED_OUT, _TRANSPORT}:
+        if failure_of(error).info.code in {TIMED_OUT, TRANSPORT}:
             raise NotAnsweredError from None
         raise
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from actors import Future, MonotonicClock, PoolDispatcher, Strand, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
-from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, Fault
+from offsetmgr.codes import CLOSED, GENERATION_FENCED, STORE_FAILED, TIMED_OUT, Fault
 from offsetmgr.coordinator.base import or_fail
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
@@ -39,7 +39,7 @@ _SPLIT_S: Final = 1.0
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
 
-_TIMED_OUT: Final = Failure(error_info(-185), "the offset store did not answer in time")
+_TIMED_OUT: Final = Failure(error_info(TIMED_OUT), "the offset store did not answer in time")
 
 _T = TypeVar("_T")
 

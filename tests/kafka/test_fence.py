@@ -17,7 +17,7 @@ from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import Verdict
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.secured import user_login
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
-
-WAIT_S = 60.0
-"""Far beyond what anything here takes: a guard, not a measure."""
 
 DEADLINE_S = 0.5
 """Of a request that is not to be answered."""
@@ -135,8 +132,7 @@ def test_a_later_consumer(kafka: DevKafka, topic: str, group: str, strategy: str
                 assert error is not None
                 assert error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL
             else:
-                while not consumer.assignment():
-                    consumer.poll(0.1)
+                until(lambda: consumer.poll(0.1) or consumer.assignment())
                 until(lambda: owner.fence.held == 0)
                 refused = refusal(owner, group, topic, 6)
                 assert f"group {group} has live members (spark-1, " in refused.detail
@@ -158,26 +154,6 @@ def test_a_released_group_is_free_at_once(kafka: DevKafka, topic: str, group: st
             assert commit(owner, group, topic, 7) is None
             assert owner.fence == HELD
         until(lambda: commit(plain, group, topic, 8) is None)
-
-
-@pytest.mark.fault(26)
-def test_live_consumers_keep_their_group(kafka: DevKafka, topic: str, group: str) -> None:
-    """Those of the new protocol too are told by name, and waited for."""
-    settings = {"group.id": group, "client.id": "spark-1", "group.protocol": "consumer"}
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
-    consumer.subscribe([topic])
-    while not consumer.assignment():
-        consumer.poll(0.1)
-    with service(kafka) as late:
-        refused = refusal(late, group, topic, 5)
-        assert (refused.info.name, refused.info.retriable) == ("UNKNOWN_MEMBER_ID", True)
-        assert refused.detail == (
-            f"group {group} has live members (spark-1, host /127.0.0.1); "
-            "commit to another group or stop them"
-        )
-        assert consumer.assignment()
-        consumer.close()
-        until(lambda: commit(late, group, topic, 6) is None)
 
 
 def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka.messages import committed
+from tests.kafka.messages import WAIT_S, committed
 from tests.service.support import serve_process
 from tests.waiting import until
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.devkafka import DevKafka
     from tests.service.support import ServeProcess
-
-WAIT_S = 60.0
-"""A guard against what never comes, not a measure."""
 
 SESSION_S = 6.0
 """The shortest that Kafka takes."""

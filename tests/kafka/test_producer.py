@@ -17,7 +17,7 @@ from offsetmgr.kafka.errors import is_too_large
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
 from tests.kafka.mock_cluster import MockCluster
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Answers = Queue[Written | KafkaRequestError]
 
-WAIT_S = 60.0
 PRODUCE = 0
 """Kafka's API key of the Produce request."""
 

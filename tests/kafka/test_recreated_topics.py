@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from queue import Queue
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +17,7 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S, committing
+from tests.faults.support import WAIT_S
 from tests.kafka.messages import produce
 from tests.service.support import serve_process
 from tests.waiting import until
@@ -75,25 +76,15 @@ def test_offsets_of_a_topic_recreated_at_once_are_refused(kafka: DevKafka, group
         offsets.submit(group, {kept: 25}, sync=True, timeout=WAIT_S)
         found = offsets.committed(group, timeout=WAIT_S)
         assert {where: each.offset for where, each in found.items()} == {kept: 25}
-
-
-@pytest.mark.fault(36)
-def test_offsets_submitted_while_a_topic_is_away_are_refused(
-    kafka: DevKafka, group: str, topic: str
-) -> None:
-    """They are tried again until the topic is back."""
-    with committing(kafka.bootstrap_servers, QUICK) as here:
-        produce(kafka, topic, range(FORMER), partitions=1)
-        handle = here.spawn(group, topic=topic)
-        handle.submit(FORMER - 1)
-        assert here.flush(handle) is None
+        # Offsets submitted while the topic is away are tried again until it is back.
         delete(kafka, topic)
-        handle.submit(FORMER)
-        here.error(handle, "UNKNOWN_TOPIC_OR_PARTITION")
+        codes: Queue[str] = Queue()
+        offsets.watch_errors(lambda _, error: codes.put(error.code))
+        offsets.submit(group, {kept: FORMER})
+        until(lambda: codes.get(timeout=WAIT_S) == "UNKNOWN_TOPIC_OR_PARTITION")
         recreate(kafka, topic, 150)
-        here.error(handle, "TOPIC_RECREATED")
-        assert here.flush(handle) == FORMER
-        assert here.in_kafka(group, topic=topic) is None
+        until(lambda: codes.get(timeout=WAIT_S) == "TOPIC_RECREATED")
+        assert offsets.committed(group, timeout=WAIT_S) == {}
 
 
 @pytest.mark.fault(36)

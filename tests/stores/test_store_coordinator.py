@@ -26,13 +26,13 @@ from offsetmgr.stores.coordinator import StoreCoordinator
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import serve_process
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tests.postgres import Postgres
 
-WAIT_S = 60.0
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
 

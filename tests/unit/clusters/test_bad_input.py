@@ -72,7 +72,10 @@ WRONG: dict[str, Callable[[], object]] = {
     "partitions 200000 is too large": lambda: RetryPolicy(partitions=200_000),
     "name 5 is not text": lambda: RetryPolicy(name=5),  # type: ignore[arg-type]
     "retry 'twice' is not a policy": lambda: AckSettings(retry="twice"),  # type: ignore[arg-type]
-    "settings 5 are not those of a writer": lambda: MultiClusterWriter(DEAD, settings=5),  # type: ignore[arg-type]
+    "settings 5 has the wrong type; give WriterSettings": lambda: MultiClusterWriter(
+        DEAD,
+        settings=5,  # type: ignore[arg-type]
+    ),
     "handler .* returns before its work is done": lambda: MultiClusterAckConsumer(
         DEAD, "etl", ["orders"]
     ).run(handle_later),

@@ -13,13 +13,12 @@ from offsetmgr.clusters import MultiClusterAckConsumer, MultiClusterReader, Mult
 from offsetmgr.clusters import reader as reader_module
 from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.errors import KafkaRequestError
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEAD = "127.0.0.1:9"
-WAIT_S = 60.0
 NOW = datetime.now(timezone.utc)
 
 

@@ -17,11 +17,9 @@ from offsetmgr.kafka.librdkafka import (
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.logs import capture_logs
+from tests.waiting import WAIT_S
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
-TIMED_OUT, INVALID_ARG = -185, -186
-WAIT_S = 30.0
-"""A guard against what never comes, not a measure."""
 
 
 class Clumsy(ConnectionReports):
