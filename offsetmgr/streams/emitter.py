@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import TimeoutError as NotAnsweredError
 from typing import TYPE_CHECKING, Any, Protocol
 
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.codecs import check_codec, encoded
 from offsetmgr.streams.messages import Record, decode_key, encode_key, header_list
 from offsetmgr.text import shown
@@ -78,12 +79,18 @@ class Emitter:
     ) -> Written:
         """Write a message and wait until Kafka has it; raises as ``emit``, and KafkaRequestError.
 
-        Raises TimeoutError after ``timeout`` seconds; it may be written all the same.
+        Raises OffsetTimeoutError after ``timeout`` seconds; it may be written all the same.
         """
         wait_s = check_timeout(timeout, forever=True)
         self._writer.check_may_wait()
         outcome = self.emit(key, value, headers)
-        return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
+        try:
+            return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
+        except NotAnsweredError:
+            if outcome.done():
+                raise
+            text = f"key {shown(key)} was not written to {self.topic} within {timeout} s"
+            raise OffsetTimeoutError(f"{text}; it may be written later") from None
 
     def finish(self) -> None:
         """Wait until all is written or refused, and end.  Raises the first error of a message."""

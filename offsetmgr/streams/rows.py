@@ -194,6 +194,7 @@ class ViewReader(TableRows):
     def __init__(self, path: str | Path, codec: Codec) -> None:
         from offsetmgr.streams.storage import LmdbReader  # noqa: PLC0415 -- lmdb
 
+        check_codec(codec, "codec", "decode")  # or a refused one leaves the store open
         self._store = LmdbReader(path)
         super().__init__(self._store, codec)
         opened_rows.add(self)

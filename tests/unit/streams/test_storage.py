@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.rows import MemoryStorage, ViewReader
@@ -172,7 +173,11 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
         LmdbReader(tmp_path)
     store.close()
     assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
+    wrong: Any = codecs.String
+    with pytest.raises(InvalidValueError) as refused:
+        ViewReader(tmp_path, wrong)
     closed = ViewReader(tmp_path, codecs.String())
+    assert "is not a codec" in str(refused.value)  # while it was known, the store stayed open
     closed.close()
     for use in (closed.get, closed.has, lambda _: list(closed), lambda _: closed.topic):
         with pytest.raises(ViewError, match="cannot be read"):
