@@ -139,13 +139,17 @@ class ActorLoop:
                 raise pykka.ActorDeadError(f"{self.path} is stopped and takes no messages")
             if len(self._entries) >= self._limit:
                 raise InboxFullError(self.path, self._limit)
-            self._append(envelope)
+            self.put_over_limit(envelope)
 
-    def put_over_limit(self, entry: TimedMessage | Control) -> None:
+    def put_over_limit(self, entry: Any) -> None:
         """Add an entry even if the inbox is full; ignored once it is closed."""
         with self._lock:
-            if not self._closed:
-                self._append(entry)
+            if self._closed:
+                return
+            if isinstance(self._entries, tuple):
+                self._entries = deque()
+            self._entries.append(entry)
+            self._schedule()
 
     def start(self) -> None:
         """Let the actor start, or go on after a failure, before it handles a message."""
@@ -185,12 +189,6 @@ class ActorLoop:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _append(self, entry: Any) -> None:
-        if isinstance(self._entries, tuple):
-            self._entries = deque()
-        self._entries.append(entry)
-        self._schedule()
 
     def _schedule(self) -> None:
         due = self._start_due or (self._entries and self.phase is LoopPhase.RUNNING)
@@ -236,31 +234,26 @@ class ActorLoop:
         return None
 
     def _handle(self, entry: Any) -> str:
-        match entry:
-            case Control.START:
-                if self.phase is not LoopPhase.RUNNING:
-                    self._start()
-            case Control.STOP:
+        if isinstance(entry, Control):
+            if entry is Control.STOP:
                 self._end()
-            case _:
-                self._receive(entry)
-                return type(entry.message).__name__
-        return str(entry.value)
-
-    def _receive(self, envelope: Any) -> None:
-        if isinstance(envelope, TimedMessage) and envelope.cancelled:
-            return
-        reply_to = envelope.reply_to
+            elif self.phase is not LoopPhase.RUNNING:
+                self._start()
+            return str(entry.value)
+        name, reply_to = type(entry.message).__name__, entry.reply_to
+        if isinstance(entry, TimedMessage) and entry.cancelled:
+            return name
         try:
-            answer = self.actor._handle_receive(envelope.message)  # noqa: SLF001 - as pykka's loop
+            answer = self.actor._handle_receive(entry.message)  # noqa: SLF001 - as pykka's loop
         except BaseException as error:  # noqa: BLE001 - it ends this actor's turn, and nothing else
             if reply_to is not None:
                 reply_to.set_exception(error)
             if reply_to is None or not isinstance(error, Exception):
-                self._failed(error, type(envelope.message).__name__)
+                self._failed(error, name)
         else:
             if reply_to is not None:
                 reply_to.set(answer)
+        return name
 
     def _start(self) -> None:
         reason = self._reason
@@ -270,7 +263,7 @@ class ActorLoop:
                 self.actor.on_start()
             else:
                 self.actor.on_restart(reason)
-        except BaseException as error:  # noqa: BLE001 - as in _receive
+        except BaseException as error:  # noqa: BLE001 - as in _handle
             self._failed(error, "on_start" if reason is None else "on_restart", starting=True)
         else:
             self._reason = None

@@ -89,12 +89,18 @@ class Timers:
     def next_due_s(self) -> float | None:
         """Return the time of the next call on the clock, or None."""
         with self._lock:
-            return self._next_due_s()
+            while self._heap and self._heap[0][3].call is None:
+                heapq.heappop(self._heap)
+            return self._heap[0][0] if self._heap else None
 
     def fire_due(self) -> int:
         """Make the calls that are due, in order, without those they add; return their number."""
-        fired = 0
-        for handle in self._take_due():
+        now_s, fired = self._clock.now(), 0
+        due: list[TimerHandle] = []
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now_s:
+                due.append(heapq.heappop(self._heap)[3])
+        for handle in due:
             call, handle.call = handle.call, None
             if call is None:
                 continue
@@ -126,19 +132,6 @@ class Timers:
         heapq.heapify(self._heap)
         self._full = max(_SMALL, 2 * len(self._heap))
 
-    def _next_due_s(self) -> float | None:
-        while self._heap and self._heap[0][3].call is None:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def _take_due(self) -> list[TimerHandle]:
-        now_s = self._clock.now()
-        due = []
-        with self._lock:
-            while self._heap and self._heap[0][0] <= now_s:
-                due.append(heapq.heappop(self._heap)[3])
-        return due
-
 
 class ThreadTimers(Timers):
     """Timers with a thread of their own, which sleeps until the next one is due."""
@@ -167,7 +160,7 @@ class ThreadTimers(Timers):
         """Sleep until a call is due; return False once closed."""
         with self._changed:
             while not self._closed:
-                due_s = self._next_due_s()
+                due_s = self.next_due_s()
                 wait_s = _LONGEST_WAIT_S if due_s is None else due_s - self._clock.now()
                 if wait_s <= 0:
                     return True
