@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,21 +85,19 @@ Event: TypeAlias = (
 # Effects.
 
 
-class PublishInitial(NamedTuple):
+class Publish(Enum):
+    """What users are told of a manager's record, as it is after the step."""
+
+    INITIAL = "initial"
     """Answer who waits for the initial offset: it is the acknowledged one."""
-
-
-class PublishCommitted(NamedTuple):
+    COMMITTED = "committed"
     """Put the acknowledged offset into its mailbox, and answer the flushes that wait for it."""
+    END = "end"
+    """Close the mailboxes, free the name, answer the stops."""
 
 
-PUBLISH_COMMITTED: Final = PublishCommitted()
-
-
-class PublishError(NamedTuple):
-    """Put into the mailbox of errors."""
-
-    error: OffsetManagerError
+# To get an enum's member takes a call in Python 3.11.
+PUBLISH_INITIAL, PUBLISH_COMMITTED, PUBLISH_END = Publish
 
 
 class AnswerFlushes(NamedTuple):
@@ -108,9 +107,6 @@ class AnswerFlushes(NamedTuple):
     result: StopResult
 
 
-class Finish(NamedTuple):
-    """Close the mailboxes, free the name, answer the stops."""
-
-
-Effect: TypeAlias = PublishInitial | PublishCommitted | PublishError | AnswerFlushes | Finish
+Effect: TypeAlias = "Publish | AnswerFlushes | OffsetManagerError"
+"""An error is to be put into its mailbox."""
 Effects: TypeAlias = "list[Effect]"

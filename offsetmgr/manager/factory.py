@@ -241,23 +241,25 @@ class Factory:
         """
         check_group(group)
         check_flag(rewind, "rewind")
+        given = check_mapping(offsets)
+        values: list[Any] = [
+            value
+            if type(value) is int and 0 <= value <= MAX_OFFSET
+            else _checked(where, value, rewind=rewind)
+            for where, value in given.items()
+        ]
         held = self._groups.get(group)
-        managers = {} if held is None else held.managers
+        live: Mapping[Any, OffsetManager] = {} if held is None else held.managers
+        managers = list(map(live.get, given))
         refused: dict[TopicPartition, OffsetManagerError] = {}
-        entries: list[tuple[OffsetManager, Any]] = []
-        for where, value in check_mapping(offsets).items():
-            checked: Any = value
-            if type(value) is not int or not 0 <= value <= MAX_OFFSET:
-                checked = _checked(where, value, rewind=rewind)
-            manager = managers.get(where)  # type: ignore[call-overload]  # a missing one is checked
-            if manager is not None:
-                entries.append((manager, checked))
-                continue
-            partition = check_topic_partition(where)
-            text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
-            refused[partition] = ManagerStoppedError(text)
-        if held is not None and entries:
-            refused.update(held.submit_many(entries, topic_ids, rewind=rewind))
+        if not all(managers):
+            for where, manager in zip(given, managers, strict=True):
+                if manager is None:
+                    partition = check_topic_partition(where)
+                    text = f"{ManagerKey(group, *partition)} has no manager; spawn it first"
+                    refused[partition] = ManagerStoppedError(text)
+        if held is not None:
+            refused.update(held.submit_many(managers, values, topic_ids, rewind=rewind))
         for partition, error in refused.items():
             if isinstance(error, OffsetCommitError):  # of a recreated topic, refused for good
                 key = ManagerKey(group, *partition)

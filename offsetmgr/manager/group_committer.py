@@ -13,22 +13,22 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from actors import Future, PooledActor
-from offsetmgr.coordinator.base import Failure
+from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
 from offsetmgr.coordinator.logs import LOOK_AGE_S
-from offsetmgr.errors import ManagerStoppedError, Scope, error_info
+from offsetmgr.errors import ManagerStoppedError, OffsetManagerError, Scope, error_info
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
+    PUBLISH_END,
+    PUBLISH_INITIAL,
     AnswerFlushes,
     Committed,
     LogRead,
-    PublishError,
-    PublishInitial,
     Refused,
     Unknown,
 )
 from offsetmgr.manager.offset_manager import OffsetManager, Phase, WakeUp
-from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest
+from offsetmgr.manager.plan import CommitPlan, CommitRequest, ReadRequest, forbidden
 from offsetmgr.manager.step import step
 from offsetmgr.types import StopResult, new_tuple
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from offsetmgr.manager.observer import Observer
     from offsetmgr.manager.offset_manager import Group, Waiter
     from offsetmgr.manager.plan import GroupRequest
-    from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import ManagerKey, OffsetAndMetadata
 
 log = SafeLogger("offsetmgr.manager")
 
@@ -112,7 +112,7 @@ class GroupCommitter(PooledActor):
         now, lost, self._lost = self.system.clock.now(), self._lost, None
         self._wake_at = inf
         if isinstance(lost, CommitRequest):
-            for manager, version in lost.versions.items():
+            for manager, version in lost.managers.items():
                 heir = self._plan.heir(manager) or manager
                 heir.doubt(version, now)
         # Also those that have come meanwhile, but not to the plan.
@@ -145,7 +145,8 @@ class GroupCommitter(PooledActor):
             case WakeUp(timed=True):
                 self._wake_at = inf
         self._pump(now)
-        self._deliver_answers()
+        if self._answers:
+            self._deliver_answers()
 
     def _expedite(self, managers: Iterable[OffsetManager]) -> None:
         self._plan.expedite(managers)
@@ -163,8 +164,10 @@ class GroupCommitter(PooledActor):
         with group.lock:  # once for all managers
             plan.collect(*group.collect(now), now)
             request, effects = plan.next_request(now)
-        self._apply(effects)
-        self._look(plan.next_look(now), shared=False)
+        if effects:
+            self._apply(effects)
+        if looks := plan.next_look(now):
+            self._look(looks, shared=False)
         if request is not None:
             self._send(request, now)
         elif not plan.managers and self._vacate(group):
@@ -175,64 +178,56 @@ class GroupCommitter(PooledActor):
 
     def _send(self, request: GroupRequest, now: float) -> None:
         """Look at the topics' ids, then ask: an offset that is read is never older than the id."""
-        if isinstance(request, CommitRequest):
-            # Brokers before 2.8 have no ids to look at.
-            topics = {each.key.topic for each in request.managers if each.topic_id != ""}
-            looked = self._looks.ids(topics, LOOK_AGE_S)
-        else:
-            topics = {manager.key.topic for manager in request.managers}
-            looked = self._looks.ids(topics, -1.0)
+        commits, managers = isinstance(request, CommitRequest), request.managers
+        # Before a commit, brokers before 2.8 have no ids to look at.
+        topics = {each.key.topic for each in managers if not commits or each.topic_id != ""}
+        looked = self._looks.ids(topics, LOOK_AGE_S if commits else -1.0)
         self._plan.in_flight, self._sent_at = request, now
         if looked.done():
             self._ask(request, looked.get(), now)
         else:
             # In a turn of its own: the one thread that gets all answers has no time for it.
-            ref = self.actor_ref
-            looked.add_done_callback(lambda ids: ref.tell_due(_Looked(request, ids.get())))
+            tell = self._group.committer.tell_due
+            looked.add_done_callback(lambda ids: tell(_Looked(request, ids.get())))
 
     def _ask(self, request: GroupRequest, ids: Mapping[str, TopicId], now: float) -> None:
         """Ask the coordinator, but for the partitions of topics whose id forbids it."""
-        failures: dict[TopicPartition, Failure] = {}
-        for manager in request.managers:
-            found = ids.get(manager.key.topic)
-            if found is not None and found != manager.topic_id:
-                failure = request.problem(manager, found)
-                if failure is not None:
-                    failures[manager.topic_partition] = failure
-        left_s = max(self._sent_at + self._group.timing.request_timeout_s - now, 0.001)
+        failures = forbidden(request, ids)
+        group = self._group
+        left_s = max(self._sent_at + group.timing.request_timeout_s - now, 0.001)
+        result_type = CommitResult if isinstance(request, CommitRequest) else FetchResult
+        sent: Future[Any]
         try:
-            sent = self._send_all_but(failures, request, left_s)
+            if len(failures) == len(request.managers):
+                sent = Future()
+                sent.set(result_type.failed((), next(iter(failures.values()))))
+            elif isinstance(request, CommitRequest):
+                offsets = {m.topic_partition: v.value for m, v in request.managers.items()}
+                for partition in failures:
+                    del offsets[partition]
+                sent = self._coordinator.commit(group.name, offsets, left_s)
+            else:
+                partitions = [manager.topic_partition for manager in request.managers]
+                asked = [partition for partition in partitions if partition not in failures]
+                sent = self._coordinator.fetch(group.name, asked, left_s)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
             sent = Future()
             sent.set_exception(error)
 
         def answered(done: Future[Any]) -> None:
             error = done.exception()
-            result = done.get() if error is None else request.failed(_failure_of(error))
+            if error is None:
+                result = done.get()
+            else:
+                lost = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
+                result = result_type.failed((m.topic_partition for m in request.managers), lost)
             if failures:
                 result = result._replace(failures={**result.failures, **failures})
-            self.actor_ref.tell_due(_Answered(request, ids, result))
+            group.committer.tell_due(_Answered(request, ids, result))
 
         sent.add_done_callback(answered)
         if isinstance(request, ReadRequest) and request.verifies:
             self._look([each for each in request.managers if each.committed], shared=True)
-
-    def _send_all_but(
-        self, failures: Mapping[TopicPartition, Failure], request: GroupRequest, timeout_s: float
-    ) -> Future[Any]:
-        group = self._group.name
-        if len(failures) == len(request.managers):
-            sent: Future[Any] = Future()
-            sent.set(request.failed(next(iter(failures.values()))))
-            return sent
-        if isinstance(request, CommitRequest):
-            offsets = {m.topic_partition: v.value for m, v in request.versions.items()}
-            if failures:
-                offsets = {p: value for p, value in offsets.items() if p not in failures}
-            return self._coordinator.commit(group, offsets, timeout_s)
-        partitions = [manager.topic_partition for manager in request.managers]
-        asked = [partition for partition in partitions if partition not in failures]
-        return self._coordinator.fetch(group, asked, timeout_s)
 
     def _answered(self, answer: _Answered, now: float) -> None:
         request, ids, result = answer
@@ -260,7 +255,7 @@ class GroupCommitter(PooledActor):
         def answered(asked: Mapping[OffsetManager, int], done: Future[TopicLog]) -> None:
             error = done.exception()
             if error is None:
-                self.actor_ref.tell_due(Steps(asked, LogRead(done.get(), asked)))
+                self._group.committer.tell_due(Steps(asked, LogRead(done.get(), asked)))
             else:
                 log.error("the ends of a topic's logs could not be asked for", exc_info=error)
 
@@ -315,15 +310,15 @@ class GroupCommitter(PooledActor):
             for effect in own_effects:
                 if effect is PUBLISH_COMMITTED:
                     committed.append(manager)
+                elif effect is PUBLISH_END:
+                    ended.append(manager)
+                elif effect is PUBLISH_INITIAL:
+                    manager.initial.set(manager.acknowledged)
                 elif isinstance(effect, AnswerFlushes):
                     self._answer(manager, effect.number, effect.result)
-                elif isinstance(effect, PublishError):
-                    manager.errors.put(effect.error)
-                    log.guard(_OBSERVER_FAILED, self._observer.failed, manager.key, effect.error)
-                elif isinstance(effect, PublishInitial):
-                    manager.initial.set(manager.acknowledged)
-                else:
-                    ended.append(manager)
+                elif isinstance(effect, OffsetManagerError):
+                    manager.errors.put(effect)
+                    log.guard(_OBSERVER_FAILED, self._observer.failed, manager.key, effect)
         if committed:
             self._publish(committed)
         for manager in ended:
@@ -379,8 +374,3 @@ class GroupCommitter(PooledActor):
         # Reported while the name is its own: later this could be of the next manager's time.
         log.guard(_OBSERVER_FAILED, self._observer.stopped, manager.key, result)
         self._answer(manager, inf, result)
-
-
-def _failure_of(error: BaseException) -> Failure:
-    """Return the failure of a request over which the coordinator raised ``error``."""
-    return Failure(error_info(-1), f"the coordinator's client failed: {error!r}")

@@ -12,7 +12,7 @@ from offsetmgr.codes import OFFSET_OUTSIDE_LOG, UNKNOWN_TOPIC, error_info
 from offsetmgr.coordinator.base import Failure
 from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import CoordinatorError, OffsetCommitError, OffsetNoticeError
-from offsetmgr.manager.events import AnswerFlushes, PublishError, PublishInitial
+from offsetmgr.manager.events import PUBLISH_INITIAL, AnswerFlushes
 from offsetmgr.manager.offset_manager import Version
 from offsetmgr.types import OffsetAndMetadata
 
@@ -31,16 +31,16 @@ def same(sent: OffsetAndMetadata, found: OffsetAndMetadata | None) -> bool:
     return None in {sent.leader_epoch, found.leader_epoch}
 
 
-def notice(manager: OffsetManager, before: Version | None, failure: Failure) -> PublishError:
+def notice(manager: OffsetManager, before: Version | None, failure: Failure) -> OffsetManagerError:
     offset = None if before is None else before.value.offset
-    return PublishError(OffsetNoticeError(*manager.key, offset, failure.info, failure.detail))
+    return OffsetNoticeError(*manager.key, offset, failure.info, failure.detail)
 
 
 def report(manager: OffsetManager, error: OffsetManagerError) -> Effects:
     """Publish an error once, until something else happens."""
     reported = str(manager.last_error) == str(error)
     manager.last_error = error
-    return [] if reported else [PublishError(error)]
+    return [] if reported else [error]
 
 
 def not_committed(manager: OffsetManager, version: Version, failure: Failure) -> Effects:
@@ -50,7 +50,7 @@ def not_committed(manager: OffsetManager, version: Version, failure: Failure) ->
     error = OffsetCommitError(*manager.key, version.value.offset, failure.info, failure.detail)
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = error, version.number
-    return [PublishError(error)]
+    return [error]
 
 
 def learn_topic(manager: OffsetManager, event: Read) -> None:
@@ -103,9 +103,9 @@ def recreate(manager: OffsetManager, event: Recreated, now: float) -> Effects:
         manager.set_committed(Version(manager.settled, found), now)
     effects = report(manager, error)
     if first:
-        effects.append(PublishInitial())
+        effects.append(PUBLISH_INITIAL)
     if manager.dirty:
-        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
+        manager.commit_at = manager.due_at(now)
         return effects
     return [*effects, AnswerFlushes(inf, manager.result_if_clean())]
 

@@ -250,34 +250,26 @@ class OffsetManager(PooledActor):
         Raises OffsetRegressionError for a lower offset that is not a rewind, and
         ManagerStoppedError after ``close``.
         """
-        number = _next_number()
         with self.group.lock:
-            self.put(value, rewind, number)
-
-    def put(
-        self,
-        value: int | OffsetAndMetadata,
-        rewind: bool,  # noqa: FBT001 -- a keyword costs time
-        number: int,
-    ) -> None:
-        """``submit`` as version ``number``, with the lock held."""
-        offset = value if isinstance(value, int) else value.offset
-        if offset < self.floor and (self.closed or not rewind):
-            self._refuse(offset)
-        self.floor = offset
-        self.dropped = None
-        if value != self.value or self.force:
-            self.value = value
-            self.number = number
-            self.named_topic_id = ""
-            self.force = False
-        if (rewind or not self.queued) and self.number > self.settled:
-            if rewind:
-                self.rewind_number = self.number
-            if not self.queued:
-                # In this order a Ctrl-C in between does no harm: queued twice is collected once.
-                self.group.queue_submit(self)
-                self.queued = True
+            # Drawn with the lock held, or a later submit could get the lower number.
+            number = _next_number()
+            offset = value if isinstance(value, int) else value.offset
+            if offset < self.floor and (self.closed or not rewind):
+                self._refuse(offset)
+            self.floor = offset
+            self.dropped = None
+            if value != self.value or self.force:
+                self.value = value
+                self.number = number
+                self.named_topic_id = ""
+                self.force = False
+            if (rewind or not self.queued) and self.number > self.settled:
+                if rewind:
+                    self.rewind_number = self.number
+                if not self.queued:
+                    # In this order a Ctrl-C does no harm: queued twice is collected once.
+                    self.group.queue_submit(self)
+                    self.queued = True
 
     def _refuse(self, offset: int) -> None:
         if self.closed:
@@ -374,6 +366,10 @@ class OffsetManager(PooledActor):
     def awaited(self) -> bool:
         """True if a caller waits for the newest version."""
         return self.closed or bool(self.flushes)
+
+    def due_at(self, now: float) -> float:
+        """Return when the newest version is due: an interval from now, or at once if awaited."""
+        return now if self.awaited else now + self.group.timing.commit_interval_s
 
     def establish(self, committed: OffsetAndMetadata | None) -> None:
         """Enter the initial offset, and drop a submit that is lower and not a rewind."""
@@ -571,43 +567,48 @@ class Group:
 
     def submit_many(
         self,
-        entries: Iterable[tuple[OffsetManager, int | Submission]],
+        managers: Iterable[OffsetManager | None],
+        values: Iterable[int | Submission],
         topic_ids: Mapping[str, str],
         *,
         rewind: bool,
     ) -> dict[TopicPartition, OffsetManagerError]:
-        """Submit checked offsets of managers in one step; return the refused ones.
+        """Submit a checked offset to each of the managers that there are; return the refused ones.
 
         ``topic_ids`` are those that the submitter names for topics.
         """
         refused: dict[TopicPartition, OffsetManagerError] = {}
-        number = _next_number()
+        named = ""
         with self.lock:
-            for manager, value in entries:
-                named = topic_ids.get(manager.key.topic, "") if topic_ids else ""
+            number = _next_number()
+            for manager, value in zip(managers, values, strict=True):
+                if manager is None:
+                    continue
+                if topic_ids:
+                    named = topic_ids.get(manager.key.topic, "")
                 try:
                     if named and manager.topic_id and named != manager.topic_id:
                         failure = recreated(named, manager.topic_id)
                         offset = value if isinstance(value, int) else value.offset
                         raise OffsetCommitError(*manager.key, offset, failure.info, failure.detail)
                     if not isinstance(value, int):
-                        manager.put(shortest(*value[:3]), value.rewind, number)
-                    elif rewind or value <= manager.floor:
-                        manager.put(value, rewind, number)
+                        manager.submit(shortest(*value[:3]), rewind=value.rewind)
+                    elif rewind or value <= manager.floor or number <= manager.number:
+                        manager.submit(value, rewind=rewind)
                     else:
-                        # What ``put`` does in the common case, without a call.
+                        # What ``submit`` does in the common case, without a call.
                         manager.value = manager.floor = value
                         manager.number = number
-                        manager.named_topic_id = ""
+                        manager.named_topic_id = named
                         if not manager.queued:
                             manager.dropped, manager.force = None, False
                             self.queue_submit(manager)
                             manager.queued = True
-                except OffsetManagerError as error:
-                    refused[manager.topic_partition] = error
-                else:
+                        continue
                     if named:
                         manager.named_topic_id = named
+                except OffsetManagerError as error:
+                    refused[manager.topic_partition] = error
         return refused
 
 

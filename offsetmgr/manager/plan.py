@@ -15,7 +15,6 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.logs import refusal, unreadable
 from offsetmgr.errors import Verdict
 from offsetmgr.manager.events import (
@@ -31,9 +30,9 @@ from offsetmgr.manager.step import next_version
 from offsetmgr.types import new_tuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from offsetmgr.coordinator.base import Failure
+    from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
     from offsetmgr.coordinator.logs import TopicId
     from offsetmgr.manager.events import Effects, Event
     from offsetmgr.manager.offset_manager import OffsetManager
@@ -52,34 +51,29 @@ class ReadRequest(NamedTuple):
     verifies: bool = False
     """True if the ends of their logs are to be looked at as well."""
 
-    def problem(self, _manager: OffsetManager, found: TopicId) -> Failure | None:
-        """Return why the partition of a topic with the id ``found`` is not to be read."""
-        return unreadable(found)
-
-    def failed(self, failure: Failure) -> FetchResult:
-        """Return the answer if it failed as a whole."""
-        return FetchResult.failed([manager.topic_partition for manager in self.managers], failure)
-
 
 class CommitRequest(NamedTuple):
     """Commit these, and nothing else meanwhile."""
 
-    versions: Mapping[OffsetManager, Version]
-
-    @property
-    def managers(self) -> Collection[OffsetManager]:
-        return self.versions.keys()
-
-    def problem(self, manager: OffsetManager, found: TopicId) -> Failure | None:
-        """Return why the offset is not to be committed to a topic with the id ``found``."""
-        return refusal(manager.key.topic, manager.topic_id, found)
-
-    def failed(self, failure: Failure) -> CommitResult:
-        """Return the answer if it failed as a whole."""
-        return CommitResult.failed([manager.topic_partition for manager in self.versions], failure)
+    managers: Mapping[OffsetManager, Version]
+    """The version of each manager."""
 
 
 GroupRequest: TypeAlias = ReadRequest | CommitRequest
+
+
+def forbidden(request: GroupRequest, ids: Mapping[str, TopicId]) -> dict[TopicPartition, Failure]:
+    """Return the partitions of topics whose id forbids to read or commit them."""
+    commits = isinstance(request, CommitRequest)
+    failures: dict[TopicPartition, Failure] = {}
+    for manager in request.managers:
+        topic, topic_id = manager.key.topic, manager.topic_id
+        found = ids.get(topic)
+        if found is not None and found != topic_id:
+            why = refusal(topic, topic_id, found) if commits else unreadable(found)
+            if why is not None:
+                failures[manager.topic_partition] = why
+    return failures
 
 
 class Retry:
@@ -142,7 +136,7 @@ class CommitPlan:
                 continue
             if manager.phase is fetching:
                 if manager.read_at == inf:
-                    self._admit(manager)
+                    self._admit(manager, now)
                     failures = manager.read_failures
                     manager.read_at = now + (self._timing.backoff_s(failures) if failures else 0.0)
                 self.index(manager)
@@ -156,12 +150,16 @@ class CommitPlan:
                     manager.commit_at = due_at
                     self.index(manager)
 
-    def _admit(self, manager: OffsetManager) -> None:
+    def _admit(self, manager: OffsetManager, now: float) -> None:
         """Let a manager take over from one that stopped, with the commits that may still land."""
         former = self.managers.get(manager.topic_partition)
         if former is manager:
             return
         self.managers[manager.topic_partition] = manager
+        every_s = self._timing.verify_interval_s
+        if every_s and self._verify_at == inf:
+            # Groups that begin together do not verify together.
+            self._verify_at = now + every_s * (0.5 + self._timing.rng.random() / 2)
         if former is not None:
             manager.topic_id, manager.committed = former.topic_id, former.committed
             manager.in_doubt, manager.former_commits = former.in_doubt, former.former_commits
@@ -197,7 +195,7 @@ class CommitPlan:
         """Forget a stopped manager if nothing has to be done for it any more."""
         busy = manager.in_doubt or manager.commit_at < inf or manager.blocked
         flight = self.in_flight
-        if busy or (isinstance(flight, CommitRequest) and manager in flight.versions):
+        if busy or (isinstance(flight, CommitRequest) and manager in flight.managers):
             return
         if self.managers.get(manager.topic_partition) is manager:
             del self.managers[manager.topic_partition]
@@ -221,11 +219,11 @@ class CommitPlan:
         None must be in flight, and the group's lock must be held.
         """
         effects: list[tuple[OffsetManager, Effects]] = []
-        request: GroupRequest | None
-        if self._read_last:
-            request = self._commit(now, effects) or self._read(now)
-        else:
-            request = self._read(now) or self._commit(now, effects)
+        request: GroupRequest | None = None if self._read_last else self._read(now)
+        if request is None and now >= self._commit_at and now >= self._commits.not_before:
+            request = self._commit(now, effects)
+        if request is None and self._read_last:
+            request = self._read(now)
         if request is not None:
             self._read_last = isinstance(request, ReadRequest)
         return request, effects
@@ -233,24 +231,18 @@ class CommitPlan:
     def wake_at(self) -> float:
         """Return when to ask again though nothing happened; ``inf`` for never."""
         read_at = min((manager.read_at for manager in self._to_read), default=inf)
-        background_at = min(self._check_at, self._verification_at())
         look_at = min((manager.look_at for manager in self._to_look), default=inf)
         return min(
             look_at,
             max(read_at, self._reads.not_before),
-            self._commit_due_at(),
-            max(background_at, self._verify_not_before),
+            max(self._commit_at, self._commits.not_before),
+            max(min(self._check_at, self._verification_at()), self._verify_not_before),
         )
-
-    def _commit_due_at(self) -> float:
-        return max(self._commit_at, self._commits.not_before)
 
     def _commit(
         self, now: float, effects: list[tuple[OffsetManager, Effects]]
     ) -> CommitRequest | None:
-        """Return everything dirty that may be tried, if something is due."""
-        if now < self._commit_due_at():
-            return None
+        """Return everything dirty that may be tried."""
         versions: dict[OffsetManager, Version] = {}
         for manager in tuple(self._dirty):
             if manager.read_at < inf or manager.look_at < inf:  # ``blocked``, without a call
@@ -278,10 +270,15 @@ class CommitPlan:
                 return ReadRequest(ready)
         if now < self._verify_not_before:
             return None
-        return self._verify(now) or self._check(now)
+        request = self._verify(now) if now >= self._verification_at() else None
+        if request is None and now >= self._check_at:
+            request = self._check(now)
+        return request
 
     def next_look(self, now: float) -> list[OffsetManager]:
         """Return the managers whose logs are to be looked at now; again without an answer."""
+        if not self._to_look:
+            return []
         due = [manager for manager in self._to_look if manager.look_at <= now]
         for manager in due:
             manager.look_at = now + self._timing.request_timeout_s
@@ -295,23 +292,16 @@ class CommitPlan:
         A foreign offset stands until the next commit covers it, so a verification that is due
         waits for that commit, at most an interval, and goes right before it.
         """
+        commit_at = max(self._commit_at, self._commits.not_before)
         latest_at = self._verify_at + self._timing.commit_interval_s
-        return max(self._verify_at, min(self._commit_due_at(), latest_at))
+        return max(self._verify_at, min(commit_at, latest_at))
 
     def _verify(self, now: float) -> ReadRequest | None:
-        """Read whether all that was committed stands, where it is time."""
-        every_s = self._timing.verify_interval_s
-        begins = self._verify_at == inf
-        if not every_s or (not begins and now < self._verification_at()):
-            return None
+        """Read whether all that was committed stands."""
         if all(manager.phase is _STOPPED for manager in self.managers.values()):
             self._verify_at = inf
             return None
-        if begins:
-            # Groups that begin together do not verify together.
-            self._verify_at = now + every_s * (0.5 + self._timing.rng.random() / 2)
-            return None
-        self._verify_at = now + every_s
+        self._verify_at = now + self._timing.verify_interval_s
         known = tuple(
             manager
             for manager in self.managers.values()
@@ -321,8 +311,6 @@ class CommitPlan:
 
     def _check(self, now: float) -> ReadRequest | None:
         """Read single partitions: commits in doubt, and old ones."""
-        if now < self._check_at:
-            return None
         times = {m: min(m.verify_at, m.recommit_at) for m in self.managers.values()}
         self._check_at = min(times.values(), default=inf)
         due = tuple(manager for manager, at in times.items() if at <= now)
@@ -339,7 +327,7 @@ class CommitPlan:
         """
         self._commits.enter(now, failed=failed)
         failures = result.failures
-        for manager, version in request.versions.items():
+        for manager, version in request.managers.items():
             failure = failures.get(manager.topic_partition) if failures else None
             unknown = failure is not None and failure.info.verdict is Verdict.UNKNOWN
             heir = self.heir(manager) if manager.phase is _STOPPED else None

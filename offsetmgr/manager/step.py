@@ -36,16 +36,15 @@ from offsetmgr.errors import (
 )
 from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
+    PUBLISH_END,
+    PUBLISH_INITIAL,
     AnswerFlushes,
     Committed,
     Effects,
     Event,
     Expired,
-    Finish,
     FlushAsked,
     LogRead,
-    PublishError,
-    PublishInitial,
     Read,
     ReadFailed,
     Recreated,
@@ -159,11 +158,10 @@ def _begin(manager: OffsetManager, event: Read, now: float) -> Effects:
             effects += drop_former(manager, manager.version())
         else:
             manager.establish(manager.acknowledged)
-        effects.append(PublishInitial())
+        effects.append(PUBLISH_INITIAL)
     if not manager.dirty:
         return effects + _begin_clean(manager, now, first=first)
-    at = now if manager.awaited else now + manager.group.timing.commit_interval_s
-    manager.commit_at, manager.recommit = min(manager.commit_at, at), False
+    manager.commit_at, manager.recommit = min(manager.commit_at, manager.due_at(now)), False
     if first or isinstance(manager.last_error, OffsetFetchError):
         manager.last_error = None
     return effects
@@ -211,7 +209,7 @@ def _begin_clean(manager: OffsetManager, now: float, *, first: bool) -> Effects:
         effects.append(PUBLISH_COMMITTED)
     manager.last_error = result.error
     if first and result.error is not None:
-        effects.append(PublishError(result.error))
+        effects.append(result.error)
     return [*effects, AnswerFlushes(inf, result)]
 
 
@@ -328,7 +326,7 @@ def _fetch_failed(manager: OffsetManager, event: ReadFailed, now: float) -> Effe
     manager.last_error = error
     _back_off_read(manager, failure, now)
     _not_read(manager, event, now)
-    return [] if reported else [PublishError(error)]
+    return [] if reported else [error]
 
 
 def _still_in_doubt(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
@@ -391,7 +389,7 @@ def _mark_committed(manager: OffsetManager, version: Version, now: float) -> Eff
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
     if not clean and (waits or manager.awaited):
         # What is newer waits for an interval of its own, unless a caller waits for it.
-        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
+        manager.commit_at = manager.due_at(now)
     if version.number >= manager.error_number:
         manager.last_error, manager.error_number = None, 0
     manager.acknowledged, manager.acknowledged_at = version.value, now
@@ -418,7 +416,7 @@ def _refused(manager: OffsetManager, event: Refused, now: float) -> Effects:
         manager.set_committed(manager.committed, now)
     elif waited and not suspended:
         # What is newer may fare no better: not at once, over and over.
-        manager.commit_at = now if manager.awaited else now + manager.group.timing.commit_interval_s
+        manager.commit_at = manager.due_at(now)
     effects = not_committed(manager, version, failure)
     if suspended:
         error = manager.last_error
@@ -507,7 +505,7 @@ def _stop(manager: OffsetManager, now: float) -> Effects:
     manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
     manager.recommit = manager.external = manager.stray = False
     manager.await_landing(now)
-    return [Finish()]
+    return [PUBLISH_END]
 
 
 def _ignore(_manager: OffsetManager, _event: Event, _now: float) -> Effects:

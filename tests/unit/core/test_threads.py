@@ -18,13 +18,11 @@ from tests.unit.core.core import at, tp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.unit.core.core import Core
+
 
 THREADS = 8
-
-
 SUBMITS = 2_000
-
-
 LIMIT_S = 60.0
 
 
@@ -95,6 +93,41 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
     assert live.coordinator.most_in_flight("g") == 1
+
+
+class Contended:
+    """A lock that another thread takes first, for all of a submit and its commit."""
+
+    def __init__(self, lock: threading.RLock, other: Callable[[], object]) -> None:
+        self._lock = lock
+        self._others = [other]
+
+    def __enter__(self) -> None:
+        while self._others:
+            self._others.pop()()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_submit_that_waits_for_another_thread_is_not_lost(core: Core, *, bulk: bool) -> None:
+    """The kind: numbered before it had the lock, it counted as older than what is committed."""
+    handle = core.spawn()
+
+    def submit_first() -> None:
+        handle.submit(5)
+        core.advance(2.0)
+
+    group = handle._manager.group
+    group.lock = Contended(group.lock, submit_first)  # type: ignore[assignment]
+    if bulk:
+        core.factory.submit("g", {tp(): 7})
+    else:
+        handle.submit(7)
+    core.advance(2.0)
+    assert core.commits() == [{0: 5}, {0: 7}]
 
 
 def test_of_eight_spawns_one_wins(live: Live) -> None:
