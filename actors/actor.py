@@ -220,7 +220,8 @@ class ActorLoop:
         finally:
             with self._lock:
                 self._in_turn = self._scheduled = False
-                self._schedule()
+                if self._entries or self._start_due:
+                    self._schedule()
         return handled
 
     def get(self) -> Any:

@@ -69,15 +69,23 @@ class Future(pykka.Future[T]):
             raise self._exception.with_traceback(self._traceback)
         return cast("T", self._value)
 
-    def set(self, value: T | None = None) -> None:
-        """Set the value; ignored if the future is done already."""
-        self._finish(value, None)
+    def set(self, value: T | None = None, exception: BaseException | None = None) -> None:
+        """Set the value, or an exception; ignored if the future is done already."""
+        if not self._once.acquire(blocking=False):
+            return
+        self._value = value
+        self._exception = exception
+        self._traceback = exception.__traceback__ if exception is not None else None
+        self._done = True
+        while self._callbacks:
+            with contextlib.suppress(IndexError):  # the thread that added it calls it
+                self._call(self._callbacks.pop(0))
 
     def set_exception(  # type: ignore[override]
         self, exception: BaseException | None = None
     ) -> None:
         """Set an exception, by default the one being handled; ignored if the future is done."""
-        self._finish(None, exception if exception is not None else sys.exc_info()[1])
+        self.set(None, exception if exception is not None else sys.exc_info()[1])
 
     def set_get_hook(self, func: Callable[[float | None], T]) -> None:
         super().__init__()
@@ -132,17 +140,6 @@ class Future(pykka.Future[T]):
         except ValueError:
             return False
         return True
-
-    def _finish(self, value: T | None, exception: BaseException | None) -> None:
-        if not self._once.acquire(blocking=False):
-            return
-        self._value = value
-        self._exception = exception
-        self._traceback = exception.__traceback__ if exception is not None else None
-        self._done = True
-        while self._callbacks:
-            with contextlib.suppress(IndexError):  # the thread that added it calls it
-                self._call(self._callbacks.pop(0))
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

@@ -59,6 +59,8 @@ class Timers:
         self._clock = clock
         self._order = order
         self._lock = threading.RLock()
+        self._changed: threading.Condition | None = None
+        """Notified of a call that is due before all others."""
         self._sequence = itertools.count()
         self._heap: list[tuple[float, float, int, TimerHandle]] = []
         self._full = _SMALL
@@ -79,8 +81,8 @@ class Timers:
             entry = (due_s, self._order(), next(self._sequence), handle)
             # Before the call is set: a signal handler that raises here may cost a look at the
             # heap too many, but never the one for this call.
-            if not self._heap or entry < self._heap[0]:
-                self._sooner()
+            if self._changed is not None and (not self._heap or entry < self._heap[0]):
+                self._changed.notify_all()
             heapq.heappush(self._heap, entry)
             if len(self._heap) > self._full:
                 self._drop_cancelled()
@@ -123,9 +125,6 @@ class Timers:
         """Count the entries of the heap, cancelled ones included."""
         return len(self._heap)
 
-    def _sooner(self) -> None:
-        """Note a call that is due before all others; called under the lock."""
-
     def _drop_cancelled(self) -> None:
         """Rebuild the heap, which has doubled since the last time."""
         self._heap = [entry for entry in self._heap if entry[3].call is not None]
@@ -135,6 +134,8 @@ class Timers:
 
 class ThreadTimers(Timers):
     """Timers with a thread of their own, which sleeps until the next one is due."""
+
+    _changed: threading.Condition
 
     def __init__(self, clock: Clock, *, name: str) -> None:
         super().__init__(clock)
@@ -148,9 +149,6 @@ class ThreadTimers(Timers):
             self._changed.notify_all()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
-
-    def _sooner(self) -> None:
-        self._changed.notify_all()
 
     def _run(self) -> None:
         while self._wait():

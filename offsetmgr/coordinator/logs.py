@@ -71,13 +71,14 @@ class TopicLooks:
         answer: Future[Mapping[str, TopicId]] = Future()
         seen: dict[str, TopicId] = {}
         asked: dict[Future[Mapping[str, TopicId]], set[str]] = {}
-        request: Future[Mapping[str, TopicId]] = Future()
+        request: Future[Mapping[str, TopicId]] | None = None
         new: list[str] = []
         now = self._now()
         with self._lock:
             for topic in topics:
                 asked_at, known = self._seen.get(topic, _NEVER)
                 if now - asked_at > age_s / 2 and topic not in self._asked:
+                    request = request or Future()
                     new.append(topic)
                     self._asked[topic] = request
                 if now - asked_at <= age_s:
@@ -93,7 +94,7 @@ class TopicLooks:
             if complete:
                 answer.set(seen)
 
-        if new:
+        if request is not None:
             self._ask(sorted(new), request, now)
         if not asked:
             answer.set(seen)

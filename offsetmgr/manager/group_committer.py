@@ -162,12 +162,13 @@ class GroupCommitter(PooledActor):
         if plan.in_flight is not None:
             return
         with group.lock:  # once for all managers
-            plan.collect(*group.collect(now), now)
+            if group.queue:
+                plan.collect(group, now)
             request, effects = plan.next_request(now)
         if effects:
             self._apply(effects)
-        if looks := plan.next_look(now):
-            self._look(looks, shared=False)
+        if plan.to_look:
+            self._look(plan.next_look(now), shared=False)
         if request is not None:
             self._send(request, now)
         elif not plan.managers and self._vacate(group):

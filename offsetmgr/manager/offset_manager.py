@@ -533,19 +533,21 @@ class Group:
         self.last_failure: Failure | None = None
         """The reason why the last request failed for the whole group; None if it did not."""
         self._system = system
-        self._queue: list[OffsetManager] = []
-        self._since: float | None = None  # when the first in the queue was submitted
+        self.queue: list[OffsetManager] = []
+        """Those with something new for the committer, which empties it."""
+        self.since: float | None = None
+        """Time of the first submit in the queue."""
         self._wake_up_pending = False
 
     def queue_submit(self, manager: OffsetManager) -> None:
         """Have ``manager`` collected an interval from now; with the lock held."""
-        self._queue.append(manager)
-        if self._since is None:
+        self.queue.append(manager)
+        if self.since is None:
             if not self._wake_up_pending:
                 # In this order a Ctrl-C may cost a second wake-up, but never the only one.
                 self._system.timers.call_after(self.timing.commit_interval_s, self._wake)
                 self._wake_up_pending = True
-            self._since = self._system.clock.now()
+            self.since = self._system.clock.now()
 
     def queue_start(self, managers: Iterable[OffsetManager]) -> None:
         """Have new or restarted managers collected at once."""
@@ -553,12 +555,6 @@ class Group:
             for manager in managers:
                 self.queue_submit(manager)
         self.committer.tell_due(WakeUp())
-
-    def collect(self, now: float) -> tuple[list[OffsetManager], float]:
-        """Empty the queue, with the lock held; return it, and when its first submit came."""
-        queue, since = self._queue, self._since
-        self._queue, self._since = [], None
-        return queue, now if since is None else since
 
     def _wake(self) -> None:
         with self.lock:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.base import CommitResult, Failure, FetchResult
     from offsetmgr.coordinator.logs import TopicId
     from offsetmgr.manager.events import Effects, Event
-    from offsetmgr.manager.offset_manager import OffsetManager
+    from offsetmgr.manager.offset_manager import Group, OffsetManager
     from offsetmgr.manager.timing import Timing
     from offsetmgr.types import TopicPartition
 
@@ -90,11 +90,11 @@ class Retry:
 
     def enter(self, now: float, *, failed: bool) -> None:
         """Back off after a failure; forgive after a success."""
-        if not failed:
-            self.forgive()
-            return
-        self._failures += 1
-        self.not_before = now + self._timing.backoff_s(self._failures)
+        if failed:
+            self._failures += 1
+            self.not_before = now + self._timing.backoff_s(self._failures)
+        else:
+            self._failures, self.not_before = 0, -inf
 
 
 class CommitPlan:
@@ -108,7 +108,7 @@ class CommitPlan:
         """Set by the caller."""
         self._dirty: dict[OffsetManager, None] = {}
         self._to_read: dict[OffsetManager, None] = {}
-        self._to_look: dict[OffsetManager, None] = {}
+        self.to_look: dict[OffsetManager, None] = {}
         self._commit_at = inf
         """Time to look for managers to commit; never later than the first is due."""
         self._commits = Retry(timing)
@@ -121,13 +121,13 @@ class CommitPlan:
 
     # Managers.
 
-    def collect(self, managers: Iterable[OffsetManager], since: float, now: float) -> None:
-        """Take in new and restarted managers, and those that were submitted to at ``since``.
-
-        They leave the group's queue, whose lock must be held.
-        """
-        due_at, fetching = since + self._timing.commit_interval_s, Phase.FETCHING
-        for manager in managers:
+    def collect(self, group: Group, now: float) -> None:
+        """Empty the queue of the group, whose lock must be held, into the indexes."""
+        queue, since = group.queue, group.since
+        group.queue, group.since = [], None
+        since_s, fetching = now if since is None else since, Phase.FETCHING
+        due_at = since_s + self._timing.commit_interval_s
+        for manager in queue:
             # It counts as queued as long as it is dirty.
             dirty = manager.queued = manager.number > manager.settled
             if not dirty:
@@ -183,9 +183,9 @@ class CommitPlan:
         elif self._to_read:
             self._to_read.pop(manager, None)
         if manager.look_at < inf:
-            self._to_look[manager] = None
-        elif self._to_look:
-            self._to_look.pop(manager, None)
+            self.to_look[manager] = None
+        elif self.to_look:
+            self.to_look.pop(manager, None)
         if manager.recommit_at < self._check_at or manager.verify_at < self._check_at:
             self._check_at = min(manager.verify_at, manager.recommit_at)
         if manager.phase is _STOPPED:
@@ -231,7 +231,7 @@ class CommitPlan:
     def wake_at(self) -> float:
         """Return when to ask again though nothing happened; ``inf`` for never."""
         read_at = min((manager.read_at for manager in self._to_read), default=inf)
-        look_at = min((manager.look_at for manager in self._to_look), default=inf)
+        look_at = min((manager.look_at for manager in self.to_look), default=inf)
         return min(
             look_at,
             max(read_at, self._reads.not_before),
@@ -270,16 +270,16 @@ class CommitPlan:
                 return ReadRequest(ready)
         if now < self._verify_not_before:
             return None
-        request = self._verify(now) if now >= self._verification_at() else None
+        request: ReadRequest | None = None
+        if now >= self._verify_at and now >= self._verification_at():
+            request = self._verify(now)
         if request is None and now >= self._check_at:
             request = self._check(now)
         return request
 
     def next_look(self, now: float) -> list[OffsetManager]:
         """Return the managers whose logs are to be looked at now; again without an answer."""
-        if not self._to_look:
-            return []
-        due = [manager for manager in self._to_look if manager.look_at <= now]
+        due = [manager for manager in self.to_look if manager.look_at <= now]
         for manager in due:
             manager.look_at = now + self._timing.request_timeout_s
         return due
