@@ -86,7 +86,7 @@ Event: TypeAlias = (
 
 
 class Publish(Enum):
-    """What users are told of a manager's record, as it is after the step."""
+    """News of a manager's record, as it is after the step."""
 
     INITIAL = "initial"
     """Answer who waits for the initial offset: it is the acknowledged one."""
