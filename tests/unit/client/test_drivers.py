@@ -167,7 +167,8 @@ CLOSES = """
         signal.signal(signal.SIGALRM, lambda *_: results.append(client.close(timeout=60)))
         signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 0.01))
         try:
-            while number % 3 or not offset:  # else in the middle of a close, or before it
+            # Of a client also in the middle of a close, or before it.
+            while coordinator is not None or number % 3 or not offset:
                 offset += 1
                 random.choice(calls)()
         except (ManagerStoppedError, OffsetTimeoutError):
