@@ -224,11 +224,10 @@ class EventHub:
         media_type="text/event-stream",
     )
     async def events(self, by: Requester, asked: EventsQuery) -> EventStream:
-        """Server-sent events: committed, failed, stopped, dropped."""
-        return self.subscribe(by, asked)
+        """Server-sent events: committed, failed, stopped, dropped.
 
-    def subscribe(self, by: Requester, asked: EventsQuery) -> EventStream:
-        """Return a new reader.  Raises OverloadedError."""
+        Raises OverloadedError if too many streams are open, of all or of one client.
+        """
         if len(self._readers) >= self._stream_limit:
             raise OverloadedError(
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "

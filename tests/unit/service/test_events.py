@@ -57,7 +57,7 @@ def names(events: list[bytes]) -> list[str]:
 @pytest.mark.fault(30)
 async def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None:
     """Ten thousand commits wait as one."""
-    reader = hub.subscribe(ANYBODY, EventsQuery())
+    reader = await hub.events(ANYBODY, EventsQuery())
     for offset in range(10_000):
         hub.committed({A: OffsetAndMetadata(offset)})
     await deliver()
@@ -69,10 +69,10 @@ async def test_a_slow_reader_gets_the_newest_commit_alone(hub: EventHub) -> None
 @pytest.mark.fault(30)
 async def test_failures_are_bounded_and_dropped_ones_are_counted(hub: EventHub) -> None:
     """A reader that hangs or was away loses the oldest, and learns how many."""
-    reader = hub.subscribe(ANYBODY, EventsQuery())
+    reader = await hub.events(ANYBODY, EventsQuery())
     for _ in range(FAILURES_KEPT + 7):
         hub.failed(A, error(A))
-    for late in (reader, hub.subscribe(ANYBODY, EventsQuery(after=FIRST - 1))):
+    for late in (reader, await hub.events(ANYBODY, EventsQuery(after=FIRST - 1))):
         events = hub.take(late)
         assert events[0] == b'event: dropped\ndata: {"count":7}\n\n'
         assert events[1].startswith(b"id: %d\nevent: failed\n" % (FIRST + 7))
@@ -83,8 +83,8 @@ async def test_failures_are_bounded_and_dropped_ones_are_counted(hub: EventHub) 
 
 async def test_a_reader_of_an_earlier_process_gets_all_failures_of_this_one(hub: EventHub) -> None:
     hub.failed(A, error(A))
-    assert names(hub.take(hub.subscribe(ANYBODY, EventsQuery(after=7)))) == ["failed"]
-    from_the_future = hub.subscribe(ANYBODY, EventsQuery(after=FIRST + 1_000))
+    assert names(hub.take(await hub.events(ANYBODY, EventsQuery(after=7)))) == ["failed"]
+    from_the_future = await hub.events(ANYBODY, EventsQuery(after=FIRST + 1_000))
     assert hub.take(from_the_future) == []
     hub.failed(A, error(A))
     assert names(hub.take(from_the_future)) == ["failed"]
@@ -116,13 +116,13 @@ async def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: Event
     hub.failed(A, error(A))
     newest = hub.newest
     hub.failed(A, error(A))
-    (event,) = hub.take(hub.subscribe(ANYBODY, EventsQuery(after=newest)))
+    (event,) = hub.take(await hub.events(ANYBODY, EventsQuery(after=newest)))
     assert event.startswith(b"id: %d\n" % (newest + 1))
 
 
 async def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
     """A page gets, next to ten thousand commits a second, the failures, each with its time."""
-    reader = hub.subscribe(ANYBODY, EventsQuery(only="failed"))
+    reader = await hub.events(ANYBODY, EventsQuery(only="failed"))
     hub.committed({A: OffsetAndMetadata(5)})
     hub.stopped(A)
     hub.failed(B, error(B))
@@ -134,7 +134,7 @@ async def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -
 
 async def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
     """The last offset is told before the end; a new life hides the old end."""
-    reader = hub.subscribe(ANYBODY, EventsQuery())
+    reader = await hub.events(ANYBODY, EventsQuery())
     hub.committed({A: OffsetAndMetadata(5)})
     await deliver()
     hub.stopped(A)
@@ -151,7 +151,7 @@ async def test_a_reader_that_stalls_while_managers_come_and_go_is_disconnected(
     hub: EventHub,
 ) -> None:
     """A stream's queue has a limit; beyond it the stream ends, and the next one begins afresh."""
-    reader = hub.subscribe(ANYBODY, EventsQuery())
+    reader = await hub.events(ANYBODY, EventsQuery())
     stream = hub.stream(reader)
     assert await anext(stream) == b": connected\n\n"
     for number in range(NEWS_KEPT + 1):
