@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.coordinator.logs import refusal, unreadable
 from offsetmgr.errors import Verdict
-from offsetmgr.manager.events import (
-    Committed,
-    Read,
-    ReadFailed,
-    Recreated,
-    Refused,
-    Unknown,
-)
+from offsetmgr.manager.events import Committed, Read, ReadFailed, Recreated, Refused, Unknown
 from offsetmgr.manager.offset_manager import Phase, Version
 from offsetmgr.manager.step import next_version
 from offsetmgr.types import new_tuple

@@ -23,17 +23,9 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from offsetmgr.codes import (
-    OFFSET_CHANGED,
-    TOPIC_DELETED,
-    TOPIC_RECREATED,
-    error_info,
-)
+from offsetmgr.codes import OFFSET_CHANGED, TOPIC_DELETED, TOPIC_RECREATED, error_info
 from offsetmgr.coordinator.base import Failure
-from offsetmgr.errors import (
-    OffsetFetchError,
-    Scope,
-)
+from offsetmgr.errors import OffsetFetchError, Scope
 from offsetmgr.manager.events import (
     PUBLISH_COMMITTED,
     PUBLISH_END,

@@ -18,12 +18,7 @@ from offsetmgr.types import OffsetAndMetadata
 from tests.sim.crowd import Crowd
 from tests.sim.network import Network, Wire
 from tests.sim.processes import Host, Process
-from tests.sim.queues import (
-    LOOK_EVERY,
-    MOST_HELD,
-    look_at_factory,
-    look_at_parts,
-)
+from tests.sim.queues import LOOK_EVERY, MOST_HELD, look_at_factory, look_at_parts
 from tests.sim.referee import WatchedBroker
 from tests.sim.server import DRAIN_S, ServiceProcess
 from tests.sim.service_judge import LEASE_S, ServiceJudge

@@ -89,6 +89,17 @@ class Core:
         self.advance(0.1)
         return handle
 
+    def submit(self, handle: ManagerHandle, offset: int, metadata: str = "") -> None:
+        """Submit an offset, and let its interval pass."""
+        handle.submit(offset, metadata)
+        self.advance(2.0)
+
+    def create_topic(self, end: int, *, partitions: int = 3) -> None:
+        """Create the topic of all tests, with logs that hold 0 to ``end``."""
+        self.broker.create_topic("t", partitions)
+        for partition in range(partitions):
+            self.broker.set_log(tp(partition), 0, end)
+
     def holds(self, partition: int = 0, group: str = "g") -> OffsetAndMetadata | None:
         return self.broker.committed(group).get(tp(partition))
 

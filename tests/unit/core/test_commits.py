@@ -8,15 +8,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import OffsetRegressionError
-from tests.unit.core.core import (
-    GROUP_DENIED,
-    LOADING,
-    TIMED_OUT,
-    TOPIC_DENIED,
-    Core,
-    at,
-    tp,
-)
+from tests.unit.core.core import GROUP_DENIED, LOADING, TIMED_OUT, TOPIC_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
     from offsetmgr.coordinator.memory import Incident
@@ -40,8 +32,7 @@ def test_only_the_newest_of_an_interval_is_committed(core: Core) -> None:
 def test_equal_offset_with_new_metadata_is_committed(core: Core) -> None:
     """Metadata alone is worth a commit."""
     core.put(at(7, "old"))
-    core.spawn().submit(7, "new")
-    core.advance(2.0)
+    core.submit(core.spawn(), 7, "new")
     assert core.holds() == at(7, "new")
 
 
@@ -68,8 +59,7 @@ def test_a_lower_submit_is_reported_when_the_initial_offset_comes(core: Core) ->
     assert (error.offset, error.floor) == (5, 10)
     status = handle.status()
     assert (status.regressions, status.dirty, status.submitted) == (1, False, at(10))
-    handle.submit(11)
-    core.advance(2.0)
+    core.submit(handle, 11)
     assert core.holds() == at(11)
 
 

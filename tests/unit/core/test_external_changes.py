@@ -17,13 +17,7 @@ from offsetmgr.errors import (
     Scope,
 )
 from offsetmgr.types import StopResult
-from tests.unit.core.core import (
-    LOADING,
-    TIMED_OUT,
-    Core,
-    at,
-    tp,
-)
+from tests.unit.core.core import LOADING, TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
     from actors import Future
@@ -37,8 +31,7 @@ VERIFY_S = 60.0
 def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
     core = Core(verify_interval_s=VERIFY_S, recommit_interval_s=0, **settings)
     handle = core.spawn()
-    handle.submit(13)
-    core.advance(2.0)
+    core.submit(handle, 13)
     return core, handle
 
 
@@ -84,8 +77,7 @@ def test_follow_makes_theirs_the_floor() -> None:
     handle.rewind(14)
     core.advance(2.0)
     assert core.holds() == at(14)
-    handle.submit(15)
-    core.advance(2.0)
+    core.submit(handle, 15)
     assert core.holds() == at(15)
 
 
@@ -94,13 +86,11 @@ def test_follow_goes_on_from_a_lower_one() -> None:
     core, handle = begun()
     core.put(at(7))
     core.advance(VERIFY_S)
-    handle.submit(9)
-    core.advance(2.0)
+    core.submit(handle, 9)
     assert core.holds() == at(9)
     core.put(at(7))
     core.advance(VERIFY_S + 2.0)
-    handle.submit(9)
-    core.advance(2.0)
+    core.submit(handle, 9)
     assert core.holds() == at(9)
 
 
@@ -132,8 +122,7 @@ def test_follow_does_not_bring_back_a_deleted_offset() -> None:
     assert "nothing is committed any more" in str(notices(core)[0])
     assert core.holds() is None
     assert handle.status().committed is None
-    handle.submit(14)
-    core.advance(2.0)
+    core.submit(handle, 14)
     assert core.holds() == at(14)
 
 
@@ -202,8 +191,7 @@ class TestTheirsAndOurs:
             recommit_interval_s=0,
             request_timeout_s=2.0,
         )
-        core.spawn().submit(10)
-        core.advance(2)
+        core.submit(core.spawn(), 10)
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
         (handle,) = core.factory.managers("g")
         handle.submit(20)

@@ -24,8 +24,7 @@ class TestFlush:
     def test_of_clean_managers_is_answered_at_once(self, core: Core) -> None:
         """No request is made."""
         handle = core.spawn()
-        handle.submit(5)
-        core.advance(2.0)
+        core.submit(handle, 5)
         assert core.flush([handle], 10.0) == [StopResult(at(5))]
         assert core.commits() == [{0: 5}]
 
@@ -59,8 +58,7 @@ class TestFlush:
         """The caller may have repaired it; if not, the answer comes at once."""
         handle = core.spawn()
         core.coordinator.inject("commit", Refuse(GROUP_DENIED), Refuse(GROUP_DENIED))
-        handle.submit(5)
-        core.advance(2.0)
+        core.submit(handle, 5)
         (result,) = core.flush([handle], 10.0)
         assert result.uncommitted == at(5)
         assert core.flush([handle], 10.0) == [StopResult(at(5))]

@@ -7,10 +7,7 @@ import threading
 import pytest
 
 from offsetmgr.coordinator.memory import Refuse
-from offsetmgr.errors import (
-    OffsetCommitError,
-    OffsetTimeoutError,
-)
+from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import OffsetAndMetadata
 from tests.unit.core.core import LOADING, TOPIC_DENIED, Core, at
 

@@ -9,11 +9,7 @@ import pytest
 
 from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.coordinator.memory import Refuse, Respond, Unknown
-from offsetmgr.errors import (
-    OffsetCommitError,
-    OffsetNoticeError,
-    OffsetRegressionError,
-)
+from offsetmgr.errors import OffsetCommitError, OffsetNoticeError, OffsetRegressionError
 from offsetmgr.manager import Submission
 from tests.unit.core.core import TIMED_OUT, Core, at, tp
 
@@ -31,20 +27,16 @@ SMALLER, EQUAL, LONGER = 30, 100, 150
 def recreate(core: Core, end: int, *, gap_s: float = 0.0, partitions: int = 3) -> None:
     core.broker.delete_topic("t")
     core.advance(gap_s)
-    core.broker.create_topic("t", partitions)
-    for partition in range(partitions):
-        core.broker.set_log(tp(partition), 0, end)
+    core.create_topic(end, partitions=partitions)
 
 
 def began(*, commit: bool = True) -> tuple[Core, ManagerHandle]:
     """Return a manager that has read and committed up to ``FORMER``."""
     core = Core(recommit_interval_s=0)
-    core.broker.create_topic("t", 3)
-    core.broker.set_log(tp(), 0, FORMER)
+    core.create_topic(FORMER)
     handle = core.spawn()
     if commit:
-        handle.submit(FORMER)
-        core.advance(2.0)
+        core.submit(handle, FORMER)
         assert core.holds() == at(FORMER)
     return core, handle
 
@@ -88,8 +80,7 @@ class TestFormerOffsets:
         core.advance(1.0)
         handle.submit(FORMER + 1)
         core.advance(5.0)
-        core.broker.create_topic("t", 1)
-        core.broker.set_log(tp(), 0, end)
+        core.create_topic(end, partitions=1)
         core.advance(120.0)
         assert core.holds() is None
         (result,) = core.flush([handle], 5.0)
@@ -148,8 +139,7 @@ class TestNewOffsets:
         with pytest.raises(OffsetRegressionError):
             handle.submit(7)
         core.advance(2.0)
-        handle.submit(8)
-        core.advance(2.0)
+        core.submit(handle, 8)
         assert core.holds() == at(8)
 
     def test_a_higher_offset_within_the_new_log_is_taken(self) -> None:
@@ -178,10 +168,8 @@ class TestNewOffsets:
         core, handle = began()
         other = core.spawn(1)
         recreate(core, SMALLER)
-        handle.submit(FORMER + 1)
-        core.advance(2.0)
-        other.submit(FORMER)
-        core.advance(2.0)
+        core.submit(handle, FORMER + 1)
+        core.submit(other, FORMER)
         assert core.holds(1) is None
         assert codes(core).count("TOPIC_RECREATED") == 2
 
@@ -209,8 +197,7 @@ class TestNamedTopics:
     def test_an_offset_that_came_before_the_topic_was_known_is_refused(self, end: int) -> None:
         """A restarted service gets the offsets of its clients again."""
         core = Core()
-        core.broker.create_topic("t")
-        core.broker.set_log(tp(), 0, end)
+        core.create_topic(end, partitions=1)
         handle = core.factory.spawn("g", "t", 0)
         core.factory.submit("g", {tp(): Submission(FORMER)}, topic_ids={"t": "former"})
         core.advance(5.0)
@@ -234,8 +221,7 @@ class TestRaces:
         """At least once: the group begins where the new log does."""
         core, handle = began()
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        handle.submit(FORMER + 1)
-        core.advance(2.0)
+        core.submit(handle, FORMER + 1)
         recreate(core, SMALLER)
         core.advance(400.0)
         assert core.holds() == at(0)
@@ -255,8 +241,7 @@ class TestRaces:
         """
         core, handle = began()
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        handle.submit(FORMER + 1)
-        core.advance(2.0)
+        core.submit(handle, FORMER + 1)
         if ends != "never":
             core.stop(handle, 0.5)
             core.advance(1.0)
@@ -275,14 +260,12 @@ class TestRaces:
         meanwhile, it is not a commit of a former log, nor replaced by the log's start.
         """
         core = Core(verify_interval_s=0, recommit_interval_s=100)
-        core.broker.create_topic("t", 3)
-        core.broker.set_log(tp(), 0, LONGER)
+        core.create_topic(LONGER)
         core.put(at(FORMER))
         handle = core.spawn()
         core.advance(1.0)
         if log == "recreated":
-            handle.submit(FORMER + 1)
-            core.advance(2.0)
+            core.submit(handle, FORMER + 1)
             recreate(core, LONGER)
             core.put(at(SMALLER))
             core.flush([handle], 5.0)
@@ -301,11 +284,9 @@ class TestRaces:
         It was committed in the moment in which the topic was recreated, so it was never in doubt.
         """
         core = Core(recommit_interval_s=0, verify_interval_s=1.0, retry_backoff_s=5.0)
-        core.broker.create_topic("t", 3)
-        core.broker.set_log(tp(), 0, FORMER)
+        core.create_topic(FORMER)
         handle = core.spawn()
-        handle.submit(FORMER)
-        core.advance(2.0)
+        core.submit(handle, FORMER)
         recreate(core, LONGER)
         core.put(at(FORMER))
         core.coordinator.inject("commit", Refuse(14), Refuse(14))
@@ -317,8 +298,7 @@ class TestRaces:
         """The kind: the answer to a look arrives after another manager took over."""
         core, handle = began()
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        handle.submit(FORMER + 1)
-        core.advance(2.0)
+        core.submit(handle, FORMER + 1)
         core.stop(handle, 0.5)
         core.advance(1.0)
         recreate(core, SMALLER)
@@ -333,8 +313,7 @@ class TestRaces:
     def test_a_look_comes_before_a_commit_unless_it_was_just_made(self) -> None:
         """Frequent commits share their looks."""
         core = Core(commit_interval_s=LOOK_AGE_S / 10, latency_s=LOOK_AGE_S / 20)
-        core.broker.create_topic("t")
-        core.broker.set_log(tp(), 0, 1000)
+        core.create_topic(1000, partitions=1)
         handle = core.spawn()
         before = len(core.requests("topic_ids", group=""))
         for offset in range(50):
@@ -358,8 +337,7 @@ class TestRaces:
         """An offset that waits for the ends of its log does not wait in silence."""
         core, handle = began()
         recreate(core, SMALLER)
-        handle.submit(FORMER + 1)
-        core.advance(2.0)
+        core.submit(handle, FORMER + 1)
         core.coordinator.inject("topic_logs", *[Refuse(failure)] * 3)
         handle.submit(9)
         core.advance(1.5)
@@ -407,7 +385,6 @@ def test_a_kafka_without_topic_ids_commits_unseen() -> None:
     """Brokers before 2.8; a topic of the memory coordinator that was never created."""
     core = Core()
     handle = core.spawn()
-    handle.submit(5)
-    core.advance(2.0)
+    core.submit(handle, 5)
     assert core.holds() == at(5)
     assert handle._manager.topic_id == ""

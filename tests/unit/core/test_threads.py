@@ -117,8 +117,7 @@ def test_a_submit_that_waits_for_another_thread_is_not_lost(core: Core, *, bulk:
     handle = core.spawn()
 
     def submit_first() -> None:
-        handle.submit(5)
-        core.advance(2.0)
+        core.submit(handle, 5)
 
     group = handle._manager.group
     group.lock = Contended(group.lock, submit_first)  # type: ignore[assignment]
