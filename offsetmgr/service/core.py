@@ -20,6 +20,7 @@ from offsetmgr.http.errors import error_body
 from offsetmgr.logs import SafeLogger
 from offsetmgr.service.access import Names, Requester, no_names, partitions_of
 from offsetmgr.service.errors import ClientExistsError, DrainingError
+from offsetmgr.service.follow import OWNER as FOLLOW_OWNER
 from offsetmgr.service.messages import (
     FlushAnswer,
     FlushRequest,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from offsetmgr.service.sessions import Client, Registry
 
 Refusals: TypeAlias = "dict[TopicPartition, OffsetManagerError]"
+
+FOLLOWED: Final = "a checkpoint that the service follows (its setting [follow.NAME])"
 
 LAPSE_TIMEOUT_S: Final = 10.0
 """So long may managers of a silent client commit what they hold."""
@@ -343,8 +346,7 @@ class OffsetService:
         for where in partitions:
             other = self.factory.get(ManagerKey(group, *where))
             if other is not None:
-                left_s = self.registry.lease_left_s(other.owner, self.clock.now())
-                refused[where] = ManagerExistsError(str(other.key), other.owner, left_s)
+                refused[where] = self._held(other.key, other.owner)
         free = [where for where in partitions if where not in refused]
         leaving = Counter(each.identity for each in self._stopping.values() if not each.done.done())
         room, limit = self.registry.room(client, group, leaving)
@@ -361,6 +363,15 @@ class OffsetService:
             facts = {"group": group, "topics": topics, "managers": managers}
             self.audit.record(by, "spawn", "done", **facts)
         return refused
+
+    def _held(self, key: ManagerKey, owner: str) -> ManagerExistsError:
+        """Return the error that says who has a manager, and when the lease of a client ends."""
+        client = self.registry.find(owner)
+        if owner == FOLLOW_OWNER and (client is None or not client.holds(key)):
+            return ManagerExistsError(str(key), FOLLOWED)
+        return ManagerExistsError(
+            str(key), owner, self.registry.lease_left_s(owner, self.clock.now())
+        )
 
     def _stop_managers(
         self, name: str, identity: str, keys: Sequence[ManagerKey], timeout_s: float

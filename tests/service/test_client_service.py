@@ -16,6 +16,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -242,3 +243,19 @@ def test_a_new_manager_outlives_the_stop_of_its_predecessor(
     client.submit("h", {("t", 0): 1})
     until(lambda: owner(service, PEER) is None)
     assert owner(service, KEY) == "etl"
+
+
+def test_a_followed_partition_names_the_setting_that_holds_it(tmp_path: Path) -> None:
+    """No client has it, so none can be closed, and no lease ends; also for one of its name."""
+    WrittenCheckpoint(tmp_path).batch(4, orders(40))
+    follow = {"checkpoint": str(tmp_path), "group": "g", "interval_s": 0.1}
+    with running(**{f"follow__lake__{name}": value for name, value in follow.items()}) as service:
+        service.coordinator.broker.create_topic("orders")
+        service.coordinator.broker.set_log(TopicPartition("orders", 0), 0, 100)
+        until(service.service.assembly.factory.managers)
+        for name in ("etl", "follow"):
+            with (
+                OffsetClient(service.address, name) as client,
+                pytest.raises(ManagerExistsError, match=r"held by a checkpoint .*\[follow\.NAME"),
+            ):
+                client.submit("g", {("orders", 0): 50}, sync=True, timeout=60)
