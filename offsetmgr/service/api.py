@@ -129,8 +129,13 @@ class Api:
         waits = getattr(asked, "wait", False) if writes else asked is not None
         with (self.waiting if waits else self.working).place(by.who):
             work = found.handler(by, asked)
-            # A write is carried out even if nobody waits for its answer.
-            return await (work if writes else _unless_hung_up(request, work))
+            if writes:
+                return await work  # it is carried out even if nobody waits for its answer
+            answer = await _unless_hung_up(request, work)
+        if not by.is_current():
+            text = "the rights of the sender have changed while it waited; ask again"
+            raise HttpStatusError(HTTPStatus.FORBIDDEN, "forbidden", text)
+        return answer
 
     def _admit(self, request: Request, operation: Operation) -> Requester:
         """Return the sender of a request, with the client that it names.

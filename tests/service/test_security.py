@@ -23,6 +23,7 @@ from offsetmgr.http.connections import ClientCertificate
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens
 from offsetmgr.service.access import Access
+from offsetmgr.workers import Question
 from tests.certificates import Authority
 from tests.service.support import WAIT_S, Running, memory_process, running, settings_of
 from tests.waiting import eventually, until
@@ -464,6 +465,22 @@ def test_an_event_stream_ends_with_its_token(tmp_path: Path, how: str) -> None:
             assert later.get("/v1/events").status_code == 401
         admin.post("/v1/offsets", json=OWN).raise_for_status()
         assert next(line for line in lines if "data" in line)
+
+
+def test_a_read_that_waits_is_not_answered_after_its_token_has_ended(
+    secured: Running, tmp_path: Path
+) -> None:
+    """The kind: what was asked with a right is answered when the right is gone."""
+    secured.coordinator.pause()
+    with as_identity(secured, "etl") as etl, as_identity(secured, "etl") as later:
+        wanted = {"group": "orders-etl", "partitions": [{"topic": "orders", "partition": 0}]}
+        etl.post("/v1/managers", json=wanted).raise_for_status()
+        read = Question(lambda: etl.get("/v1/initial-offsets?group=orders-etl&wait_s=60"))
+        until(lambda: secured.service.assembly.app.waiting.taken)
+        (tmp_path / "etl.token").unlink()
+        eventually(lambda: later.get("/v1/managers").status_code, 401)
+        secured.coordinator.resume()
+        assert refusal(read.answer.result(WAIT_S)) == (403, "forbidden")
 
 
 def test_an_event_stream_ends_with_its_identity(tmp_path: Path) -> None:
