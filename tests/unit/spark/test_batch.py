@@ -20,12 +20,11 @@ from offsetmgr.spark import OffsetRange, kafka_batch
 from offsetmgr.spark.starting import bounded
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.unit.spark.broker import managers, recreate
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from offsetmgr.coordinator.memory import SentRequest
 
 GROUP = "orders-daily"
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -65,23 +64,6 @@ def commit(service: Running, offsets: dict[TopicPartition, int]) -> None:
     service.coordinator.broker.commit_externally(GROUP, entries)
 
 
-def recreate(service: Running, end: int) -> None:
-    """Delete the topic and create it again, with records in partition 0 alone."""
-    broker = service.coordinator.broker
-    broker.delete_topic("orders")
-    broker.create_topic("orders", 2)
-    broker.set_log(ZERO, 0, end)
-
-
-def commits(service: Running) -> list[SentRequest]:
-    return [each for each in service.coordinator.requests if each.operation == "commit"]
-
-
-def managers(service: Running) -> int:
-    with service.http() as http:
-        return len(http.get("/v1/managers").json()["managers"])
-
-
 def test_the_range_is_committed_by_a_clean_end(service: Running, client: OffsetClient) -> None:
     """From where the group stands to the pinned end, whatever comes meanwhile; then all is free."""
     commit(service, {ZERO: 12})
@@ -109,7 +91,7 @@ def test_a_topic_recreated_during_a_batch_gets_none_of_its_offsets(
     commit(service, before)
     error = pytest.raises(OffsetConflictError, match="was deleted and recreated")
     with error, kafka_batch(client, GROUP, ["orders"]):
-        recreate(service, end)
+        recreate(service.coordinator.broker, "orders", end, 2)
     assert committed(service) == {}
     with kafka_batch(client, GROUP, ["orders"]) as batch:
         assert batch.ranges == {ZERO: (0, end), ONE: (0, 0)}
@@ -129,21 +111,27 @@ def test_a_failed_block_commits_nothing(
         assert again.ranges == batch.ranges
 
 
-def test_until_a_time(service: Running, client: OffsetClient) -> None:
-    """It ends before the first record of that time; a log that is older is read to its end."""
-    noon = datetime.fromtimestamp(20, timezone.utc)
-    with kafka_batch(client, GROUP, ["orders"], until=noon) as batch:
-        assert batch.ranges == {ZERO: (10, 20), ONE: (0, 5)}
-    assert committed(service) == {ZERO: 20, ONE: 5}
-
-
-def test_until_offsets(service: Running, client: OffsetClient) -> None:
-    """Partitions that are not named are read to their end, one that is past it already is not."""
-    commit(service, {ZERO: 25})
-    until = {("orders", 0): 20}
+@pytest.mark.parametrize(
+    ("before", "until", "expected"),
+    [
+        # It ends before the first record of that time; an older log is read to its end.
+        ({}, datetime.fromtimestamp(20, timezone.utc), {ZERO: (10, 20), ONE: (0, 5)}),
+        # Unnamed partitions are read to their end, one that is past its own already is not read.
+        ({ZERO: 25}, {("orders", 0): 20}, {ZERO: (25, 25), ONE: (0, 5)}),
+    ],
+    ids=["time", "offsets"],
+)
+def test_until_ends_the_ranges(
+    service: Running,
+    client: OffsetClient,
+    before: dict[TopicPartition, int],
+    until: Any,
+    expected: dict[TopicPartition, tuple[int, int]],
+) -> None:
+    commit(service, before)
     with kafka_batch(client, GROUP, ["orders"], until=until) as batch:
-        assert batch.ranges == {ZERO: (25, 25), ONE: (0, 5)}
-    assert committed(service) == {ZERO: 25, ONE: 5}
+        assert batch.ranges == expected
+    assert committed(service) == {each: end for each, (_, end) in expected.items()}
 
 
 @pytest.mark.parametrize("until", [{("orders", 0): 31}, {("orders", 2): 1}, {("bills", 0): 1}])
@@ -204,8 +192,16 @@ def test_an_open_transaction_is_left_alone(
     assert committed(service) == {ZERO: expected[1], ONE: 5}
 
 
-def test_nested_batches_of_a_topic_are_refused(service: Running, client: OffsetClient) -> None:
-    """The outer one goes on, and afterwards the group is free."""
+def test_a_batch_of_claimed_partitions_is_refused(service: Running, client: OffsetClient) -> None:
+    """By the name of the client that commits for one of them, which goes on; nothing is changed."""
+    with OffsetClient(service.address, "elsewhere") as other:
+        other.claim(GROUP, [("orders", 1)])
+        with (
+            pytest.raises(ManagerExistsError, match="elsewhere"),
+            kafka_batch(client, GROUP, ["orders"], timeout=60),
+        ):
+            pytest.fail("the block was entered")
+        eventually(lambda: managers(service), 1)
     with (
         kafka_batch(client, GROUP, ["orders"]),
         pytest.raises(ManagerExistsError, match="daily"),
@@ -217,22 +213,10 @@ def test_nested_batches_of_a_topic_are_refused(service: Running, client: OffsetC
         assert batch.is_empty
 
 
-def test_a_batch_elsewhere_is_refused(service: Running, client: OffsetClient) -> None:
-    """While another process is at the group, whoever comes is told its name and changes nothing."""
-    with OffsetClient(service.address, "elsewhere") as other:
-        other.spawn(GROUP, "orders", 1).initial_offset(timeout=60)
-        with (
-            pytest.raises(ManagerExistsError, match="elsewhere"),
-            kafka_batch(client, GROUP, ["orders"], timeout=60),
-        ):
-            pytest.fail("the block was entered")
-        eventually(lambda: managers(service), 1)
-
-
 def test_a_reset_meanwhile_stays(service: Running, client: OffsetClient) -> None:
     """An operator's commit while the batch runs is reported, and not undone."""
-    batch = kafka_batch(client, GROUP, ["orders"])
-    with pytest.raises(OffsetConflictError, match="orders-1"), batch:
+    refused = pytest.raises(OffsetConflictError, match="orders-1")
+    with refused, kafka_batch(client, GROUP, ["orders"]):
         commit(service, {ONE: 0})
     assert committed(service) == {ONE: 0}
     assert managers(service) == 0

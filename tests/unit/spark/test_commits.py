@@ -11,36 +11,32 @@ from functools import partial
 from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actors import ActorSystem
 from offsetmgr import spark
-from offsetmgr.answers import Failure
 from offsetmgr.client import OffsetClient
-from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError, error_info
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
-from offsetmgr.types import ManagerKey, TopicPartition
+from offsetmgr.types import ManagerKey
 from tests.service.support import WAIT_S, local_over, running
+from tests.unit.spark.broker import ORDERS, forbid, managers, offset_of, recreate
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
-
+    from offsetmgr.client.offsets import Offsets
+    from offsetmgr.coordinator.memory import MemoryCoordinator
     from offsetmgr.spark import OffsetCommits
     from tests.service.support import Running
 
-PLACE = TopicPartition("orders", 0)
-KEY = ManagerKey("etl", *PLACE)
+KEY = ManagerKey("etl", *ORDERS)
 NOWHERE = "http://127.0.0.1:9"
-_TOPIC_AUTHORIZATION_FAILED = 29
 
 
 def progress(offset: int, query: str = "q", run: str = "r1", **changes: Any) -> dict[str, Any]:
@@ -52,36 +48,34 @@ def progress(offset: int, query: str = "q", run: str = "r1", **changes: Any) -> 
 
 
 class Session:
-    """A session as far as it is used, which is its listener and its queries."""
+    """A session as far as it is used, which is its listeners and its queries."""
 
     def __init__(self) -> None:
         self.streams = self
         self.active: list[object] = []
         self.is_stopped = False
-        self.listener: Any = None
         self.listeners: list[Any] = []
+        self.addListener = self.listeners.append
         self.removeListener = lambda _listener: None
         self.queries: dict[str, Query] = {}
         self.get = self.queries.get
 
-    def addListener(self, listener: Any) -> None:  # noqa: N802 -- Spark's name
-        self.listener = listener
-        self.listeners.append(listener)
-
     def start(self, query: Query) -> None:
         self.queries[query.id] = query
-        self.listener.onQueryStarted(query)
+        for listener in self.listeners:
+            listener.onQueryStarted(query)
 
     def report(self, *args: Any, **changes: Any) -> None:
-        report = progress(*args, **changes)
-        self.listener.onQueryProgress(SimpleNamespace(progress=report))
+        for listener in self.listeners:
+            listener.onQueryProgress(SimpleNamespace(progress=progress(*args, **changes)))
 
     def idle(self, query: str) -> None:
-        self.listener.onQueryIdle(SimpleNamespace(id=query, runId="r1"))
+        for listener in self.listeners:
+            listener.onQueryIdle(SimpleNamespace(id=query, runId="r1"))
 
     def end(self, query: str = "q", run: str = "r1") -> None:
-        event = SimpleNamespace(id=query, runId=run, exception=None)
-        self.listener.onQueryTerminated(event)
+        for listener in self.listeners:
+            listener.onQueryTerminated(SimpleNamespace(id=query, runId=run, exception=None))
 
 
 class Query(SimpleNamespace):
@@ -93,6 +87,13 @@ class Query(SimpleNamespace):
     @property
     def lastProgress(self) -> object:  # noqa: N802 -- Spark's name
         return self.answer()
+
+
+def query_at(offset: int, query: str = "q", *, active: bool = True, **changes: Any) -> Any:
+    """Return a query whose last report is ``progress`` of the same arguments."""
+    made = Query(query, partial(progress, offset, query, **changes), changes.get("name"))
+    made.isActive = active
+    return made
 
 
 @pytest.fixture
@@ -112,9 +113,9 @@ def session() -> Session:
     return Session()
 
 
-def attach(session: Session, client: OffsetClient, **options: Any) -> OffsetCommits:
+def attach(session: Session, client: Offsets, **options: Any) -> OffsetCommits:
     given: Any = session
-    return commit_offsets(given, client, group="etl", **options)
+    return commit_offsets(given, client, **{"group": "etl"} | options)
 
 
 @pytest.fixture
@@ -124,13 +125,8 @@ def commits(session: Session, client: OffsetClient) -> Iterator[OffsetCommits]:
 
 
 def at(client: OffsetClient) -> int | None:
-    committed = client.committed("etl").get(PLACE)
+    committed = client.committed("etl").get(ORDERS)
     return None if committed is None else committed.offset
-
-
-def managers(service: Running) -> int:
-    with service.http() as http:
-        return len(http.get("/v1/managers").json()["managers"])
 
 
 def test_every_public_name_has_its_sentence() -> None:
@@ -178,16 +174,14 @@ def test_queries_of_several_calls_share_their_minimum(
         slow = attach(other, client, query_name="slow")
         other.report(10, query="s", name="slow")
         session.report(100, query="f", name="fast")
-        query: Any = Query("f", partial(progress, 100, "f", name="fast"), "fast")
-        assert fast.flush(query, WAIT_S).ok
+        assert fast.flush(query_at(100, "f", name="fast"), WAIT_S).ok
         assert at(client) == 10
         slow.detach(WAIT_S)
         session.report(110, query="f", name="fast", batchId=1)
-        query = Query("f", partial(progress, 110, "f", name="fast", batchId=1), "fast")
-        assert fast.flush(query, WAIT_S).ok
+        assert fast.flush(query_at(110, "f", name="fast", batchId=1), WAIT_S).ok
         assert at(client) == 10
         assert "commits.release('slow')" in caplog.text
-        slow.release("slow", WAIT_S)
+        slow.release(query_at(10, "s", active=False, name="slow"), WAIT_S)
         eventually(lambda: at(client), 110)
 
 
@@ -228,17 +222,14 @@ def test_a_topic_of_another_call_is_not_called_uncommitted(
     session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each part of a driver commits its own topic, and sees the queries of all."""
-    given: Any = session
     topics = ["orders", "clicks", "bills"]
     sources = [progress(9, topic=topic)["sources"][0] for topic in topics]
     with (
-        commit_offsets(given, client, groups={"orders": "etl"}),
-        commit_offsets(given, client, groups={"clicks": "etl"}, query_name="clicks"),
+        attach(session, client, group=None, groups={"orders": "etl"}),
+        attach(session, client, group=None, groups={"clicks": "etl"}, query_name="clicks"),
     ):
-        for listener in session.listeners:
-            session.listener = listener
-            session.report(9, sources=sources, name="clicks")
-            session.report(9, query="p", sources=sources, name="orders")
+        session.report(9, sources=sources, name="clicks")
+        session.report(9, query="p", sources=sources, name="orders")
         eventually(lambda: len(client.committed("etl")), 2)
     missed = [each.split(" is not committed")[0] for each in caplog.messages if "name it" in each]
     assert sorted(missed) == [
@@ -252,7 +243,7 @@ def test_a_query_that_starts_behind_takes_its_group_back(
     session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is counted and logged."""
-    client.submit("etl", {PLACE: 500}, sync=True)
+    client.submit("etl", {ORDERS: 500}, sync=True)
     session.report(9)
     eventually(lambda: at(client), 9)
     assert commits.counts.rewinds == 1
@@ -263,12 +254,10 @@ def test_one_query_of_a_session_alone(session: Session, client: OffsetClient) ->
     """With query_name the other queries of the session are not committed."""
     with attach(session, client, query_name="mine") as commits:
         session.report(50, query="p", name="other")
-        other: Any = Query("p", partial(progress, 50))
-        with pytest.raises(InvalidValueError, match="query"):
-            commits.flush(other)
         by_name: Any = "mine"
-        with pytest.raises(InvalidValueError, match="give what start"):
-            commits.flush(by_name)
+        for query, problem in ((query_at(50, "p"), "query"), (by_name, "give what start")):
+            with pytest.raises(InvalidValueError, match=problem):
+                commits.flush(query)
         session.report(9, name="mine")
         eventually(lambda: at(client), 9)
     assert commits.counts.submitted == 1
@@ -347,7 +336,7 @@ def test_an_idle_run_is_asked_until_it_answers(
 
     session.start(Query("p", gone))
     session.start(Query("q", answer))
-    other: Any = Query("other", lambda: progress(1, query="other", topic="payments"))
+    other = query_at(1, "other", topic="payments")
     for query in "pqqq":
         session.idle(query)
         assert commits.flush(other).uncommitted == {}  # handed over after what came before
@@ -363,56 +352,39 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
     """The new log is longer than the offset, so that the topic's id alone shows it."""
     broker = service.coordinator.broker
     broker.create_topic("orders")
-    broker.set_log(PLACE, 0, 100)
+    broker.set_log(ORDERS, 0, 100)
     with attach(session, client) as commits:
         session.report(90)
         eventually(lambda: client.topic_ids_of([KEY]).keys(), {KEY})
         if stopped:
             session.end()
             eventually(lambda: managers(service), 0)
-        broker.delete_topic("orders")
-        broker.create_topic("orders")
-        broker.set_log(PLACE, 0, 150)
-        query: Any = Query("q", partial(progress, 90))
-        query.isActive = False
-        result = commits.flush(query, WAIT_S)
-        left = result.uncommitted[KEY]
+        recreate(broker, "orders", 150)
+        left = commits.flush(query_at(90, active=False), WAIT_S).uncommitted[KEY]
         assert (left.offset.offset, left.error.code) == (90, "TOPIC_RECREATED")
         assert "start the query with a new checkpoint" in str(left.error)
         assert at(client) is None
         session.report(20, query="new")  # with a new checkpoint
-        again: Any = Query("new", partial(progress, 20, "new"))
-        again.isActive = False
-        assert commits.flush(again, WAIT_S).ok
+        assert commits.flush(query_at(20, "new", active=False), WAIT_S).ok
         assert at(client) == 20
 
 
-def test_a_topic_without_a_right_hides_no_recreated_one_from_a_flush(session: Session) -> None:
+def test_a_topic_without_a_right_hides_no_recreated_one_from_a_flush(
+    session: Session, coordinator: MemoryCoordinator
+) -> None:
     """The new log of the other topic is longer than what was read of the former one."""
+    broker = coordinator.broker
     both = [progress(90, topic=topic)["sources"][0] for topic in ("orders", "clicks")]
-    query: Any = Query("q", partial(progress, 90, sources=both))
-    query.isActive = False
-    with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
-        broker = coordinator.broker
-        for topic in ("orders", "clicks"):
-            broker.create_topic(topic)
-            broker.set_log(TopicPartition(topic, 0), 0, 100)
-        with (
-            local_over(coordinator) as local,
-            commit_offsets(cast("SparkSession", session), local, group="etl") as commits,
-        ):
-            session.report(90, sources=both)
-            eventually(lambda: len(broker.committed("etl")), 2)
-            session.end()
-            eventually(local._factory.managers, [])
-            broker.delete_topic("orders")
-            broker.create_topic("orders")
-            broker.set_log(PLACE, 0, 150)
-            failure = Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
-            broker._logs["clicks"][0] = broker._logs["clicks"][0]._replace(failure=failure)
-            assert commits.flush(query, WAIT_S).uncommitted[KEY].error.code == "TOPIC_RECREATED"
-            assert PLACE not in broker.committed("etl")
+    with local_over(coordinator) as local, attach(session, local) as commits:
+        session.report(90, sources=both)
+        eventually(lambda: len(broker.committed("etl")), 2)
+        session.end()
+        eventually(local._factory.managers, [])
+        recreate(broker, "orders", 150)
+        forbid(broker, "clicks")
+        uncommitted = commits.flush(query_at(90, sources=both, active=False), WAIT_S).uncommitted
+        assert uncommitted[KEY].error.code == "TOPIC_RECREATED"
+        assert offset_of(broker, "etl") is None
 
 
 def test_a_flush_reports_offsets_of_stopped_managers(
@@ -424,13 +396,11 @@ def test_a_flush_reports_offsets_of_stopped_managers(
 ) -> None:
     """Kafka is asked for what no manager has any more; what it lacks is not committed."""
     service.coordinator.broker.create_topic("orders")
-    service.coordinator.broker.set_log(PLACE, 0, 100)
+    service.coordinator.broker.set_log(ORDERS, 0, 100)
     session.report(9)
     session.end()
     eventually(lambda: (at(client), managers(service)), (9, 0))
-    ended: Any = Query("q", partial(progress, 9))
-    ended.isActive = False
-    assert len(commits.flush(ended, WAIT_S).committed) == 1
+    assert len(commits.flush(query_at(9, active=False), WAIT_S).committed) == 1
     committer = commits._committer
     assert not committer.do(lambda: False).result(WAIT_S)  # the query is ended before that
     eventually(lambda: (len(committer._unread), managers(service)), (0, 0))
@@ -439,8 +409,7 @@ def test_a_flush_reports_offsets_of_stopped_managers(
     submitted.set_result(True)
     monkeypatch.setattr(commits._listener, "put", lambda _snapshot: submitted)
     for offset in (9, 12):
-        query: Any = Query("q", partial(progress, offset))
-        committed, uncommitted = commits.flush(query, WAIT_S)
+        committed, uncommitted = commits.flush(query_at(offset), WAIT_S)
         assert len(committed) == (offset == 9)
         assert len(uncommitted) == (offset == 12)
 
@@ -459,13 +428,10 @@ def test_a_closed_client_is_logged_once(
 @pytest.mark.parametrize("active", [True, False])
 def test_a_flush_names_offsets_refused_by_the_client(*, active: bool) -> None:
     """A client that is closed inside the block, as where the two are nested the wrong way round."""
-    query: Any = Query("q", lambda: progress(50))
-    query.isActive = active
     client = OffsetClient(NOWHERE, name="driver")
     with attach(Session(), client) as commits:
         client.close(timeout=0.1)
-        result = commits.flush(query, 10.0)
-    left = result.uncommitted[ManagerKey("etl", *PLACE)]
+        left = commits.flush(query_at(50, active=active)).uncommitted[KEY]
     assert left.offset.offset == 50
     assert isinstance(left.error, ManagerStoppedError)
 
@@ -537,12 +503,6 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Iterator[Away]:
     made.commits.detach()
 
 
-def test_offsets_of_an_ended_query_outlive_their_service(away: Away) -> None:
-    """However long the service is away, all is committed when it is back, and released then."""
-    with running(listen=away.listen) as second:
-        eventually(lambda: (at(away.client), managers(second)), (9, 0))
-
-
 def test_other_queries_go_on_while_one_waits_for_its_release(away: Away) -> None:
     """The same query started anew too: its managers stay, and it commits what it reads."""
     away.session.report(12, run="r2", batchId=2)
@@ -570,7 +530,7 @@ def test_uncommitted_offsets_are_logged_with_the_remedy(
     assert f"{command}--service {away.client.url} " in logged
     with running(listen=away.listen) as second:
         eventually(lambda: (at(away.client), managers(second)), (9, 0))
-    assert len([each for each in caplog.messages if "reconcile" in each]) == 1
+    assert caplog.text.count("reconcile") == 1
 
 
 def test_late_uncommitted_offsets_are_logged(
@@ -587,7 +547,7 @@ def test_late_uncommitted_offsets_are_logged(
         go_on.set()
         eventually(lambda: "orders-0 at 9" in caplog.text, expected=True)
         client.close(timeout=0.1)
-    assert len([each for each in caplog.messages if "reconcile" in each]) == 1
+    assert caplog.text.count("reconcile") == 1
 
 
 def test_nothing_is_raised_into_spark(
@@ -595,7 +555,7 @@ def test_nothing_is_raised_into_spark(
 ) -> None:
     """The JVM is asked for JSON; what cannot be read is logged, with its cause."""
     caplog.set_level(logging.WARNING, "offsetmgr.spark")
-    listener = JsonListener(session.listener)
+    listener = JsonListener(session.listeners[0])
     for text in ("no JSON", "null"):
         event = SimpleNamespace(progress=lambda text=text: SimpleNamespace(json=lambda: text))
         listener.onQueryProgress(event)
@@ -630,11 +590,11 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
     def on_error(_: object) -> None:
         raise SystemExit
 
-    client.submit("etl", {PLACE: 500}, sync=True)
+    client.submit("etl", {ORDERS: 500}, sync=True)
     with attach(session, client, on_error=on_error) as commits:
         session.report(9)
         session.report(3, query="other", topic="payments")
-        session.listener.onQueryProgress(None)
+        session.listeners[0].onQueryProgress(None)
         commits._failed(None, ManagerStoppedError("an error for on_error"))
         session.report(5, batchId=1)
         session.report(12, batchId=2)
@@ -664,8 +624,8 @@ def test_queries_are_committed_once_a_thread_can_be_started(
     session: Session, client: OffsetClient
 ) -> None:
     """A process without room for threads: nothing is raised, and a flush gives the reason."""
-    query: Any = Query("q", partial(progress, 9))
-    client.submit("etl", {PLACE: 5}, sync=True)
+    query = query_at(9)
+    client.submit("etl", {ORDERS: 5}, sync=True)
     threading.stack_size(2**46)  # no thread can have so much
     try:
         commits = attach(session, client)

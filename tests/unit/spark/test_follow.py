@@ -12,15 +12,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from actors import ActorSystem
-from offsetmgr.answers import Failure
 from offsetmgr.cli.app import app
-from offsetmgr.coordinator.memory import MemoryCoordinator
-from offsetmgr.errors import InvalidValueError, error_info
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
 from offsetmgr.types import TopicPartition
 from tests.service.support import local_over, running
+from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
 
@@ -28,21 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from offsetmgr.coordinator.memory import BrokerState
-
-WAIT_S = 60.0
-PLACE = TopicPartition("orders", 0)
-_TOPIC_AUTHORIZATION_FAILED = 29
-
-
-@pytest.fixture
-def coordinator() -> Iterator[MemoryCoordinator]:
-    with ActorSystem(name="test") as system:
-        made = MemoryCoordinator(call_after=system.timers.call_after)
-        for topic in ("orders", "clicks"):
-            made.broker.create_topic(topic, 2)
-            made.broker.set_log(TopicPartition(topic, 0), 0, 1_000)
-        yield made
+    from offsetmgr.coordinator.memory import MemoryCoordinator
 
 
 @contextmanager
@@ -57,11 +41,6 @@ def following(coordinator: MemoryCoordinator, *follows: Follow) -> Iterator[Foll
             follower.close()
 
 
-def committed(broker: BrokerState, group: str) -> int | None:
-    found = broker.committed(group).get(PLACE)
-    return None if found is None else found.offset
-
-
 def follow(path: Path, group: str = "etl") -> Follow:
     return Follow(str(path), group, interval_s=0.1)
 
@@ -73,9 +52,9 @@ def test_many_checkpoints_are_named_by_the_star(
     WrittenCheckpoint(tmp_path / "a-v1").batch(3, orders(30))
     (tmp_path / "notes-v1").mkdir()
     with following(coordinator, follow(tmp_path / "*-v1", "etl-{name}")) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl-a"), 30)
+        eventually(lambda: offset_of(coordinator.broker, "etl-a"), 30)
         WrittenCheckpoint(tmp_path / "b-v1").batch(0, orders(5))
-        eventually(lambda: committed(coordinator.broker, "etl-b"), 5)
+        eventually(lambda: offset_of(coordinator.broker, "etl-b"), 5)
         rows = {each.name: each for each in follower.queries()}
     assert (rows["a"].batch_id, rows["a"].problem, rows["a"].groups) == (3, None, ("etl-a",))
     assert "no file named metadata" in str(rows["notes"].problem)
@@ -99,7 +78,7 @@ def test_an_odd_checkpoint_is_one_bad_row(
     (tmp_path / "good" / "offsets" / "9").mkdir()
     (tmp_path / "good" / "metadata").write_text(r'{"id":"\ud800"}')
     with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl-good"), 30)
+        eventually(lambda: offset_of(coordinator.broker, "etl-good"), 30)
         eventually(lambda: sum(each.problem is not None for each in follower.queries()), 11)
         until(lambda: follower.failures["0"] > 3 * 11)
         rows = follower.queries()
@@ -121,13 +100,13 @@ def test_unanswered_groups_delay_no_other(coordinator: MemoryCoordinator, tmp_pa
     good(0, orders(1))
     dead = Follow(f"{tmp_path}/dead/*", "{name}", interval_s=0.1, keep_alive_s=1)
     with following(coordinator, dead, follow(tmp_path / "good")) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl"), 1)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 1)
         eventually(lambda: [each.name for each in follower.queries() if each.is_running], ["good"])
         good(1, orders(2))
-        eventually(lambda: committed(coordinator.broker, "etl"), 2)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 2)
         for group in groups:
             coordinator.resume(group)
-        until(lambda: all(committed(coordinator.broker, group) == 5 for group in groups))
+        until(lambda: all(offset_of(coordinator.broker, group) == 5 for group in groups))
 
 
 def test_a_new_checkpoint_takes_the_group_back(
@@ -140,7 +119,7 @@ def test_a_new_checkpoint_takes_the_group_back(
     root = tmp_path / "checkpoint"
     WrittenCheckpoint(root).batch(9, orders(900))
     with following(coordinator, follow(root)) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl"), 900)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 900)
         shutil.rmtree(root)
         again = WrittenCheckpoint(root)
         again.write("metadata", '{"id":"another"}')
@@ -148,7 +127,7 @@ def test_a_new_checkpoint_takes_the_group_back(
         row = follower.queries()[0]
         assert (row.batch_id, row.offsets) == (None, {})
         again.batch(0, orders(7))
-        eventually(lambda: committed(coordinator.broker, "etl"), 7)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
 
 
 def test_a_checkpoint_of_two_follows_is_a_problem_of_both(
@@ -158,54 +137,43 @@ def test_a_checkpoint_of_two_follows_is_a_problem_of_both(
     WrittenCheckpoint(tmp_path / "a").batch(0, orders(5))
     follows = follow(tmp_path / "*", "all"), follow(tmp_path / "a", "one")
     with following(coordinator, *follows) as follower:
-        eventually(lambda: [committed(coordinator.broker, each) for each in ("all", "one")], [5, 5])
+        eventually(lambda: [offset_of(coordinator.broker, each) for each in ("all", "one")], [5, 5])
         problem = "is followed more than once: by several patterns"
         eventually(lambda: [each.problem for each in follower.queries()], [problem] * 2)
     assert sum(problem in each for each in caplog.messages) == 2
 
 
-def test_queries_that_share_a_group_commit_their_minimum(
+def test_copies_of_a_checkpoint_are_queries_of_their_own(
     coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning advises what a Follow can do; ``query_name`` is for PySpark jobs."""
-    first = WrittenCheckpoint(tmp_path / "a")
-    first.batch(0, orders(50))
-    second = WrittenCheckpoint(tmp_path / "b")
-    second.write("metadata", '{"id":"second"}')
-    second.batch(0, orders(20))
-    with following(coordinator, follow(tmp_path / "*")):
-        eventually(lambda: committed(coordinator.broker, "etl"), 20)
-        second.batch(1, orders(60))
-        eventually(lambda: committed(coordinator.broker, "etl"), 50)
-    assert "with {name} in the Follow's group" in caplog.text
-    assert "query_name" not in caplog.text
+    """They have one id: the group of all goes no further than the one that is behind.
 
-
-def test_copies_of_a_checkpoint_are_queries_of_their_own(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    """They have one id: the group of all goes no further than the one that is behind."""
+    The warning advises what a Follow can do; ``query_name`` is for PySpark jobs.
+    """
     first = WrittenCheckpoint(tmp_path / "a")
     first.batch(5, orders(50))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     with following(coordinator, follow(tmp_path / "*")) as follower:
         until(lambda: all(each.is_running for each in follower.queries()) and follower.queries())
-        eventually(lambda: committed(coordinator.broker, "etl"), 50)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 50)
         first.batch(6, orders(60))
         eventually(lambda: [each.batch_id for each in follower.queries()], [6, 5])
-        assert committed(coordinator.broker, "etl") == 50
+        assert offset_of(coordinator.broker, "etl") == 50
+        WrittenCheckpoint(tmp_path / "b").batch(6, orders(70))
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 60)
         ids = {each.query_id for each in follower.queries()}
     assert ids == {first.files.query_id()}
+    assert "with {name} in the Follow's group" in caplog.text
+    assert "query_name" not in caplog.text
 
 
 def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
     """Topics without a group are not committed."""
-    clicks = TopicPartition("clicks", 0)
     WrittenCheckpoint(tmp_path / "c").batch(0, orders(5), {"clicks": {"0": 6}})
     wanted = Follow(str(tmp_path / "c"), groups={"clicks": "clicks-{name}"}, interval_s=0.1)
     with following(coordinator, wanted):
         until(lambda: coordinator.broker.committed("clicks-c"))
-        assert set(coordinator.broker.committed("clicks-c")) == {clicks}
+        assert set(coordinator.broker.committed("clicks-c")) == {CLICKS}
 
 
 def test_a_place_without_an_answer_delays_no_other(
@@ -220,45 +188,35 @@ def test_a_place_without_an_answer_delays_no_other(
     good.batch(0, orders(5))
     with following(coordinator, follow(tmp_path / "*")) as follower:
         until(lambda: len(follower.queries()) > len(dead))
-        eventually(lambda: committed(coordinator.broker, "etl"), 5)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
         good.batch(1, orders(6))
-        eventually(lambda: committed(coordinator.broker, "etl"), 6)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 6)
         follower.close()
         for path in dead:  # let the readers go
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-def test_an_offset_beyond_the_log_is_not_committed(
+def test_offsets_of_another_log_block_no_other(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
-    """The kind: offsets of a former log, of a topic that was recreated before the first look."""
-    coordinator.broker.set_log(TopicPartition("orders", 1), 0, 10)
-    WrittenCheckpoint(tmp_path / "c").batch(4, orders(30, 20))
-    with following(coordinator, follow(tmp_path / "c")) as follower:
-        eventually(lambda: committed(coordinator.broker, "etl"), 30)
-        problem = str(until(lambda: follower.queries()[0].problem))
-    assert set(coordinator.broker.committed("etl")) == {PLACE}
-    assert "orders-1" in problem
-    assert "recreated" in problem
+    """The kind: a partition that was recreated before the first look, or that no right reads.
 
-
-def test_a_topic_without_a_right_blocks_no_other(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    """As one without a leader: the row names it, and it is committed once its log can be read."""
-    place, broker = TopicPartition("clicks", 0), coordinator.broker
-    log = broker._logs["clicks"][0]
-    broker._logs["clicks"][0] = log._replace(
-        failure=Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
-    )
-    WrittenCheckpoint(tmp_path / "c").batch(4, orders(30), {"clicks": {"0": 5}})
+    The row names them; a topic is committed once its log can be read.
+    """
+    broker = coordinator.broker
+    broker.set_log(TopicPartition("orders", 1), 0, 10)
+    forbid(broker, "clicks")
+    WrittenCheckpoint(tmp_path / "c").batch(4, orders(30, 20), {"clicks": {"0": 5}})
     with following(coordinator, follow(tmp_path / "c")) as follower:
-        eventually(lambda: committed(broker, "etl"), 30)
+        eventually(lambda: offset_of(broker, "etl"), 30)
         problem = str(until(lambda: follower.queries()[0].problem))
-        assert place not in broker.committed("etl")
-        broker.set_log(place, 0, 1_000)
-        eventually(lambda: set(broker.committed("etl")), {PLACE, place})
+        assert set(broker.committed("etl")) == {ORDERS}
+        broker.set_log(CLICKS, 0, 1_000)
+        eventually(lambda: set(broker.committed("etl")), {ORDERS, CLICKS})
+        broker.set_log(TopicPartition("orders", 1), 0, 20)
         eventually(lambda: follower.queries()[0].problem, None)
+    assert "orders-1: offset 20 is beyond the end of the log" in problem
+    assert "recreated" in problem
     assert "clicks-0: its log cannot be read" in problem
 
 
@@ -277,11 +235,11 @@ def test_a_quiet_query_gives_its_managers_back(
         wanted = Follow(str(tmp_path / "*"), "{name}", interval_s=0.1, keep_alive_s=1)
         follower = Follower({"f": wanted}, client)
         follower.start()
-        eventually(lambda: committed(coordinator.broker, "etl"), 5)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
         eventually(lambda: [each.key.group for each in client._factory.managers()], ["dead"])
         eventually(lambda: any(each.is_running for each in follower.queries()), expected=False)
         written.batch(1, orders(6))
-        eventually(lambda: committed(coordinator.broker, "etl"), 6)
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 6)
         coordinator.resume("dead")
         follower.close()
 
@@ -305,15 +263,22 @@ def test_wrong_settings_are_refused(settings: dict[str, object], field: str) -> 
     assert caught.value.field == field
 
 
-def test_stars_in_several_levels_are_joined(tmp_path: Path) -> None:
+def test_stars_in_several_levels_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the first name, below the working directory or the root of this machine."""
     for name in ("eu/orders/ckpt", "us/clicks/ckpt", "us/.hidden/ckpt", "us/_logs/ckpt"):
         (tmp_path / name).mkdir(parents=True)
-    found = {
-        location.removeprefix(f"{tmp_path}/"): name
-        for location, name in expand(f"{tmp_path}/*/*/ckpt", Counter())
-    }
-    assert found == {"eu/orders/ckpt": "eu-orders", "us/clicks/ckpt": "us-clicks"}
+    expected = [("eu/orders/ckpt", "eu-orders"), ("us/clicks/ckpt", "us-clicks")]
+    found = expand(f"{tmp_path}/*/*/ckpt", Counter())
+    assert [(each.removeprefix(f"{tmp_path}/"), name) for each, name in found] == expected
     assert list(expand("/a/orders/", Counter())) == [("/a/orders", "orders")]
+    monkeypatch.chdir(tmp_path)
+    assert list(expand("*/*/ckpt", Counter())) == expected
+    root = tmp_path.parts[1]
+    for start in ("/", "file:///"):
+        found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter())
+        assert (f"{start}{root}", "") in found
 
 
 def test_a_folder_that_cannot_be_listed_hides_no_other(
@@ -324,7 +289,7 @@ def test_a_folder_that_cannot_be_listed_hides_no_other(
     WrittenCheckpoint(tmp_path / "eu" / "ckpt").batch(0, orders(5))
     wanted = Follow(f"{tmp_path}/*/c*", "{name}", interval_s=0.1, keep_alive_s=1)
     with following(coordinator, wanted) as follower:
-        eventually(lambda: committed(coordinator.broker, "eu-kpt"), 5)
+        eventually(lambda: offset_of(coordinator.broker, "eu-kpt"), 5)
         problems = {each.name: str(each.problem) for each in follower.queries()}
     assert f"{tmp_path}/circle" in problems[""]
     assert problems["eu-kpt"] == "None"
@@ -335,7 +300,7 @@ def test_a_single_look_ends_in_time(tmp_path: Path) -> None:
     groups = [f"dead-{number}" for number in range(30)]
     with running() as service:
         service.coordinator.broker.create_topic("orders")
-        service.coordinator.broker.set_log(PLACE, 0, 10)
+        service.coordinator.broker.set_log(ORDERS, 0, 10)
         for group in groups:
             service.coordinator.pause(group)
             WrittenCheckpoint(tmp_path / group).batch(0, orders(5))
@@ -345,17 +310,6 @@ def test_a_single_look_ends_in_time(tmp_path: Path) -> None:
         for group in groups:
             service.coordinator.resume(group)
     assert done.exit_code in {1, 3}, done.output
-
-
-def test_a_star_in_the_first_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the working directory, or below the root of this machine."""
-    (tmp_path / "ck-orders" / "v1").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert list(expand("ck-*/v*", Counter())) == [("ck-orders/v1", "orders-1")]
-    root = tmp_path.parts[1]
-    for start in ("/", "file:///"):
-        found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter())
-        assert (f"{start}{root}", "") in found
 
 
 @pytest.mark.parametrize(

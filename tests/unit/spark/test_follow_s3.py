@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from moto.server import ThreadedMotoServer
 
-from actors import ActorSystem
-from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.spark import starting_offsets
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import open_files
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow
-from offsetmgr.types import TopicPartition
 from tests.service.support import local_over
+from tests.unit.spark.broker import ORDERS, offset_of
 from tests.unit.spark.checkpoints import HEAD, finished
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from offsetmgr.coordinator.memory import MemoryCoordinator
     from offsetmgr.spark.files import Files
-
-PLACE = TopicPartition("orders", 0)
 
 
 @pytest.fixture
@@ -57,36 +53,20 @@ def write_batch(files: Files, number: int, end: int) -> None:
     files.write(f"commits/{number}", "v1\n{}")
 
 
-@contextmanager
-def following(url: str) -> Iterator[MemoryCoordinator]:
-    with ActorSystem(name="test") as system:
-        coordinator = MemoryCoordinator(call_after=system.timers.call_after)
-        coordinator.broker.create_topic("orders")
-        coordinator.broker.set_log(PLACE, 0, 1_000)
-        with local_over(coordinator) as client:
-            follower = Follower({"lake": Follow(url, "{name}", interval_s=0.1)}, client)
-            follower.start()
-            yield coordinator
-            assert [each.problem for each in follower.queries()] == [None]
-            follower.close()
-
-
-def test_checkpoints_in_s3_are_followed(bucket: str) -> None:
+def test_checkpoints_in_s3_are_followed(bucket: str, coordinator: MemoryCoordinator) -> None:
     """Commands and ``starting_offsets(checkpoint=)`` read the same URLs, also as ``s3a:``."""
     files = open_files(f"{bucket}/etl", None)
     write_batch(files, 3, 30)
 
-    def committed(group: str = "etl") -> int | None:
-        found = coordinator.broker.committed(group).get(PLACE)
-        return None if found is None else found.offset
-
-    with following(f"{bucket}/*") as coordinator:
-        eventually(committed, 30)
+    with local_over(coordinator) as client:
+        follower = Follower({"lake": Follow(f"{bucket}/*", "{name}", interval_s=0.1)}, client)
+        follower.start()
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 30)
         for number in range(4, 9):
             write_batch(files, number, number * 10)
-        eventually(committed, 80)
-        with local_over(coordinator) as client:
-            url = f"{bucket}/etl".replace("s3:", "s3a:")
-            start = starting_offsets(client, "none", ["orders"], checkpoint=url)
-    assert start == "earliest"
-    assert finished(Checkpoint(f"{bucket}/etl")) == (8, {PLACE: 80})
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 80)
+        assert [each.problem for each in follower.queries()] == [None]
+        follower.close()
+        url = f"{bucket}/etl".replace("s3:", "s3a:")
+        assert starting_offsets(client, "none", ["orders"], checkpoint=url) == "earliest"
+    assert finished(Checkpoint(f"{bucket}/etl")) == (8, {ORDERS: 80})

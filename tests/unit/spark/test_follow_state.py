@@ -146,26 +146,6 @@ def test_a_long_pause_leaves_no_gap(watched: Watched) -> None:
     assert not watched.state.is_gapped
 
 
-def test_an_unfinished_batch_is_not_seen(watched: Watched) -> None:
-    watched.written.batch(3, orders(4))
-    watched.look()
-    watched.written.batch(4, orders(9), finished=False)
-    assert watched.look() is None
-    watched.written.write("commits/4", "")
-    assert watched.look() is None, "an empty file is left by a crash"
-
-
-def test_a_checkpoint_set_back_by_hand_begins_a_run(watched: Watched) -> None:
-    """An operator removes the newest batches, so that Spark runs them again."""
-    watched.written.batch(8, orders(80))
-    watched.written.batch(9, orders(90))
-    watched.look()
-    run = watched.state.run
-    watched.checkpoint.remove("commits/9")
-    assert watched.look() == 8
-    assert watched.state.run == run + 1
-
-
 def test_a_quiet_query_ends_once(watched: Watched) -> None:
     """Afterwards it is looked at less often, and the next batch begins another run."""
     watched.written.batch(0, orders(1))
@@ -196,14 +176,16 @@ def test_failures_back_off(watched: Watched) -> None:
     assert watched.state.due_s - watched.now_s <= INTERVAL_S
 
 
-def test_a_checkpoint_that_is_restored_from_a_backup_begins_a_run(watched: Watched) -> None:
-    """It has its former id and lower batches; a list after the failures finds them at once."""
+@pytest.mark.parametrize("fails", [False, True], ids=["by hand", "from a backup"])
+def test_a_checkpoint_that_is_set_back_begins_a_run(watched: Watched, *, fails: bool) -> None:
+    """It has its former id and lower batches; a list after failures finds them at once."""
     watched.written.batch(0, orders(1))
     watched.written.batch(9, orders(9))
     watched.look()
-    assert watched.look() is None  # the list that begins the long pauses
+    if fails:
+        assert watched.look() is None  # the list that begins the long pauses
+        watched.state.failed(watched.state.due_s)
     run = watched.state.run
-    watched.state.failed(watched.state.due_s)
     for folder in ("offsets", "commits"):
         watched.checkpoint.remove(f"{folder}/9")
     assert watched.look() == 0

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from offsetmgr.answers import Failure
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
+from tests.unit.spark.broker import CLICKS, forbid
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 GROUP = "orders-etl"
-_TOPIC_AUTHORIZATION_FAILED = 29
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +46,10 @@ def service(serving: Running) -> Running:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> WrittenCheckpoint:
+def checkpoint(checkpoint: WrittenCheckpoint) -> WrittenCheckpoint:
     """A query that has finished its third batch."""
-    made = WrittenCheckpoint(tmp_path)
-    made.batch(2, orders(10, 20, 30, 40))
-    return made
+    checkpoint.batch(2, orders(10, 20, 30, 40))
+    return checkpoint
 
 
 def reconcile(service: Running, checkpoint: WrittenCheckpoint, *options: str) -> Result:
@@ -103,12 +100,8 @@ def test_a_topic_without_a_right_blocks_no_other(
     service: Running, checkpoint: WrittenCheckpoint
 ) -> None:
     """As one without a leader: it is named, and the others are committed with --partial."""
-    broker = service.coordinator.broker
-    broker.create_topic("clicks")
-    log = broker._logs["clicks"][0]
-    broker._logs["clicks"][0] = log._replace(
-        failure=Failure(error_info(_TOPIC_AUTHORIZATION_FAILED))
-    )
+    service.coordinator.broker.create_topic(CLICKS.topic)
+    forbid(service.coordinator.broker, CLICKS.topic)
     checkpoint.batch(3, orders(11, 21, 31, 41), {"clicks": {"0": 5}})
     refused = reconcile(service, checkpoint, "--execute")
     assert refused.exit_code == 1
@@ -128,17 +121,14 @@ def test_a_running_job_is_left_alone(service: Running, checkpoint: WrittenCheckp
         assert committed(service) == [12, 5, 30]
 
 
-def test_no_finished_batch_commits_nothing(service: Running, tmp_path: Path) -> None:
-    """A job that has finished nothing says nothing about its group."""
-    done = reconcile(service, WrittenCheckpoint(tmp_path), "--execute")
+def test_a_checkpoint_without_a_finished_batch_commits_nothing(
+    service: Running, tmp_path: Path
+) -> None:
+    """A job that has finished nothing, or another folder, says nothing about its group."""
+    folder = WrittenCheckpoint(tmp_path)
+    done = reconcile(service, folder, "--execute")
     assert done.exit_code == 0
     assert "no finished batch" in done.stdout
-    assert committed(service) == [12, 5, 30]
-
-
-def test_another_folder_is_reported_in_one_line(service: Running, tmp_path: Path) -> None:
-    """The group stays as it is."""
-    folder = WrittenCheckpoint(tmp_path)
     (tmp_path / "metadata").unlink()
     failed = reconcile(service, folder, "--execute")
     assert failed.exit_code == 1
@@ -172,6 +162,11 @@ def test_offsets_of_a_former_log_are_refused_by_name(
     assert done.exit_code == 3, done.output
     assert "Committed 1 of 3 partitions" in done.stdout
     assert committed(recreated) == [12, 20, 30]
+    # Equal offsets of which one is not in the log are reported all the same.
+    checkpoint.batch(4, {"orders": {"0": 12, "1": 20, "2": 30}})
+    equal = reconcile(recreated, checkpoint)
+    assert equal.exit_code == 3
+    assert "1 of 3 partitions are of a former log, or cannot be read." in equal.stdout
 
 
 def test_a_longer_log_that_is_newer_than_the_batch_is_named(
@@ -185,16 +180,6 @@ def test_a_longer_log_that_is_newer_than_the_batch_is_named(
     assert reconcile(service, checkpoint).stdout.count(text) == 1
     service.coordinator.broker.set_log(place, 0, 100, {0: 1_699_999_999_999, 15: times_ms[0]})
     assert text not in reconcile(service, checkpoint).stdout
-
-
-def test_a_group_at_an_offset_of_a_former_log_is_not_up_to_date(
-    recreated: Running, checkpoint: WrittenCheckpoint
-) -> None:
-    """Equal offsets of which none is in the log are reported all the same."""
-    checkpoint.batch(3, {"orders": {"0": 12, "1": 5, "2": 30}})
-    done = reconcile(recreated, checkpoint)
-    assert done.exit_code == 3
-    assert "1 of 3 partitions are of a former log, or cannot be read." in done.stdout
 
 
 def test_an_unfinished_batch_and_an_empty_file_are_left_out(
