@@ -17,7 +17,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
 from offsetmgr.types import TopicPartition
-from tests.service.support import local_over, running
+from tests.service.support import WAIT_S, local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
@@ -158,9 +158,11 @@ def test_copies_of_a_checkpoint_are_queries_of_their_own(
         eventually(lambda: offset_of(coordinator.broker, "etl"), 50)
         first.batch(6, orders(60))
         eventually(lambda: [each.batch_id for each in follower.queries()], [6, 5])
-        assert offset_of(coordinator.broker, "etl") == 50
         WrittenCheckpoint(tmp_path / "b").batch(6, orders(70))
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 60)
+        eventually(lambda: [each.batch_id for each in follower.queries()], [6, 6])
+        follower.committer.do(lambda: True).result(WAIT_S)
+        flushed = follower.client.flush(timeout=WAIT_S, group="etl").committed
+        assert [each.offset for each in flushed.values()] == [60]
         ids = {each.query_id for each in follower.queries()}
     assert ids == {first.files.query_id()}
     assert "with {name} in the Follow's group" in caplog.text
