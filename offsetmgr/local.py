@@ -50,6 +50,9 @@ CLIENTS: Final = 2
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
 
+_MAX_REMEMBERED: Final = 100_000
+"""Stopped managers whose topic ids are remembered."""
+
 
 class LocalOffsets(Offsets):
     """Commits offsets from this process to Kafka; replaces an OffsetClient.
@@ -99,7 +102,7 @@ class LocalOffsets(Offsets):
     ) -> None:
         from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
 
-        self._reporter = Reporter()
+        self._reporter = Reporter(self.topic_ids_of)
         self._coordinator = coordinator
         self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
@@ -200,13 +203,38 @@ class LocalOffsets(Offsets):
             for key, handle in handles.items()
             if handle is not None and handle.owner != self._name
         }
-        taken = [key for key in offsets if key not in refused]
-        if taken:
-            group = taken[0].group
-            values = {key.topic_partition: offsets[key] for key in taken}
-            found = self._factory.submit(group, values, rewind=rewind)
-            refused |= {ManagerKey(group, *where): error for where, error in found.items()}
+        taken = {key: value for key, value in offsets.items() if key not in refused}
+        return refused | self.hand_over(taken, rewind=rewind)
+
+    def hand_over(self, offsets: Values, *, rewind: bool) -> Refusals:
+        """Submit offsets of one group to live managers; return the refusals.
+
+        The first of a manager goes with the id under which the stopped one before it has read.
+        """
+        refused: Refusals = {}
+        former = self._reporter.topic_ids
+        parts: dict[str, dict[ManagerKey, OffsetAndMetadata]] = {"": {**offsets}}
+        for key in [key for key in offsets if key in former]:
+            topic_id = former.pop(key)
+            if not rewind:
+                parts.setdefault(topic_id, {})[key] = parts[""].pop(key)
+        for topic_id, part in parts.items():
+            if part:
+                group = next(iter(part)).group
+                values = {key.topic_partition: value for key, value in part.items()}
+                named = {key.topic: topic_id for key in part} if topic_id else {}
+                found = self._factory.submit(group, values, rewind=rewind, topic_ids=named)
+                refused |= {ManagerKey(group, *where): error for where, error in found.items()}
         return refused
+
+    def is_first(self, handle: ManagerHandle) -> bool:
+        """Return True if nothing was submitted since the manager before that of ``handle``."""
+        return handle.key in self._reporter.topic_ids and self.lives(handle)
+
+    def lives(self, handle: ManagerHandle) -> bool:
+        """Return True if the manager of ``handle`` is not stopped."""
+        found = self._factory.get(handle.key)
+        return found is not None and found.initial is handle.initial
 
     def _settle(
         self, group: str | None, partitions: Named, deadline: Deadline, *, stop: bool
@@ -234,9 +262,8 @@ class LocalOffsets(Offsets):
         """Stop the manager of ``handle``, and return the result; also if it is stopped already."""
 
         def ask() -> Future[dict[ManagerKey, StopResult]]:
-            found = self._factory.get(handle.key)
-            lives = found is not None and found.initial is handle.initial
-            return self._factory.stop_managers([handle.key] if lives else [], deadline.left_s)
+            keys = [handle.key] if self.lives(handle) else []
+            return self._factory.stop_managers(keys, deadline.left_s)
 
         try:
             asked = self.call(ask, partial(self.stop_manager, handle, deadline))
@@ -329,6 +356,8 @@ class LocalManagerHandle(Handle):
 
     def _put(self, value: OffsetAndMetadata, *, rewind: bool) -> Refusals:
         def submit() -> Refusals:
+            if self._offsets.is_first(self._handle):
+                return self._offsets.hand_over({self._key: value}, rewind=rewind)
             try:
                 (self._handle.rewind if rewind else self._handle.submit)(*value)
             except OffsetManagerError as error:
@@ -350,8 +379,13 @@ class LocalManagerHandle(Handle):
 class Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, topic_ids_of: Callable[[Iterable[ManagerKey]], Mapping[ManagerKey, str]]
+    ) -> None:
         self.log = FailureLog()
+        self.topic_ids: dict[ManagerKey, str] = {}
+        """Of managers that have stopped: the id of the topic that their offsets were read from."""
+        self._topic_ids_of = topic_ids_of
         self.keeps_results = False
         self.results: dict[ManagerKey, StopResult] = {}
         """Of managers that have stopped since ``keeps_results`` was set."""
@@ -367,6 +401,9 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
+        if len(self.topic_ids) >= _MAX_REMEMBERED:
+            self.topic_ids.clear()
+        self.topic_ids |= self._topic_ids_of([key])
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])

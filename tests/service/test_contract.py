@@ -92,6 +92,28 @@ def test_an_offset_of_a_stopped_manager_is_not_kept(
     assert isinstance(submitting.answer.exception(WAIT_S), ManagerStoppedError)
 
 
+@pytest.mark.parametrize("by_handle", [False, True])
+def test_an_offset_of_a_former_log_is_refused_after_a_stop(
+    offsets: Offsets, kafka: MemoryCoordinator, *, by_handle: bool
+) -> None:
+    """The next manager of the partition knows the new log alone; that one's offsets are taken."""
+    offsets.submit("g", {WHERE: 42}, sync=True, timeout=WAIT_S)
+    offsets.stop_managers(timeout=WAIT_S)
+    kafka.broker.delete_topic("orders")
+    kafka.broker.create_topic("orders", 4)
+    kafka.broker.set_log(WHERE, 0, 90)
+    if by_handle:
+        offsets.spawn("g", *WHERE).submit(42)
+        left = offsets.flush(timeout=WAIT_S).uncommitted[KEY]
+        assert left.error.code == "TOPIC_RECREATED"
+    else:
+        with pytest.raises(OffsetCommitError, match="TOPIC_RECREATED"):
+            offsets.submit("g", {WHERE: 42}, sync=True, timeout=WAIT_S)
+    assert kafka.broker.committed("g") == {}
+    offsets.submit("g", {WHERE: 43}, sync=True, timeout=WAIT_S)
+    assert kafka.broker.committed("g") == {WHERE: at(43)}
+
+
 def test_a_refusal_for_good(offsets: Offsets, kafka: MemoryCoordinator) -> None:
     """Waiting callers and watchers get it at once, until they end it."""
     told: list[tuple[ManagerKey | None, OffsetManagerError]] = []
