@@ -193,7 +193,7 @@ def test_an_open_transaction_is_left_alone(
 
 
 def test_a_batch_of_claimed_partitions_is_refused(service: Running, client: OffsetClient) -> None:
-    """By the name of the client that commits for one of them, which goes on; nothing is changed."""
+    """The error names the client that commits for one of them, which goes on as before."""
     with OffsetClient(service.address, "elsewhere") as other:
         other.claim(GROUP, [("orders", 1)])
         with (
