@@ -263,21 +263,6 @@ def test_one_query_of_a_session_alone(session: Session, client: OffsetClient) ->
     assert commits.counts.submitted == 1
 
 
-def test_a_late_report_replaces_no_newer(
-    session: Session, commits: OffsetCommits, client: OffsetClient
-) -> None:
-    """Also of those that waited while another query was asked."""
-    go_on = threading.Event()
-    session.start(Query("silent", lambda: None if go_on.wait(WAIT_S) else progress(1)))
-    session.idle("silent")
-    for batch in (1, 3, 2):
-        session.report(batch, batchId=batch)
-    go_on.set()
-    commits.detach()
-    assert at(client) == 3
-    assert commits.counts.submitted == 2
-
-
 def test_detach_waits_for_all_that_is_to_come(
     service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
 ) -> None:

@@ -55,8 +55,9 @@ def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
     decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {}, CALL)
     assert (decision.submits, decision.rewinds) == ({OTHER: 6}, {KEY: 30})
     assert decision.other_log == {KEY: Lower(30, 100)}
-    following = state.progress(snapshot({0: 40, 1: 6}, batch=2), {}, CALL)
+    following = state.progress(snapshot({0: 40, 1: 6}, batch=3), {}, CALL)
     assert following == Decision({KEY: 40, OTHER: 6})
+    assert state.progress(snapshot({0: 35, 1: 6}, batch=2), {}, CALL) == Decision(), "a late report"
 
 
 def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
+import offsetmgr.spark
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.broker import CLICKS, forbid
@@ -109,6 +111,12 @@ def test_a_topic_without_a_right_blocks_no_other(
     assert committed(service) == [12, 5, 30]
     assert reconcile(service, checkpoint, "--execute", "--partial").exit_code == 3
     assert committed(service) == [11, 21, 31, 41]
+
+
+def test_the_address_of_a_client_is_refused() -> None:
+    address: Any = "http://127.0.0.1:8741"
+    with pytest.raises(InvalidValueError, match="is not a client"):
+        offsetmgr.spark.reconcile(address, GROUP, "checkpoint")
 
 
 def test_a_running_job_is_left_alone(service: Running, checkpoint: WrittenCheckpoint) -> None:

@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.spark import reconcile, starting_offsets
+from offsetmgr.spark import starting_offsets
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -182,47 +182,37 @@ def test_a_start_without_kafka(
 
 
 @pytest.mark.parametrize(
-    ("group", "missing", "said"),
+    ("commits", "missing", "said"),
     [
-        ("new", "earliest", "group new has no offsets for 2 of 2 partitions; starting at earliest"),
-        ("new", datetime.fromtimestamp(6, timezone.utc), "starting at 1970-01-01 00:00:06+00:00"),
-        ("partly", "earliest", "group partly has no offsets for 1 of 2 partitions; starting at"),
-        ("wholly", "earliest", None),
+        (0, "earliest", "has no offsets for 2 of 2 partitions; starting at earliest"),
+        (0, datetime.fromtimestamp(6, timezone.utc), "starting at 1970-01-01 00:00:06+00:00"),
+        (1, "earliest", "has no offsets for 1 of 2 partitions; starting at"),
+        (2, "earliest", ""),
     ],
 )
 def test_partitions_without_an_offset_are_logged(
     service: Running,
     client: OffsetClient,
-    caplog: pytest.LogCaptureFixture,
     group: str,
+    caplog: pytest.LogCaptureFixture,
+    commits: int,
     missing: Any,
-    said: str | None,
+    said: str,
 ) -> None:
     """One line says so, and where the partitions start."""
-    entry = OffsetAndMetadata(3)
-    for count, name in ((1, "partly"), (2, "wholly")):
-        given = {TopicPartition("orders-us", number): entry for number in range(count)}
-        service.coordinator.broker.commit_externally(name, given)
+    entries = {TopicPartition("orders-us", n): OffsetAndMetadata(3) for n in range(commits)}
+    service.coordinator.broker.commit_externally(group, entries)
     with caplog.at_level(logging.INFO, "offsetmgr.spark"):
         starting_offsets(client, group, ["orders-us"], missing=missing)
-    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
-    found = [text for text in logged if "has no offsets" in text]
-    assert len(found) == (0 if said is None else 1)
-    assert not said or said in found[0]
-
-
-def test_a_client_of_another_kind_is_refused() -> None:
-    """Such as the address that a client is made with."""
-    url: Any = "http://127.0.0.1:8741"
-    with pytest.raises(InvalidValueError, match="is not a client"):
-        starting_offsets(url, GROUP, ["orders-eu"])
-    with pytest.raises(InvalidValueError, match="is not a client"):
-        reconcile(url, GROUP, "checkpoint")
+    logged = [each for each in caplog.messages if f"group {group} has no offsets" in each]
+    assert len(logged) == bool(said)
+    assert said in "".join(logged)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ({"client": "http://127.0.0.1:8741"}, "is not a client"),
         ({"topics": ["orders-eu"], "unavailable": "newest"}, "unavailable 'newest' is unknown"),
         ({"topics": ["orders-eu"], "unavailable": datetime.now(timezone.utc)}, "a time needs Ka"),
         ({"topics": ["orders-eu"], "checkpoint": ""}, "checkpoint '' is not a path"),
@@ -243,9 +233,10 @@ def test_a_client_of_another_kind_is_refused() -> None:
         ({"topics": ["orders-eu"], "missing": "newest"}, "missing 'newest' is unknown"),
     ],
 )
-def test_patterns_that_spark_would_not_start_with(
+def test_arguments_that_spark_would_not_start_with(
     client: OffsetClient, arguments: dict[str, Any], problem: str
 ) -> None:
     """They are refused here, in words, before a query is started with them."""
+    given: dict[str, Any] = {"client": client, "group": GROUP, **arguments}
     with pytest.raises(InvalidValueError, match=problem):
-        starting_offsets(client, GROUP, **arguments)
+        starting_offsets(**given)
