@@ -206,8 +206,8 @@ class Committer:
         self._groups: defaultdict[str, GroupState] = defaultdict(GroupState)
         self._subscriptions: list[Subscription] = []
         self._warned: set[tuple[str, ...]] = set()
-        self._reports: dict[Run, QueryReport] = {}
-        """The last report of each run to the service."""
+        self._reports: dict[str, tuple[Run, QueryReport]] = {}
+        """Of each query that runs, by its id: the run, and its last report to the service."""
         self._unread: dict[ManagerKey, Uncommitted | None] = {}
         """Managers to be stopped, as no running query reads their partitions → the offset that the
         last try could not commit."""
@@ -324,7 +324,7 @@ class Committer:
             done.set_result(False)
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
-        if snapshot.run not in self._reports:
+        if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
         for group, part in by.groups.parts(snapshot).items():
             state = self._groups[group]
@@ -346,7 +346,7 @@ class Committer:
                     "name it",
                 )
         groups = [each for each, state in self._groups.items() if state.is_running(snapshot.run)]
-        report = self._reports[snapshot.run] = QueryReport(
+        report = QueryReport(
             *snapshot.run,
             "running",
             None if snapshot.name is None else snapshot.name[:_SHOWN_CHARS],
@@ -354,8 +354,13 @@ class Committer:
             snapshot.batch_id,
             snapshot.timestamp,
         )._replace(**snapshot.figures)
+        self._reports[snapshot.run.query_id] = snapshot.run, report
         self._client.report_query(report)
         return True
+
+    def _last_report(self, run: Run) -> QueryReport | None:
+        known, report = self._reports.get(run.query_id, (None, None))
+        return report if known == run else None
 
     def end(self, by: Subscription, run: Run, error: str | None) -> bool:
         self.ask(by, run)
@@ -365,8 +370,9 @@ class Committer:
             if state.is_running(run):
                 self._remember(group, run)
             self._apply(by, group, state.end(run), f"query {run.query_id}")
-        report = self._reports.pop(run, None)
+        report = self._last_report(run)
         if report is not None:
+            del self._reports[run.query_id]
             outcome = "failed" if error else "ended"
             shown_error = error[:_ERROR_CHARS] if error else None
             self._client.report_query(report._replace(state=outcome, error=shown_error))

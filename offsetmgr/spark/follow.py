@@ -18,6 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import NAMESPACE_URL, uuid5
 
 from offsetmgr.config import masked_url
 from offsetmgr.deadlines import Deadline
@@ -380,8 +381,10 @@ class _Followed(_Task):
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
         self._run = Run(self.location, str(self.state.run))
         at_s, query_id = self.follower.wall(), self.state.seen.query_id
+        # The client shows one query for each; a run begins at each look at a refused offset.
+        run_id = str(uuid5(NAMESPACE_URL, f"{self.follow_name} {self.location}"))
         snapshot = finished_batch(
-            self._run, self.location, batch.batch_id, offsets, at_s, id=query_id
+            *(self._run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
         )
         if not self.follower.closed:
             subscription.put(snapshot)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
+from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
@@ -167,6 +168,27 @@ def test_copies_of_a_checkpoint_are_queries_of_their_own(
     assert ids == {first.files.query_id()}
     assert "with {name} in the Follow's group" in caplog.text
     assert "query_name" not in caplog.text
+
+
+def test_a_client_reports_each_followed_query_once(tmp_path: Path) -> None:
+    """Also one whose offset is beyond its log, of which each look begins a run."""
+    for name, offset in (("a", 5), ("b", 50)):
+        WrittenCheckpoint(tmp_path / name).batch(0, orders(offset))
+    with running() as service, OffsetClient(service.address, "follower") as client:
+        service.coordinator.broker.create_topic("orders")
+        service.coordinator.broker.set_log(ORDERS, 0, 10)
+        follower = Follower({"f": follow(tmp_path / "*", "etl-{name}")}, client)
+        follower.start()
+        until(lambda: [each for each in follower._followed() if each.state.run > 3])
+        follower.close()
+
+        def names() -> list[str]:
+            with service.http() as http:
+                found = http.get("/v1/queries").json()["queries"]
+            return sorted(each["name"] for each in found)
+
+        eventually(names, [str(tmp_path / "a"), str(tmp_path / "b")])
+        assert len(follower.committer._reports) == 2
 
 
 def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Path) -> None:
