@@ -25,7 +25,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.files import check_location, open_files
 from offsetmgr.spark.progress import lowest, read_offsets
 from offsetmgr.text import error_text, visible
-from offsetmgr.types import check_callable
+from offsetmgr.types import MAX_OFFSET, check_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -209,7 +209,8 @@ class Checkpoint:
         return text
 
     def _batches(self, folder: str) -> list[int]:
-        return [int(name) for name in self.names(folder) if name.isdecimal()]
+        numbers = [int(name) for name in self.names(folder) if name.isdecimal()]
+        return [number for number in numbers if number <= MAX_OFFSET]  # Spark reads longs
 
     def _positions_before(self, batch_id: int) -> tuple[Positions, ...]:
         """Return the sources' positions at the beginning of a batch; empty for the first."""

@@ -23,7 +23,10 @@ def where(number: int) -> TopicPartition:
 
 
 def test_the_last_finished_batch_counts(checkpoint: WrittenCheckpoint) -> None:
-    """The number counts, not the name; unfinished batches and Spark's other files do not."""
+    """The number counts, not the name; unfinished batches and Spark's other files do not.
+
+    Nor does a number beyond Spark's: the service refused all reports of a client with such a one.
+    """
     assert checkpoint.files.last_finished() is None
     checkpoint.batch(0, orders(5), finished=False)
     assert checkpoint.files.last_finished() is None
@@ -32,6 +35,7 @@ def test_the_last_finished_batch_counts(checkpoint: WrittenCheckpoint) -> None:
     checkpoint.batch(11, orders(99, 99), finished=False)
     checkpoint.write("commits/.10.crc", "x")
     checkpoint.write("commits/12.tmp", "x")
+    checkpoint.batch(2**63, orders(99, 99))
     assert finished(checkpoint.files) == (10, {where(0): 10, where(1): 20})
 
 
