@@ -29,7 +29,6 @@ TESTS: Final = (
     "tests/spark/test_commit_offsets.py",
     "tests/spark/test_kafka_batch.py",
     "tests/spark/test_foreach_batch.py",  # with batch_ranges, and reconcile
-    "tests/spark/test_restarts.py",  # from the checkpoint
     "tests/spark/test_starting_offsets.py",  # from the group
     "tests/spark/test_follow.py",  # checkpoints of jobs that do not commit
     "tests/spark/test_examples.py",

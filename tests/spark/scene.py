@@ -15,7 +15,6 @@ from confluent_kafka import Producer
 from offsetmgr.kafka.commit_log import read_commits
 from tests.chaos.offsets_topic import read_committed
 from tests.chaos.processes import Supervised
-from tests.spark.jobs import flags
 from tests.spark.mirror import last_number, read_batches, records, violations
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Driver(Supervised):
     """A Spark driver, which is Python and Java: both are killed, as with a container."""
 
     def __init__(self, folder: Path, job: str, options: Mapping[str, object]) -> None:
-        command = [job, *flags(options)]
+        command = [job, *(f"--{name}={value}" for name, value in options.items())]
         super().__init__("the driver", folder / "driver.log", lambda _: command, frozenset({0}))
 
     def kill(self) -> None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
+import queue
 import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import ManagerStoppedError, OffsetCommitError
 from offsetmgr.spark import commit_offsets
+from offsetmgr.spark import committer as committing
+from offsetmgr.spark.checkpoint import Checkpoint
 from tests.service.support import serve_process
-from tests.spark.support import WAIT_S, Collected, Topic, ends, offsets_of, run, start
+from tests.spark.support import WAIT_S, Collected, ends, offsets_of, run, start
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterator
 
+    from pyspark.sql import DataFrame
+
+    from offsetmgr.errors import OffsetManagerError
     from tests.service.support import ServeProcess
     from tests.spark.support import Job
 
@@ -28,6 +35,17 @@ def owned(sidecar: ServeProcess, client: OffsetClient) -> int:
     """The number of managers that the service keeps for the client."""
     with sidecar.http() as http:
         return len(http.get("/v1/managers", params={"client": client.name}).json()["managers"])
+
+
+@pytest.fixture
+def consumer(job: Job) -> Iterator[Consumer]:
+    """A live member of the job's group."""
+    settings = {"bootstrap.servers": job.topic.kafka.bootstrap_servers, "group.id": job.group}
+    made = Consumer(settings)
+    made.subscribe([job.topic.name])
+    eventually(lambda: made.poll(0.1) is None and len(made.assignment()), job.topic.partitions)
+    yield made
+    made.close()
 
 
 def test_a_groups_offsets_are_where_spark_has_finished(
@@ -96,27 +114,28 @@ def test_a_query_that_runs_already_is_taken_up(job: Job, sidecar: ServeProcess) 
             query.processAllAvailable()
             # The records may come in one batch or in more: the last one's offsets are awaited.
             eventually(lambda: sum(job.committed().values()), 60)
-        commits.detach()
+        commits.detach(WAIT_S)
         assert job.committed() == ends(query)
         assert owned(sidecar, job.client) == 0
         with pytest.raises(ManagerStoppedError, match="detached"):
             commits.flush(query, timeout=WAIT_S)
 
 
-def test_a_query_does_not_notice_that_its_service_stands_still(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_a_query_does_not_notice_that_its_service_stands_still(job: Job) -> None:
     """A frozen service takes nothing and answers nothing; all is committed when it goes on.
 
     Meanwhile flush returns what is not committed.
     """
-    options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", topic.kafka.bootstrap_servers)
-    topic.produce(30)
+    options = ("--listen", "127.0.0.1:0", "--bootstrap-servers", job.topic.kafka.bootstrap_servers)
+    job.topic.produce(30)
     sink = Collected()
-    with serve_process(*options) as service, OffsetClient(service.address, name=group) as client:
+    with (
+        serve_process(*options) as service,
+        OffsetClient(service.address, name=job.group) as client,
+        job._replace(client=client).commits() as commits,
+    ):
         service.process.send_signal(signal.SIGSTOP)
-        commits = commit_offsets(spark, client, group=group)
-        query = run(topic.read(spark, "earliest", 10), checkpoint, sink)
+        query = run(job.read(10), job.checkpoint, sink)
         assert query.exception() is None
         assert sorted(sink.numbers) == list(range(30))
         committed, uncommitted = commits.flush(query, timeout=0.5)
@@ -125,42 +144,53 @@ def test_a_query_does_not_notice_that_its_service_stands_still(
         assert left == ends(query)
         assert all("service" in str(each.error) for each in uncommitted.values())
         service.process.send_signal(signal.SIGCONT)
-        eventually(lambda: offsets_of(client.committed(group)), ends(query))
-        commits.detach()
+        eventually(job.committed, ends(query))
 
 
-def test_offsets_wait_for_a_kafka_that_stands_still(job: Job) -> None:
-    """While Kafka stands still submits are taken and errors are told; then all is committed."""
-    broker = job.topic.kafka.broker(1)
-    brokers = ("--bootstrap-servers", job.topic.kafka.bootstrap_servers)
-    hasty = ("--listen", "127.0.0.1:0", "--set", "commit.request_timeout_s=1", *brokers)
-    with serve_process(*hasty) as service, OffsetClient(service.address, name=job.group) as client:
-        here = job._replace(client=client)
-        commits = here.commits()
-        handle = client.spawn(job.group, job.topic.name, 0)
-        query = here.start()
-        job.topic.produce(30)
-        eventually(lambda: sum(here.committed().values()), 30)
-        errors = handle.errors()
-        broker.pause()
-        try:
-            handle.submit(11)
-            # Over the whole of a commit's time-out.
-            left = client.flush(timeout=2, group=job.group).uncommitted
-            assert [key.partition for key in left] == [0]
-            error = errors.get(WAIT_S)
-            assert isinstance(error, OffsetCommitError)
-            assert error.retriable
-            with service.http() as http:
-                shown = http.get("/v1/managers", params={"group": job.group}).json()["managers"]
-            failing = {each["partition"] for each in shown if each["dirty"] and each["last_error"]}
-            assert failing == {0}
-        finally:
-            broker.resume()
-        job.topic.produce(30, first=30)
-        query.processAllAvailable()
-        query.stop()
-        assert query.exception() is None
-        assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
-        assert here.committed() == ends(query)
-        commits.detach()
+def test_the_driver_reports_refusals_of_kafka(
+    job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in its log, until that is over; by errors() and on_error as often as it happens."""
+    # Many attempts fail in a moment.
+    monkeypatch.setattr(committing, "FLUSH_S", 0.1)
+    monkeypatch.setattr(committing, "RETRY_S", 0.05)
+    told: queue.SimpleQueue[OffsetManagerError] = queue.SimpleQueue()
+
+    def on_error(error: OffsetManagerError) -> None:
+        told.put(error)
+        raise RuntimeError("it broke")
+
+    commits = commit_offsets(job.spark, job.client, group=job.group, on_error=on_error)
+    job.topic.produce(30)
+    query = job.run()
+    for error in (commits.errors().get(WAIT_S), told.get(timeout=WAIT_S), told.get(timeout=WAIT_S)):
+        assert isinstance(error, OffsetCommitError)
+        assert error.group == job.group
+        code = error.code
+    assert commits.counts.refused > 0
+    assert commits.counts.lower == 0
+    consumer.close()
+    eventually(job.committed, ends(query))
+    over = f"offsets of group {job.group} are committed again: {code} is over"
+    eventually(lambda: over in caplog.messages, expected=True)
+    commits.detach()
+    warned = [each for each in caplog.messages if each.endswith(f"({code})")]
+    assert len(warned) == 1
+    assert len([each for each in caplog.messages if "it broke" in each]) == 1
+
+
+def test_a_run_that_finds_nothing_new(job: Job) -> None:
+    """Spark reports nothing of it, and ends it at once: its checkpoint is committed all the same.
+
+    Nobody flushes, and nobody listened when its batches were read.
+    """
+    job.topic.produce(30)
+    job.run()
+    finished = Checkpoint(job.checkpoint).last_finished()
+    assert finished is not None
+    with job.commits() as commits:
+        again = job.run()
+    assert again.lastProgress is not None
+    assert again.lastProgress["numInputRows"] == 0
+    assert commits.counts.submitted == 3
+    assert job.committed() == finished.offsets

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.devkafka import spark_kafka_jars
-from tests.spark.jobs import run_job
 
 if TYPE_CHECKING:
     from tests.service.support import ServeProcess
     from tests.spark.support import Topic
 
 JOB = Path(__file__).with_name("connect_job.py")
+JOB_S = 200.0
+"""A guard: longer than any job takes."""
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,17 @@ def test_a_job_on_spark_connect(
         "folder": tmp_path,
         "sink": sink,
     }
-    job = run_job(JOB, options)
+    ours = {"PYTHONPATH": os.pathsep.join(sys.path), "PYSPARK_PYTHON": sys.executable}
+    job = subprocess.run(
+        [sys.executable, str(JOB), *(f"--{name}={value}" for name, value in options.items())],
+        cwd=tmp_path,  # where Spark leaves a folder of its own
+        env=os.environ | ours,
+        capture_output=True,
+        start_new_session=True,
+        text=True,
+        timeout=JOB_S,
+        check=False,
+    )
     assert job.returncode == 0, job.stderr
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen == {"left": 0, "unreadable": 0, "same": True, "batch": 60}

@@ -5,23 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from offsetmgr.types import TopicPartition
-from tests.spark.support import WAIT_S, Topic, offsets_of
+from tests.spark.support import WAIT_S, offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
-
-    from offsetmgr.client import OffsetClient
+    from tests.spark.support import Job
 
 
-def test_a_task_submits_by_itself(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str
-) -> None:
+def test_a_task_submits_by_itself(job: Job) -> None:
     """Each partition's task connects anew, under a name of its own, and gives back what it held.
 
     Python workers are used again, so that the second round meets what the first has left.
     """
+    spark, client, topic, group, _ = job
     name, driver = topic.name, client.name
 
     def submit(numbers: Iterable[int]) -> Iterable[str]:

@@ -18,31 +18,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.spark.support import Topic
+    from tests.spark.support import Job, Topic
 
 
-def follow_once(topic: Topic, checkpoint: str, group: str) -> tuple[int, str]:
-    """Run ``offsetmgr spark follow --once`` without a service; return status and output."""
-    words = ["spark", "follow", "--once", "--checkpoint", checkpoint, "--group", group]
-    service = ["--service", f"kafka://{topic.kafka.bootstrap_servers}"]
-    done = CliRunner().invoke(app, [*words, *service])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
-
-
-def test_the_command_commits_finished_batches(
-    spark: SparkSession, topic: Topic, group: str, checkpoint: str
-) -> None:
-    """A second run, without another batch, commits nothing and is not a failure."""
-    topic.produce(30)
-    query = run(topic.read(spark, "earliest", 10), checkpoint)
-    assert follow_once(topic, checkpoint, group)[0] == 0
-    expected = {each.partition: offset for each, offset in ends(query).items()}
-    assert topic.described(group) == expected
-    topic.produce(5)
-    assert follow_once(topic, checkpoint, group)[0] == 0
-    assert topic.described(group) == expected
+def test_the_command_commits_finished_batches(job: Job) -> None:
+    """Without a service; a second run, without another batch, commits nothing and succeeds."""
+    words = ["spark", "follow", "--once", "--checkpoint", job.checkpoint, "--group", job.group]
+    service = ["--service", f"kafka://{job.topic.kafka.bootstrap_servers}"]
+    job.topic.produce(30)
+    query = job.run(10)
+    for _ in range(2):
+        done = CliRunner().invoke(app, [*words, *service])
+        assert done.exit_code == 0, done.output
+        assert job.committed() == ends(query)
+        job.topic.produce(5)
 
 
 def test_jobs_of_others_are_followed_by_the_service(
@@ -50,7 +39,7 @@ def test_jobs_of_others_are_followed_by_the_service(
 ) -> None:
     """The groups of an ended and a running job that do not know of it are as their checkpoints.
 
-    ``test_follow_kills.py`` has a job in Java.
+    ``test_random_kills.py`` has a job in Java.
     """
     groups = f"{unique_name}-ended", f"{unique_name}-running"
     settings = {

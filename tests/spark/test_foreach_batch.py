@@ -11,19 +11,19 @@ from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
-from offsetmgr.spark import batch_ranges, commit_offsets, reconcile
-from tests.spark.support import WAIT_S, Topic, ends, offsets_of, run
+from offsetmgr.spark import batch_ranges, reconcile
+from tests.spark.support import WAIT_S, ends, run
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from offsetmgr.client import OffsetClient
     from offsetmgr.spark import OffsetRange
     from offsetmgr.types import TopicPartition
+    from tests.spark.support import Job
 
 
 class FailingOnceAfterItsWrite:
@@ -57,66 +57,55 @@ class FailingOnceAfterItsWrite:
             return [number for (number,) in database.execute("SELECT number FROM numbers")]
 
 
-def test_a_batch_that_fails_is_run_again_with_its_ranges(
-    spark: SparkSession,
-    client: OffsetClient,
-    topic: Topic,
-    group: str,
-    checkpoint: str,
-    tmp_path: Path,
-) -> None:
+def test_a_batch_that_fails_is_run_again_with_its_ranges(job: Job, tmp_path: Path) -> None:
     """It is not committed until it succeeds; the sink has each record once, also after an exit."""
-    topic.produce(90)
+    job.topic.produce(90)
     sink = FailingOnceAfterItsWrite(tmp_path / "sink.db")
-    write = batch_ranges(checkpoint)(sink.write)
-    stream = topic.read(spark, "earliest", 30)
-    with commit_offsets(spark, client, group=group) as commits:
+    write = batch_ranges(job.checkpoint)(sink.write)
+    stream = job.read(30)
+    with job.commits() as commits:
         with pytest.raises(StreamingQueryException, match="the sink broke"):
-            run(stream, checkpoint, write)
-        eventually(lambda: sum(offsets_of(client.committed(group)).values()), 30)
+            run(stream, job.checkpoint, write)
+        eventually(lambda: sum(job.committed().values()), 30)
         if pyspark.__version__.startswith("4.1."):
             # Spark's own bug, SPARK-55271: its report of a batch that it ran again after a restart
             # fails, when the batch is finished.
             with pytest.raises(StreamingQueryException, match=r"scala\.Option\.get"):
-                run(stream, checkpoint, write)
-        query = run(stream, checkpoint, write)
+                run(stream, job.checkpoint, write)
+        query = run(stream, job.checkpoint, write)
         assert commits.flush(query, timeout=WAIT_S).uncommitted == {}
         expected = ends(query)
     assert [batch_id for batch_id, _ in sink.seen] == [0, 1, 1, 2]
     assert sink.seen[1] == sink.seen[2]
     assert [sum(each.size for each in ranges.values()) for _, ranges in sink.seen] == [30] * 4
     assert sorted(sink.numbers()) == list(range(90))
-    assert offsets_of(client.committed(group)) == expected
+    assert job.committed() == expected
 
 
-def test_ranges_from_the_checkpoint_of_another_query_are_refused(
-    spark: SparkSession, topic: Topic, checkpoint: str, tmp_path: Path
-) -> None:
+def test_ranges_from_the_checkpoint_of_another_query_are_refused(job: Job, tmp_path: Path) -> None:
     """It has batches of the same numbers, which read something else."""
-    topic.produce(9)
+    job.topic.produce(9)
     other = str(tmp_path / "other")
-    run(topic.read(spark, "earliest"), other)
+    run(job.read(), other)
     write = batch_ranges(other)(lambda *_: None)
     with pytest.raises(StreamingQueryException, match="own checkpointLocation"):
-        run(topic.read(spark, "earliest", 3), checkpoint, write)
+        run(job.read(3), job.checkpoint, write)
 
 
-def test_a_job_without_the_listener_is_reconciled(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str, checkpoint: str
-) -> None:
+def test_a_job_without_the_listener_is_reconciled(job: Job) -> None:
     """Its checkpoint alone says where it is, read on this machine or through the session.
 
     The command does without a service too.
     """
-    servers = f"kafka://{topic.kafka.bootstrap_servers}"
-    command = ["spark", "reconcile", "--checkpoint", checkpoint, "--group", group]
-    topic.produce(30)
-    query = run(topic.read(spark, "earliest", 10), checkpoint)
-    found = reconcile(client, group, checkpoint)
+    servers = f"kafka://{job.topic.kafka.bootstrap_servers}"
+    command = ["spark", "reconcile", "--checkpoint", job.checkpoint, "--group", job.group]
+    job.topic.produce(30)
+    query = job.run(10)
+    found = reconcile(job.client, job.group, job.checkpoint)
     assert {where: each.checkpoint for where, each in found.partitions.items()} == ends(query)
-    assert reconcile(client, group, f"file:{checkpoint}", spark=spark) == found
+    assert reconcile(job.client, job.group, f"file:{job.checkpoint}", spark=job.spark) == found
     assert CliRunner().invoke(app, [*command, "--service", servers]).exit_code == 3
-    found.execute(client, timeout=WAIT_S)
-    assert offsets_of(client.committed(group)) == ends(query)
-    assert reconcile(client, group, checkpoint).differences == {}
+    found.execute(job.client, timeout=WAIT_S)
+    assert job.committed() == ends(query)
+    assert reconcile(job.client, job.group, job.checkpoint).differences == {}
     assert CliRunner().invoke(app, [*command, "--service", servers]).exit_code == 0

@@ -9,14 +9,14 @@ from confluent_kafka import Producer
 
 from offsetmgr.spark import kafka_batch
 from offsetmgr.types import TopicPartition
-from tests.spark.support import WAIT_S, Topic
+from tests.spark.support import WAIT_S
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from offsetmgr.client import OffsetClient
     from offsetmgr.spark import KafkaBatch
+    from tests.spark.support import Job, Topic
 
 
 def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
@@ -30,10 +30,9 @@ def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
     return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
-def test_each_record_is_read_by_one_batch(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str
-) -> None:
+def test_each_record_is_read_by_one_batch(job: Job) -> None:
     """Batch after batch, bounded or not, with records that come meanwhile and one that failed."""
+    spark, client, topic, group, _ = job
     topic.produce(30)
     read = []
     with kafka_batch(client, group, [topic.name]) as batch:
@@ -50,13 +49,12 @@ def test_each_record_is_read_by_one_batch(
     assert topic.described(group) == {0: 20, 1: 20, 2: 20}
 
 
-def test_transactions_are_read_when_they_are_over(
-    spark: SparkSession, client: OffsetClient, topic: Topic, group: str
-) -> None:
+def test_transactions_are_read_when_they_are_over(job: Job) -> None:
     """One that is open holds a batch up no more than an empty topic; an aborted one is not read.
 
     Spark takes the options of empty ranges, also together with one of records.
     """
+    spark, client, topic, group, _ = job
     config = {"bootstrap.servers": topic.kafka.bootstrap_servers, "transactional.id": group}
     producer = Producer(config)
     producer.init_transactions(WAIT_S)

@@ -18,28 +18,34 @@ if TYPE_CHECKING:
     from tests.spark.support import Topic
 
 SEED = 5
-KILLS = 50
+KILLS = 60
 BATCH = 500
 
-SETTINGS = ("commit.commit_interval_s=0.1", "commit.request_timeout_s=2", "lease_s=4")
 
-
-@pytest.fixture
-def scene(topic: Topic, group: str, tmp_path: Path) -> Iterator[Scene]:
-    """Both run."""
+@pytest.fixture(params=["listener", "follow"])
+def scene(
+    request: pytest.FixtureRequest, topic: Topic, group: str, tmp_path: Path
+) -> Iterator[Scene]:
+    """Both run; a Java job that is followed knows neither the service nor the group."""
     (port,) = free_ports(1)
     servers, checkpoint = topic.kafka.bootstrap_servers, tmp_path / "checkpoint"
-    options = {
-        "service": f"http://127.0.0.1:{port}",
-        "name": group,
+    settings = ["commit.commit_interval_s=0.1", "commit.request_timeout_s=2"]
+    options: dict[str, object] = {
         "brokers": servers,
         "topic": topic.name,
-        "group": group,
         "checkpoint": checkpoint,
-        "batch": BATCH,
     }
-    served = service(tmp_path, f"127.0.0.1:{port}", servers, SETTINGS)
-    made = Scene(served, Driver(tmp_path, "tests.spark.driver_job", options), checkpoint)
+    if request.param == "listener":
+        job = "tests.spark.driver_job"
+        settings.append("lease_s=4")
+        address = f"http://127.0.0.1:{port}"
+        options |= {"service": address, "name": group, "group": group, "batch": BATCH}
+    else:
+        job = "tests.spark.java_job"
+        follow = {"checkpoint": checkpoint, "group": group, "interval_s": 0.2}
+        settings += [f"follow.job.{name}={value}" for name, value in follow.items()]
+    served = service(tmp_path, f"127.0.0.1:{port}", servers, settings)
+    made = Scene(served, Driver(tmp_path, job, options), checkpoint)
     yield made
     made.close()
 
