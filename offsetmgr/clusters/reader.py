@@ -28,7 +28,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
 )
-from offsetmgr.kafka.clients import Closing
+from offsetmgr.kafka.clients import FORKED, Closing
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
@@ -160,9 +160,12 @@ class _MergedClient(Closing, Generic[_T, _F]):
     def _next(self, timeout: float | None) -> _T | None:
         """Return the next message; None where none came within ``timeout`` s, or once closed.
 
-        Raises OffsetManagerError once no cluster can ever answer again.
+        Raises OffsetManagerError once no cluster can ever answer again, and ManagerStoppedError in
+        the child of a fork.
         """
         deadline = Deadline(timeout, forever=True)
+        if self.is_forked:  # no thread would bring any
+            raise ManagerStoppedError(f"the reader was {FORKED}")
         while not self._closed:
             try:
                 for _ in self._feeds:
@@ -205,7 +208,7 @@ class _MergedClient(Closing, Generic[_T, _F]):
         A cluster that does not answer is left to itself after 10 s.  In a signal's handler during a
         call this returns at once, and a thread does it.
         """
-        if os.getpid() != self._process:
+        if self.is_forked:
             return
         self._closed = True
         self._news.set()

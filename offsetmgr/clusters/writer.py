@@ -291,7 +291,7 @@ class MultiClusterWriter(Closing):
 
         Twice is harmless; in the child of a fork it does nothing.
         """
-        if os.getpid() != self._process:
+        if self.is_forked:
             return
         wait_s = self._settings.fail_over_s + _OVERDUE_S
         with self._lock:

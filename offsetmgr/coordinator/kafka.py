@@ -13,6 +13,7 @@ confluent-kafka; all other clients are those of ``librdkafka.py``.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
@@ -23,7 +24,7 @@ from confluent_kafka import KafkaException
 
 from actors import Future, MonotonicClock
 from actors.timers import ThreadTimers
-from offsetmgr.codes import NOT_COORDINATOR, TIMED_OUT, UNKNOWN_MEMBER_ID
+from offsetmgr.codes import CLOSED, NOT_COORDINATOR, TIMED_OUT, UNKNOWN_MEMBER_ID
 from offsetmgr.coordinator.base import (
     CommitResult,
     Coordinator,
@@ -37,7 +38,7 @@ from offsetmgr.coordinator.base import (
 )
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.clients import Closing, open_admin
+from offsetmgr.kafka.clients import FORKED, Closing, open_admin
 from offsetmgr.kafka.cluster import members_of
 from offsetmgr.kafka.config import ASKS_CONTROLLER, checked_config, client_config
 from offsetmgr.kafka.connections import (
@@ -90,6 +91,7 @@ class KafkaCoordinator(Closing, Coordinator):
         refuses a setting.
         """
         config = checked_config(config)
+        self._process = os.getpid()
         if type(clients) is not int or not 1 <= clients <= MAX_CLIENTS:
             hint = f"give a number from 1 to {MAX_CLIENTS}"
             raise InvalidValueError("clients", clients, "is out of range", hint)
@@ -231,9 +233,11 @@ class KafkaCoordinator(Closing, Coordinator):
         """Let requests under way end, then release the connections; within ``timeout`` seconds.
 
         Then the others are answered: as refused if they were never sent, else as unknown.  Twice is
-        harmless.
+        harmless; in the child of a fork it does nothing.
         """
         deadline = Deadline(timeout)
+        if self.is_forked:
+            return
         for queue in self._queues:
             queue.close()
         for queue in self._queues:
@@ -266,6 +270,10 @@ class KafkaCoordinator(Closing, Coordinator):
             sent = ask(client, deadline.left_s)
             sent.add_done_callback(partial(self._answered, queue, request))
 
+        if self.is_forked:  # nobody would answer
+            refused: Future[_R] = Future()
+            refused.set(failed(Failure(CLOSED, f"the connections to Kafka were {FORKED}")))
+            return refused
         return queue.submit(QueuedRequest(group, deadline, send, failed))
 
     def _ask(

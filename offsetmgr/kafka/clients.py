@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -45,15 +46,27 @@ _T = TypeVar("_T")
 class Closing(ABC):
     """To be used in a ``with`` block, whose end closes it."""
 
+    _process = 0
+    """The process that made it, where the child of a fork, which has no threads, is refused."""
+
     @abstractmethod
     def close(self) -> None:
         """End the connections; twice is harmless."""
+
+    @property
+    def is_forked(self) -> bool:
+        """True in the child of a fork."""
+        return os.getpid() != self._process
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+FORKED: Final = "made by another process, whose threads are not here; make one in each process"
+"""Of anything that is used in the child of a fork."""
 
 
 class NoThreadsError(OverloadedError, RuntimeError):

@@ -6,6 +6,7 @@ partitions.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from concurrent.futures import Future as Pending
@@ -21,7 +22,14 @@ from offsetmgr.answers import Failure, FetchResult, GroupMember
 from offsetmgr.codes import TIMED_OUT, TOPIC_REFUSED, TRANSPORT, UNKNOWN_TOPIC
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
-from offsetmgr.kafka.clients import CLOSE_S, Closing, check_thread_room, in_short_waits, open_admin
+from offsetmgr.kafka.clients import (
+    CLOSE_S,
+    FORKED,
+    Closing,
+    check_thread_room,
+    in_short_waits,
+    open_admin,
+)
 from offsetmgr.kafka.config import checked_config, client_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S, MOVED_WAIT_S
 from offsetmgr.kafka.errors import (
@@ -160,22 +168,33 @@ class ClusterReader(Closing):
         background.  Raises InvalidValueError if librdkafka refuses a setting.
         """
         settings = self._settings = checked_config(config)
+        self._process = os.getpid()
         self.timeout_s = min(check_timeout(timeout_s, "timeout_s"), _LONGEST_S)
         self._reports = ConnectionReports()
         check_thread_room()
         self._admin: AdminClient | None = open_admin(settings, self._reports)
-        # For committed offsets the admin client is not safe: see librdkafka.py.
-        self._fetcher = GroupClient(client_config(settings), CONSUMER, self._reports)
+        self._group_client = GroupClient(client_config(settings), CONSUMER, self._reports)
 
     @property
     def admin(self) -> AdminClient:
         """confluent-kafka's own client, for requests that have no method here.
 
-        Raises ManagerStoppedError after ``close``.
+        Raises ManagerStoppedError after ``close``, and in the child of a fork.
         """
+        if self.is_forked:  # where librdkafka would end the process
+            raise ManagerStoppedError(f"the connections to Kafka were {FORKED}")
         if self._admin is None:
             raise ManagerStoppedError("the connections to Kafka are closed; make new ones")
         return self._admin
+
+    @property
+    def _fetcher(self) -> GroupClient:
+        """The client for committed offsets, for which ``admin`` is not safe: see librdkafka.py.
+
+        Raises as ``admin``.
+        """
+        _ = self.admin
+        return self._group_client
 
     def metadata(self, what: str) -> ClusterMetadata:
         """Return the brokers, and all topics with the leaders of their partitions.
@@ -418,8 +437,10 @@ class ClusterReader(Closing):
         return failure._replace(detail=f"{text}network to them")
 
     def close(self) -> None:
-        """End the connections; within 5 seconds."""
-        self._fetcher.close(CLOSE_S)
+        """End the connections; within 5 seconds.  In the child of a fork it does nothing."""
+        if self.is_forked:
+            return
+        self._group_client.close(CLOSE_S)
         # Here, not in a garbage collection: the process ends where that is in librdkafka's thread.
         self._admin = None
 

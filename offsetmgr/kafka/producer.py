@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import ManagerStoppedError
-from offsetmgr.kafka.clients import Closing
+from offsetmgr.kafka.clients import FORKED, Closing
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
@@ -151,10 +151,7 @@ class MessageProducer(Closing):
         Raises ManagerStoppedError after ``close``, and in the child of a fork.
         """
         if not self._thread.is_alive():  # which would handle the report
-            text = (
-                "the producer is closed, or was made by another process; make one in each process"
-            )
-            raise ManagerStoppedError(text)
+            raise ManagerStoppedError(f"the producer is closed, or was {FORKED}")
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:

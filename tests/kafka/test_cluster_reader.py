@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.kafka.log_reader import read_to_end
@@ -206,6 +206,9 @@ def test_an_unreachable_broker_is_reported() -> None:
         error = reader.committed(["g"])["g"]
         assert isinstance(error, KafkaRequestError)
         assert error.code == "_TIMED_OUT"
+    for ask in (reader.committed, reader.describe, reader.topic_ids):
+        with pytest.raises(ManagerStoppedError, match="are closed"):
+            ask(["orders"])
 
 
 @pytest.mark.chaos  # no other test of every run needs three brokers

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from offsetmgr.clusters import MultiClusterAckConsumer, MultiClusterReader, MultiClusterWriter
+from offsetmgr.clusters import (
+    MultiClusterAckConsumer,
+    MultiClusterReader,
+    MultiClusterWriter,
+    ProducerRecord,
+)
 from offsetmgr.clusters import reader as reader_module
 from offsetmgr.consumer import AckConsumer, GroupConsumer
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
+from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.stores import open_store
 from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
@@ -62,32 +69,59 @@ def test_a_question_to_a_cluster_keeps_its_deadline(monkeypatch: pytest.MonkeyPa
         assert second < first <= WAIT_S
 
 
-CLIENTS: dict[str, Callable[[], Any]] = {
-    "writer": lambda: MultiClusterWriter({"west": DEAD}, "orders"),
-    "reader": lambda: MultiClusterReader({"west": DEAD}, "orders"),
-    "acks of clusters": lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
-    "group": lambda: GroupConsumer(DEAD, "etl", ["orders"]),
-    "acks": lambda: AckConsumer(DEAD, "etl", ["orders"]),
+def no_use(_: object) -> NoReturn:
+    raise ManagerStoppedError("made by another process")
+
+
+CLIENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "writer": (
+        lambda: MultiClusterWriter({"west": DEAD}, "orders"),
+        lambda writer: writer.write_messages([ProducerRecord("x")]),
+    ),
+    "reader": (
+        lambda: MultiClusterReader({"west": DEAD}, "orders"),
+        lambda reader: reader.fetch_message(timeout=1),
+    ),
+    "acks of clusters": (
+        lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
+        lambda consumer: consumer.poll(timeout=1),
+    ),
+    "store": (lambda: open_store(f"kafka://{DEAD}"), lambda store: store.fetch_offsets("etl")),
+    "questions": (lambda: ClusterReader(DEAD), lambda reader: reader.topic_ids(["orders"])),
+    "group": (lambda: GroupConsumer(DEAD, "etl", ["orders"]), no_use),
+    "acks": (lambda: AckConsumer(DEAD, "etl", ["orders"]), no_use),
 }
+ENDS = [
+    "clusters.writer.close_all",
+    "clusters.reader.close_all",
+    "consumer.member.Member.close",
+    "kafka.connections.ConnectionQueue.close",
+    "kafka.librdkafka.GroupClient.close",
+]
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_a_close_in_the_child_of_a_fork_does_nothing(
+def test_the_child_of_a_fork_uses_and_closes_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child has none of the threads that a close would wait for."""
+    """It has none of the threads that would answer, or that a close would wait for."""
 
     def end(*_: object) -> NoReturn:
         os._exit(1)
 
-    client = CLIENTS[kind]()
+    make, use = CLIENTS[kind]
+    client = make()
     child = os.fork()
     if child == 0:
-        for name in ("clusters.writer.close_all", "clusters.reader.close_all"):
+        for name in ENDS:
             monkeypatch.setattr(f"offsetmgr.{name}", end)
-        monkeypatch.setattr("offsetmgr.consumer.member.Member.close", end)
+        status = 2
+        try:
+            use(client)
+        except BaseException as error:  # noqa: BLE001 -- the child ends here
+            status = 7 if "made by another process" in str(error) else 3
         client.close()
-        os._exit(7)
+        os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     client.close()
 
