@@ -241,13 +241,12 @@ class Factory:
         """
         check_group(group)
         check_flag(rewind, "rewind")
-        given = check_mapping(offsets)
-        values: list[Any] = [
-            value
-            if type(value) is int and 0 <= value <= MAX_OFFSET
-            else _checked(where, value, rewind=rewind)
-            for where, value in given.items()
-        ]
+        given = dict(check_mapping(offsets))  # which another thread may change meanwhile
+        values: list[Any] = list(given.values())
+        for value in values:
+            if type(value) is not int or not 0 <= value <= MAX_OFFSET:
+                values = [_checked(*item, rewind=rewind) for item in given.items()]
+                break
         held = self._groups.get(group)
         live: Mapping[Any, OffsetManager] = {} if held is None else held.managers
         managers = list(map(live.get, given))

@@ -407,30 +407,8 @@ class OffsetManager(PooledActor):
             self.settled = number
         if self.rewind_number <= number:
             self.rewind_number = 0
-        if self.number > number:
-            return False
-        self.queued = False
-        return True
-
-    def suspend(self, number: int) -> bool:
-        """Enter that version ``number`` was refused for good; return True if nothing newer waits.
-
-        It stays dirty and visible; the next submit or flush has it tried again.
-        """
-        if self.number > number:
-            return False
-        self.queued = False
-        return True
-
-    def resubmit(self, number: int) -> bool:
-        """Make version ``number`` dirty again, which is not committed any more.
-
-        Return False where it is not the newest.
-        """
-        if self.number != number or number > self.settled:
-            return False
-        self.settled, self.queued = number - 1, True
-        return True
+        self.queued = self.queued and self.number > number
+        return self.number <= number
 
     def follow(self, external: OffsetAndMetadata | None) -> None:
         """Enter an external change (None: deleted): the floor from now on, unless more waits."""

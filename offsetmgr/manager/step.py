@@ -305,7 +305,9 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
             not manager.rewind_number
             and _external_refusal(manager, newest.value.offset) is not None
         )
-    elif manager.resubmit(last.number):
+    elif manager.number == last.number <= manager.settled:
+        # Dirty again, as it is not committed any more.
+        manager.settled, manager.queued = last.number - 1, True
         manager.drop_committed()
         manager.recommit = False
 
@@ -402,7 +404,8 @@ def _refused(manager: OffsetManager, event: Refused, now: float) -> Effects:
         return not_committed(manager, version, failure)
     waited, recommit = manager.commit_at < inf, manager.recommit
     manager.commit_at, manager.commit_failures, manager.recommit = inf, 0, False
-    suspended = manager.suspend(version.number)
+    suspended = manager.number <= version.number
+    manager.queued = manager.queued and not suspended
     if recommit and manager.committed is not None:
         # Not looped: its turn comes with the next verification.
         manager.set_committed(manager.committed, now)
