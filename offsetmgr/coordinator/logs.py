@@ -106,9 +106,11 @@ class TopicLooks:
         self, topics: list[str], request: Future[Mapping[str, TopicId]], asked_at: float
     ) -> None:
         def answered(done: Future[Mapping[str, TopicId]]) -> None:
-            error = done.exception()
-            answer = done.get() if error is None else {}
-            why = "the answer leaves it out" if error is None else f"the client failed: {error!r}"
+            answer, why = {}, "the answer leaves it out"
+            try:
+                answer = dict(done.get())
+            except Exception as error:  # noqa: BLE001 -- whatever it is, it is the answer
+                why = f"the client failed: {error!r}"
             failure = Failure(error_info(-1), why)
             ids = {topic: answer.get(topic, failure) for topic in topics}
             with self._lock:
@@ -120,11 +122,11 @@ class TopicLooks:
             request.set(ids)
 
         try:
-            sent = self._coordinator.topic_ids(topics, self._timeout_s)
+            self._coordinator.topic_ids(topics, self._timeout_s).add_done_callback(answered)
         except Exception as error:  # noqa: BLE001 -- other groups wait for the answer too
-            sent = Future()
-            sent.set_exception(error)
-        sent.add_done_callback(answered)
+            failed: Future[Mapping[str, TopicId]] = Future()
+            failed.set_exception(error)
+            answered(failed)
 
     def ends(self, topic: str, *, shared: bool) -> Future[TopicLog]:
         """Read the ends of a topic's logs; if ``shared`` a little later, with all who ask by then.

@@ -197,10 +197,22 @@ class GroupCommitter(PooledActor):
         group = self._group
         left_s = max(self._sent_at + group.timing.request_timeout_s - now, 0.001)
         result_type = CommitResult if isinstance(request, CommitRequest) else FetchResult
-        sent: Future[Any]
+
+        def answered(done: Future[Any]) -> None:
+            error = done.exception()
+            result = done.get() if error is None else None
+            if not isinstance(result, result_type):
+                lost = Failure(
+                    error_info(-1), f"the coordinator's client failed: {error or result!r}"
+                )
+                result = result_type.failed((m.topic_partition for m in request.managers), lost)
+            if failures:
+                result = result._replace(failures={**result.failures, **failures})
+            group.committer.tell_due(_Answered(request, ids, result))
+
+        sent: Future[Any] = Future()
         try:
             if len(failures) == len(request.managers):
-                sent = Future()
                 sent.set(result_type.failed((), next(iter(failures.values()))))
             elif isinstance(request, CommitRequest):
                 offsets = {m.topic_partition: v.value for m, v in request.managers.items()}
@@ -211,22 +223,11 @@ class GroupCommitter(PooledActor):
                 partitions = [manager.topic_partition for manager in request.managers]
                 asked = [partition for partition in partitions if partition not in failures]
                 sent = self._coordinator.fetch(group.name, asked, left_s)
+            sent.add_done_callback(answered)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the group must go on
             sent = Future()
             sent.set_exception(error)
-
-        def answered(done: Future[Any]) -> None:
-            error = done.exception()
-            if error is None:
-                result = done.get()
-            else:
-                lost = Failure(error_info(-1), f"the coordinator's client failed: {error!r}")
-                result = result_type.failed((m.topic_partition for m in request.managers), lost)
-            if failures:
-                result = result._replace(failures={**result.failures, **failures})
-            group.committer.tell_due(_Answered(request, ids, result))
-
-        sent.add_done_callback(answered)
+            answered(sent)
         if isinstance(request, ReadRequest) and request.verifies:
             self._look([each for each in request.managers if each.committed], shared=True)
 

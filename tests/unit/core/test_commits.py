@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from actors import Future
 from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import OffsetRegressionError
 from tests.unit.core.core import GROUP_DENIED, LOADING, TIMED_OUT, TOPIC_DENIED, Core, at, tp
@@ -132,22 +133,34 @@ class TestUnknownOutcomes:
         core.advance(90.0)
         assert core.holds() == at(6)
 
-    def test_a_coordinator_that_breaks_its_contract_stops_nothing(self, core: Core) -> None:
-        """A client that raises, at once or later, is an unknown outcome like any other."""
-        handle = core.spawn()
-        commit = core.coordinator.commit
-        core.coordinator.commit = _raises  # type: ignore[method-assign,assignment]
-        handle.submit(5)
+    @pytest.mark.parametrize("operation", ["commit", "fetch", "topic_ids"])
+    @pytest.mark.parametrize("fault", ["raises", "has no future", "answers nothing"])
+    def test_a_coordinator_that_breaks_its_contract_stops_nothing(
+        self, core: Core, operation: str, fault: str
+    ) -> None:
+        """The kind: an answer of another type is an unknown outcome like any other."""
+
+        def wrong(*_args: object) -> Future[Any] | None:
+            if fault == "raises":
+                raise RuntimeError("no more threads")
+            answer: Future[Any] = Future()
+            answer.set(None)
+            return answer if fault == "answers nothing" else None
+
+        core.create_topic(10)
+        first = core.spawn(0)
+        right = getattr(core.coordinator, operation)
+        setattr(core.coordinator, operation, wrong)
+        handle = core.spawn(1)
+        core.advance(1.0)
+        first.submit(5)
         core.advance(5.0)
-        core.coordinator.commit = commit  # type: ignore[method-assign]
+        setattr(core.coordinator, operation, right)
+        handle.submit(6)
         core.advance(30.0)
-        assert core.holds() == at(5)
-        details = [str(error) for _, error in core.listener.failures]
-        assert "the coordinator's client failed: RuntimeError('no more threads')" in details[0]
-
-
-def _raises(*_args: object) -> None:
-    raise RuntimeError("no more threads")
+        assert (core.holds(0), core.holds(1)) == (at(5), at(6))
+        told = [str(error) for _, error in core.listener.failures]
+        assert "the coordinator's client failed" in told[0] or "id of topic t is not" in told[0]
 
 
 class TestKeepAlive:
