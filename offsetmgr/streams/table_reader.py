@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -160,26 +160,29 @@ class TableReader:
 
     def start(self) -> None:
         """Open the store and begin to read.  Raises TopicsError, KafkaRequestError, ViewError."""
-        self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
-        try:
-            answer = self._ask({}, connecting=True)
-            self._topic_id = answer.log.topic_id
-            self._storage.open(self._topic, self._topic_id)
-        except BaseException as error:
-            self._reader.close()
-            if isinstance(error, KafkaRequestError) and does_not_exist(error):
+        with ExitStack() as opened:  # what is open is closed after an error, or Ctrl-C
+            self._reader = ClusterReader(self._kafka, timeout_s=self._timeout_s)
+            opened.callback(self._reader.close)
+            try:
+                answer = self._ask({}, connecting=True)
+            except KafkaRequestError as error:
+                if not does_not_exist(error):
+                    raise
                 fix = "create it, or start what writes the table"
                 raise TopicsError(f"topic {self._topic} does not exist: {fix}") from None
-            raise
-        now_s = time.monotonic()
-        self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
-        self._changed()
-        name = f"table-{self._topic}-{id(self):016x}"  # other topics may begin with this one
-        self._pool = ThreadPoolExecutor(2, name)
-        self._asked = Future()
-        self._asked.set_result(answer)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+            self._topic_id = answer.log.topic_id
+            self._storage.open(self._topic, self._topic_id)
+            opened.callback(self._storage.close)
+            now_s = time.monotonic()
+            self.partitions = {n: Progress(n, now_s) for n in sorted(answer.log.partitions)}
+            self._changed()
+            name = f"table-{self._topic}-{id(self):016x}"  # other topics may begin with this one
+            self._pool = ThreadPoolExecutor(2, name)
+            self._asked = Future()
+            self._asked.set_result(answer)
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+            opened.pop_all()
 
     def stop(self, timeout: float) -> None:
         """End reading, and close the store after the last write; harmless when repeated."""

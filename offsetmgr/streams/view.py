@@ -133,7 +133,7 @@ class View(TableRows):
             try:
                 self._reader.start()
             except BaseException:
-                self._reader = None
+                self._reader, self._state = None, ViewState.IDLE
                 raise
         return self
 

@@ -159,6 +159,23 @@ class TestRows:
         with view:
             view.wait_until_running(WAIT_S)
 
+    def test_a_view_is_started_again_after_ctrl_c_in_its_start(
+        self, kafka: DevKafka, table: str, tmp_path: Path
+    ) -> None:
+        """Such as in an observer.  Its store stayed open, and was refused to all later starts."""
+        view = view_of(kafka, table, tmp_path)
+
+        def interrupt(_state: ViewState) -> None:
+            raise KeyboardInterrupt
+
+        stop_observing = view.observe(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            view.start()
+        assert view.state is ViewState.IDLE
+        stop_observing()
+        with view:
+            view.wait_until_running(WAIT_S)
+
     def test_a_view_that_was_too_slow_to_stop_is_stopped_again(
         self, kafka: DevKafka, table: str, tmp_path: Path
     ) -> None:
