@@ -11,8 +11,6 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsetmgr.devkafka import DevKafka
 
 WAIT_S = 60.0
@@ -48,14 +46,19 @@ class Transactional:
     """A producer that leaves a transaction open."""
 
     def __init__(self, kafka: DevKafka, name: str) -> None:
-        self.producer = Producer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name}
-        )
-        self.producer.init_transactions(WAIT_S)
+        servers = {"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "fnv1a"}
+        self._producer = Producer({**servers, "transactional.id": name})
+        self._producer.init_transactions(WAIT_S)
 
-    def write(self, topics: Iterable[str], key: str, value: str, partition: int = 0) -> None:
-        """Begin a transaction with a message for each topic."""
-        self.producer.begin_transaction()
-        for topic in topics:
-            self.producer.produce(topic, value, key, partition)
-        assert self.producer.flush(WAIT_S) == 0
+    def write(self, *rows: tuple[str, str, str], partition: int = BY_KEY) -> None:
+        """Begin a transaction with rows, each a topic, a key and a value."""
+        self._producer.begin_transaction()
+        for topic, key, value in rows:
+            self._producer.produce(topic, value, key, partition)
+        assert self._producer.flush(WAIT_S) == 0
+
+    def end(self, *, commits: bool) -> None:
+        if commits:
+            self._producer.commit_transaction(WAIT_S)
+        else:
+            self._producer.abort_transaction(WAIT_S)

@@ -107,11 +107,11 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     assert "partitions None is missing; give the number" in missing.output
     copy += ["--partitions", "5", "--json"]
     hiding = Transactional(kafka, unique_name)
-    hiding.write([source], "hidden", "0", 1)
+    hiding.write((source, "hidden", "0"), partition=1)
     refused = run(kafka, *copy)
     assert refused.status == 1
     assert f"hides the messages of {source}/1 from offset 109 on: stop what" in refused.output
-    hiding.producer.abort_transaction(60)
+    hiding.end(commits=False)
     eventually(lambda: run(kafka, *copy).status, 0)
     plan = run(kafka, *copy).json()
     assert (plan["messages"], plan["target_partitions"], plan["executed"]) == (202, 5, False)

@@ -54,9 +54,9 @@ class TestTransactions:
         topic = new_topic(1)
         send(kafka, topic, ("a", "1"))
         hanging, other = (Transactional(kafka, f"{unique_name}-{n}") for n in (1, 2))
-        hanging.write([topic], "x", "9")
-        other.write([topic], "a", "2")
-        other.producer.commit_transaction(WAIT_S)
+        hanging.write((topic, "x", "9"))
+        other.write((topic, "a", "2"))
+        other.end(commits=True)
         assert looked_up(kafka, topic, "a") == b"1"
         with view_of(kafka, topic, tmp_path) as view:
             hides = "an open transaction hides the messages from offset 1 on"
@@ -67,16 +67,16 @@ class TestTransactions:
             assert (view.state, view.has_caught_up) == (ViewState.CATCH_UP, False)
             with pytest.raises(OffsetTimeoutError, match=hides):
                 view.wait_until_running(0.1)
-            hanging.producer.abort_transaction(WAIT_S)
+            hanging.end(commits=False)
             view.wait_until_running(WAIT_S)
             assert dict(view) == {"a": "2"}
             eventually(lambda: view.stats().lag, 0)
             assert view.stats().partitions[0].error is None
             # One that begins later does not end the state.
-            hanging.write([topic], "x", "9")
+            hanging.write((topic, "x", "9"))
             eventually(lambda: view.stats().partitions[0].lag, 1)
             assert view.state is ViewState.RUNNING
-            hanging.producer.commit_transaction(WAIT_S)
+            hanging.end(commits=True)
             eventually(lambda: view.get("x"), "9")
         eventually(lambda: looked_up(kafka, topic, "a"), b"2")
 
@@ -86,7 +86,7 @@ class TestTransactions:
         """Until that one has caught up, rows of the others can be read, and are followed."""
         topic = new_topic(3)
         hanging = Transactional(kafka, unique_name)
-        hanging.write([topic], "b", "1", partition=1)
+        hanging.write((topic, "b", "1"), partition=1)
         with view_of(kafka, topic, tmp_path) as view:
             for number in (0, 2):
                 send(kafka, topic, (f"{number}", "1"), partition=number)
@@ -96,7 +96,7 @@ class TestTransactions:
             eventually(lambda: dict(view), {"0": "1", "2": "1"})
             with pytest.raises(OffsetTimeoutError, match=r"within 0.01 s, but catch_up"):
                 view.wait_until_running(0.01)
-            hanging.producer.commit_transaction(WAIT_S)
+            hanging.end(commits=True)
             view.wait_until_running(WAIT_S)
             assert view.get("b") == "1"
 
@@ -129,19 +129,26 @@ class TestPartitionsAndTopics:
             dict.fromkeys(expected, b"new"),
         )
 
-    @pytest.mark.parametrize("messages", [2, 3, 6])
+    @pytest.mark.parametrize(("messages", "waits"), [(2, True), (3, False), (6, False)])
     def test_a_recreated_table_is_read_from_its_beginning(
-        self, kafka: DevKafka, unique_name: str, tmp_path: Path, messages: int
+        self, kafka: DevKafka, unique_name: str, tmp_path: Path, messages: int, *, waits: bool
     ) -> None:
-        """The new log may be shorter, as long or longer; live and after a restart."""
+        """The new log may be shorter, as long or longer; live and after a restart.
+
+        A view that waits for its deleted topic says so, and its rows can be read meanwhile.
+        """
         create_topic(kafka, unique_name, 2)
-        send(kafka, unique_name, ("a", "1"), ("b", "2"), ("c", "3"), partition=0)
+        old, new = {"a": "1", "b": "2", "c": "3"}, {f"n{n}": "1" for n in range(messages - 1)}
+        send(kafka, unique_name, *old.items(), partition=0)
         send(kafka, unique_name, ("d", "4"), partition=1)
         assert looked_up(kafka, unique_name, "a") == b"1"
-        new = {f"new-{number}": "1" for number in range(messages - 1)}
         with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
             view.wait_until_running(WAIT_S)
             delete(kafka, unique_name)
+            if waits:
+                eventually(lambda: view.state, ViewState.CONNECTING)
+                assert "does not exist" in (view.stats().partitions[0].error or "")
+                assert dict(view) == {**old, "d": "4"}
             create_topic(kafka, unique_name, 1)
             send(kafka, unique_name, ("a", "9"), *new.items())
             eventually(lambda: dict(view), {"a": "9", **new})
@@ -155,20 +162,6 @@ class TestPartitionsAndTopics:
         with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
             view.wait_until_running(WAIT_S)
             assert dict(view) == {"z": "1", **new}
-
-    def test_a_view_waits_for_a_deleted_topic(self, kafka: DevKafka, unique_name: str) -> None:
-        """Its rows can be read meanwhile; it says what is wrong."""
-        create_topic(kafka, unique_name, 1)
-        send(kafka, unique_name, ("a", "1"))
-        with view_of(kafka, unique_name) as view:
-            view.wait_until_running(WAIT_S)
-            delete(kafka, unique_name)
-            eventually(lambda: view.state, ViewState.CONNECTING)
-            assert "does not exist" in (view.stats().partitions[0].error or "")
-            assert dict(view) == {"a": "1"}
-            create_topic(kafka, unique_name, 1)
-            send(kafka, unique_name, ("b", "2"))
-            eventually(lambda: dict(view), {"b": "2"})
 
     @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
     def test_a_view_away_for_longer_than_tombstones_stay_starts_over(

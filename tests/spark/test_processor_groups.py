@@ -173,14 +173,14 @@ def test_messages_of_aborted_transactions_are_not_read(
         lab.send(topic, ("k", b"real"))
     lab.send(own, ("k", b"7"))
     aborting = Transactional(lab.kafka, lab.group)
-    aborting.write([orders, names, rates, own], "k", "100")
+    aborting.write(*((topic, "k", "100") for topic in (orders, names, rates, own)))
     lab.send(own, ("behind", b"3"))
     monkeypatch.setattr("offsetmgr.streams.planning.TRANSACTION_S", 0.0)
     edges = [input(orders, TEXT, count), join(names, TEXT), lookup(rates, TEXT)]
     edges += [output(out, TEXT), persist(NUMBER)]
     with pytest.raises(ProcessorError, match=f"hides the rows of {own}/0 from offset 1 on; abort"):
         lab.run(*edges)
-    aborting.producer.abort_transaction(WAIT_S)
+    aborting.end(commits=False)
     monkeypatch.undo()
     lab.send(orders, ("k", b"real"), ("behind", b"real"))
     lab.run(*edges)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 
 from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import Tester, TopicManager
 from tests.spark.lab import messages, table
 from tests.spark.processor_job import numbering
 from tests.spark.scene import GUARD_S, TICK_S, Driver
+from tests.tables import Transactional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
@@ -92,7 +92,7 @@ def test_table_and_outputs_end_as_in_the_tester(
         while kills.total() < KILLS:
             keys = [f"key-{chance.randrange(KEYS)}" for _ in range(EACH)]
             commits = chance.random() < 0.6
-            transact(brokers, f"{group}-inputs", inputs, keys, commits=commits)
+            transact(kafka, inputs, keys, commits=commits)
             if not commits:
                 aborted += EACH
                 continue
@@ -135,19 +135,11 @@ def test_table_and_outputs_end_as_in_the_tester(
     assert min(kills.values()) > KILLS // 5
 
 
-def transact(brokers: str, name: str, topic: str, keys: Iterable[str], *, commits: bool) -> None:
+def transact(kafka: DevKafka, topic: str, keys: list[str], *, commits: bool) -> None:
     """Write messages in a transaction, and commit or abort it."""
-    settings = {"bootstrap.servers": brokers, "partitioner": "fnv1a", "transactional.id": name}
-    producer = Producer(settings)
-    producer.init_transactions(GUARD_S)
-    producer.begin_transaction()
-    for key in keys:
-        producer.produce(topic, b"", key)
-    assert producer.flush(GUARD_S) == 0
-    if commits:
-        producer.commit_transaction(GUARD_S)
-    else:
-        producer.abort_transaction(GUARD_S)
+    transaction = Transactional(kafka, f"{topic}-writer")
+    transaction.write(*((topic, key, "") for key in keys))
+    transaction.end(commits=commits)
 
 
 def written(topics: TopicManager, topic: str) -> int:
