@@ -75,13 +75,16 @@ class MemoryTopics:
         update_rows(self.rows[record.topic], record.key, record.value)
         return -1
 
-    def register(self, topic: str, codec: Codec) -> None:
-        """Raise InvalidValueError where the topic has a codec of another type."""
-        known = self._codecs.setdefault(topic, codec)
-        if type(known) is not type(codec):
-            names = f"{type(known).__name__} and {type(codec).__name__}"
-            fix = "use one for all who read or write it"
-            raise InvalidValueError("topic", topic, f"has two codecs, {names}", fix)
+    def register(self, *used: tuple[str, Codec]) -> None:
+        """Raise InvalidValueError, and register none, where a topic has a codec of another type."""
+        known = dict(self._codecs)
+        for topic, codec in used:
+            first = known.setdefault(topic, codec)
+            if type(first) is not type(codec):
+                names = f"{type(first).__name__} and {type(codec).__name__}"
+                fix = "use one for all who read or write it"
+                raise InvalidValueError("topic", topic, f"has two codecs, {names}", fix)
+        self._codecs = known
 
     def codec(self, topic: str) -> Codec:
         """Raise InvalidValueError where nothing that was added uses the topic."""
@@ -119,9 +122,8 @@ class Tester:
         if graph.group in self._processors:
             fix = "add each group once"
             raise InvalidValueError("group", graph.group, "has a processor in this tester", fix)
-        for edge in graph.all_edges:
-            if edge.codec is not None:
-                self._topics.register(edge.topic, edge.codec)
+        used = [(edge.topic, edge.codec) for edge in graph.all_edges if edge.codec is not None]
+        self._topics.register(*used)
         processor = TesterProcessor(engine, self._topics, self.catch_up)
         self._processors[graph.group] = processor
         return processor
@@ -129,7 +131,7 @@ class Tester:
     def add_view(self, table: str, codec: Codec) -> TesterView:
         """Return a view of a table."""
         check_codec(codec, "codec", "decode")
-        self._topics.register(table, codec)
+        self._topics.register((table, codec))
         return TesterView(self._topics, table)
 
     def add_emitter(
@@ -138,7 +140,7 @@ class Tester:
         """Return an emitter; ``emit`` returns when all that the message causes is processed."""
         writer = _TesterWriter(self._topics, self.catch_up)
         emitter = Emitter(writer, topic, codec, default_headers)
-        self._topics.register(topic, codec)
+        self._topics.register((topic, codec))
         return emitter
 
     def queue_tracker(self, topic: str) -> QueueTracker:

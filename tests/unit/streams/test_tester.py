@@ -372,7 +372,7 @@ def test_conflicts_are_errors() -> None:
     """Two codecs of one topic, a group added twice, and a topic that nothing uses."""
     tester, _ = added(sums())
     with pytest.raises(InvalidValueError, match="topic 'numbers' has two codecs, Int64 and String"):
-        tester.add_processor(define_group("g", input("numbers", TEXT, print)))
+        tester.add_processor(define_group("g", inputs(["other", "numbers"], TEXT, print)))
     with pytest.raises(InvalidValueError, match="two codecs"):
         tester.add_view("sums-table", TEXT)
     with pytest.raises(InvalidValueError, match="'sums' has a processor in this tester"):
