@@ -86,6 +86,7 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     """
     servers, source = kafka.bootstrap_servers, f"{unique_name}-source"
     limits = {"message.timestamp.after.max.ms": str(2**63 - 1), "max.message.bytes": "3000000"}
+    limits["retention.ms"] = "-1"  # its messages are of 1970
     with TopicManager(servers) as manager:
         manager.ensure_topic(source, 2, limits)
     send(kafka, source, *((f"gone-{number}", "gone") for number in range(9)), partition=1)
