@@ -26,17 +26,8 @@ from benchmarks.plots import record
 from benchmarks.spark import lab
 from benchmarks.views import ROWS, recovery_s
 from offsetmgr.devkafka.command import create_topic
-from offsetmgr.streams import (
-    Context,
-    Processor,
-    ProcessorSettings,
-    TopicManager,
-    codecs,
-    define_group,
-    group_table,
-    input,
-    persist,
-)
+from offsetmgr.streams import Context, Processor, ProcessorSettings, TopicManager, codecs
+from offsetmgr.streams.graph import define_group, group_table, input, persist
 from offsetmgr.streams.layout import KEYS_PER_BUCKET
 
 if TYPE_CHECKING:

@@ -66,6 +66,9 @@ _STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
+_STACK: Final = re.compile(r"\n(?:\tat |=== Streaming Query ===)")
+"""The first line of Java's stack, or of Spark's plan of the query."""
+
 _DELETED: Final = (
     "a topic was deleted, or recreated with fewer partitions: start the processor again, which "
     "names a topic that does not exist"
@@ -85,6 +88,9 @@ _CAUSES: Final = {
     "Spark cannot read (kafka-get-offsets.sh --time max-timestamp shows its offset): start the "
     "processor with a new checkpoint behind it, and have brokers refuse such messages "
     "(message.timestamp.after.max.ms)",
+    "Python worker exited unexpectedly": "a Python worker has ended: a callback or a library exits "
+    "or crashes, or the system was short of memory (the executor's log shows which): correct it, "
+    "give executors more memory or lower max_offsets_per_trigger, and start the processor again",
     "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
     "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
 }
@@ -447,7 +453,7 @@ class Processor:
         for sign, cause in _CAUSES.items():
             if sign in str(error):
                 return ProcessorError(f"group {self.graph.group}: {cause}")
-        return ProcessorError(str(error).partition("\n=== Streaming Query ===")[0])
+        return ProcessorError(_STACK.split(str(error))[0])
 
 
 def _has_starts(files: Checkpoint) -> bool:

@@ -248,15 +248,23 @@ def test_a_group_is_committed_and_recovers_from_its_table(
 
 
 def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, group: str) -> None:
-    """The error has one line, with the message and what was raised, SystemExit included."""
+    """The error has one line, with the message and what was raised, SystemExit included.
+
+    Of one that ends its process it names the likely causes; it had pages of Java.
+    """
 
     def check(context: Context, value: str) -> None:
         if value == "bad":
             raise SystemExit("\ud800 is\nbad")
+        if value == "crash":
+            import os  # noqa: PLC0415 -- executors cannot import this module
+
+            os._exit(1)
         context.set_value(value)
 
-    (topic,) = lab.topics(orders=1)
+    topic, crashing = lab.topics(orders=1, crashing=1)
     lab.send(topic, ("a", b"good"), ("b", b"bad"))
+    lab.send(crashing, ("c", b"crash"))
     graph = define_group(group, input(topic, TEXT, check), persist(TEXT))
     with LocalOffsets(lab.brokers) as offsets:
         made = lab.processor(graph, offsets=offsets)
@@ -268,6 +276,10 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
         assert "\n" not in str(raised.value)
         assert made.state == "failed"
         assert offsets.committed(group) == {}
+    graph = define_group(group, input(crashing, TEXT, check))
+    with pytest.raises(ProcessorError, match=f"^group {group}: a Python worker has en") as raised:
+        lab.processor(graph, "second").run(available_now=True)
+    assert "\n" not in str(raised.value)
 
 
 def test_missing_topics_are_named(lab: Lab) -> None:
