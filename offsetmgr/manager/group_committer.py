@@ -202,9 +202,8 @@ class GroupCommitter(PooledActor):
             error = done.exception()
             result = done.get() if error is None else None
             if not isinstance(result, result_type):
-                lost = Failure(
-                    error_info(-1), f"the coordinator's client failed: {error or result!r}"
-                )
+                why = f"the coordinator's client failed: {error or result!r}"
+                lost = Failure(error_info(-1), why)
                 result = result_type.failed((m.topic_partition for m in request.managers), lost)
             if failures:
                 result = result._replace(failures={**result.failures, **failures})
