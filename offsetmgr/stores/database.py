@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,12 @@ from offsetmgr.text import visible
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import ExceptionContext
+    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 _CONNECT_S: Final = 10
 """Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
+
+_PROCESS: Final = "offsetmgr.process"
 
 _TABLE_PREFIX: Final = "offsetmgr_"
 
@@ -74,13 +78,29 @@ def open_engine(url: str) -> Engine:
     return engine
 
 
-def leave_failed_servers(engine: Engine) -> None:
+def leave_lost_connections(engine: Engine) -> None:
     """Have ``engine`` drop its connections after an error of the server that may stay.
 
-    A demoted server keeps its connections open and refuses every change on them.
+    A demoted server keeps its connections open and refuses every change on them.  In the child of
+    a fork they are the parent's: each would read the other's answers.
     """
     if not event.contains(engine, "handle_error", _mark_lost):
         event.listen(engine, "handle_error", _mark_lost)
+        event.listen(engine, "connect", _note_process)
+        event.listen(engine, "checkout", _leave_to_parent)
+
+
+def _note_process(_: object, record: ConnectionPoolEntry) -> None:
+    record.info[_PROCESS] = os.getpid()
+
+
+def _leave_to_parent(
+    _: object, record: ConnectionPoolEntry, checked_out: PoolProxiedConnection
+) -> None:
+    if record.info.get(_PROCESS, os.getpid()) != os.getpid():
+        # Not closed: that would end it for the parent, too.
+        record.dbapi_connection = checked_out.dbapi_connection = None  # type: ignore[misc]
+        raise exc.DisconnectionError("the connection is of another process")
 
 
 def _mark_lost(context: ExceptionContext) -> None:

@@ -53,7 +53,7 @@ with naming_extra(__name__):
     from sqlalchemy import exc
     from sqlalchemy.schema import CreateTable
 
-    from offsetmgr.stores.database import failure_of, leave_failed_servers, open_engine
+    from offsetmgr.stores.database import failure_of, leave_lost_connections, open_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -175,7 +175,7 @@ class SqlOffsetStore(OffsetStore):
         self._owned = isinstance(database, str)
         self.engine: Engine = open_engine(database) if isinstance(database, str) else database
         """SQLAlchemy's engine, for transactions of the user's."""
-        leave_failed_servers(self.engine)
+        leave_lost_connections(self.engine)
         self._lock = threading.RLock()
         self._reader = None if kafka is None else ClusterReader(kafka)
         if self._reader is not None:

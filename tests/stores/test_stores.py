@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -219,6 +221,27 @@ def test_a_lost_connection_is_made_again(postgres: Postgres, database: str) -> N
         )
         store.commit_offset("etl", "orders", 0, 2)
         assert store.fetch_offset("etl", "orders", 0) == OffsetAndMetadata(2)
+
+
+def test_the_child_of_a_fork_has_connections_of_its_own(database: str) -> None:
+    """The kind: two processes that read each other's answers from one connection."""
+    with SqlOffsetStore(database) as store:
+        store.create_tables()
+
+        def commit(partition: int) -> None:
+            for offset in range(50):
+                store.commit_offset("etl", "orders", partition, offset)
+                assert store.fetch_offset("etl", "orders", partition) == (offset, "", None)
+
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # a guard, not a measure
+            with suppress(BaseException):
+                commit(1)
+                os._exit(0)
+            os._exit(1)
+        commit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_database_that_stays_away_is_an_error() -> None:
