@@ -41,7 +41,10 @@ def offset(service: Running, group: str) -> int | None:
 
 
 def test_a_service_follows_checkpoints(tmp_path: Path) -> None:
-    """It commits them, lists them as queries with their lag, and counts them in the metrics."""
+    """It commits them, lists them as queries with their lag, and counts them in the metrics.
+
+    A folder that is not a checkpoint is one bad row, and one that appears later is followed.
+    """
     written = WrittenCheckpoint(tmp_path / "orders")
     written.batch(4, orders(40))
     (tmp_path / "notes").mkdir()
@@ -51,6 +54,8 @@ def test_a_service_follows_checkpoints(tmp_path: Path) -> None:
         eventually(lambda: offset(service, "spark-orders"), 40)
         written.batch(5, orders(60))
         eventually(lambda: offset(service, "spark-orders"), 60)
+        WrittenCheckpoint(tmp_path / "late").batch(0, orders(5))
+        eventually(lambda: offset(service, "spark-late"), 5)
         row = followed(service)["orders"]
         bad = until(lambda: followed(service).get("notes"))
         with service.http("page") as http:
@@ -59,10 +64,11 @@ def test_a_service_follows_checkpoints(tmp_path: Path) -> None:
     assert (row["state"], row["batch_id"], row["records"], row["lag"]) == ("running", 5, 20, 40)
     assert (row["groups"], row["problem"]) == (["spark-orders"], None)
     assert bad["state"] == "failing"
+    assert "no file named metadata" in bad["problem"]
     assert failing == {str(tmp_path / "notes"): bad["problem"]}, "as doctor shows it"
-    for state in ("running", "failing"):
+    for state, count in (("running", 2), ("failing", 1)):
         labels = f'cluster_name="default",follow="lake",state="{state}"'
-        assert f"offsetmgr_followed_checkpoints{{{labels}}} 1.0" in metrics
+        assert f"offsetmgr_followed_checkpoints{{{labels}}} {count}.0" in metrics
 
 
 def test_another_client_of_the_group_is_not_disturbed(tmp_path: Path) -> None:

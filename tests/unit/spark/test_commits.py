@@ -250,17 +250,24 @@ def test_a_query_that_starts_behind_takes_its_group_back(
     assert "etl/orders/0 from 500 to 9" in caplog.text
 
 
-def test_one_query_of_a_session_alone(session: Session, client: OffsetClient) -> None:
-    """With query_name the other queries of the session are not committed."""
+@pytest.mark.parametrize("first", [None, "mine"])
+def test_one_query_of_a_session_alone(
+    session: Session, client: OffsetClient, first: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With query_name the others are not committed; it is missed only while no query has it."""
+    by_name: Any = "mine"
     with attach(session, client, query_name="mine") as commits:
-        session.report(50, query="p", name="other")
-        by_name: Any = "mine"
+        session.start(Query("q", lambda: None, first))
+        for name in (None, "other", None, "mime"):
+            session.report(50, query="p", name=name)
         for query, problem in ((query_at(50, "p"), "query"), (by_name, "give what start")):
             with pytest.raises(InvalidValueError, match=problem):
                 commits.flush(query)
         session.report(9, name="mine")
         eventually(lambda: at(client), 9)
     assert commits.counts.submitted == 1
+    missed = [each for each in caplog.messages if "query_name" in each]
+    assert len(missed) == (first is None)
 
 
 def test_detach_waits_for_all_that_is_to_come(
@@ -399,26 +406,21 @@ def test_a_flush_reports_offsets_of_stopped_managers(
         assert len(uncommitted) == (offset == 12)
 
 
-def test_a_closed_client_is_logged_once(
-    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
+def test_a_closed_client_is_logged_once_and_named_by_each_flush(
+    session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the client accepts nothing more, each failure is counted."""
-    client.close()
-    for batch in (1, 2):
-        session.report(batch, batchId=batch)
-        eventually(lambda: commits.counts.not_taken, batch)
-    assert len([each for each in caplog.messages if each.startswith("not committed")]) == 1
-
-
-@pytest.mark.parametrize("active", [True, False])
-def test_a_flush_names_offsets_refused_by_the_client(*, active: bool) -> None:
-    """A client that is closed inside the block, as where the two are nested the wrong way round."""
+    """As where it is closed inside the block, of queries that run or have ended; all is counted."""
     client = OffsetClient(NOWHERE, name="driver")
-    with attach(Session(), client) as commits:
+    with attach(session, client) as commits:
         client.close(timeout=0.1)
-        left = commits.flush(query_at(50, active=active)).uncommitted[KEY]
-    assert left.offset.offset == 50
-    assert isinstance(left.error, ManagerStoppedError)
+        for batch in (1, 2):
+            session.report(batch, batchId=batch)
+            eventually(lambda: commits.counts.not_taken, batch)
+        for active in (True, False):
+            left = commits.flush(query_at(50, batchId=3, active=active)).uncommitted[KEY]
+            assert left.offset.offset == 50
+            assert isinstance(left.error, ManagerStoppedError)
+    assert len([each for each in caplog.messages if each.startswith("not committed")]) == 1
 
 
 @pytest.mark.parametrize("timeout", [None, "5", -1, nan, inf])
@@ -438,22 +440,6 @@ def test_a_release_of_no_query_is_refused(query: Any, commits: OffsetCommits) ->
     with pytest.raises(InvalidValueError) as caught:
         commits.release(query)
     assert (caught.value.field, caught.value.value) == ("query", str(query))
-
-
-@pytest.mark.parametrize("first", [None, "orders"])
-def test_a_name_is_missed_only_while_no_query_has_it(
-    session: Session, first: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Queries that are left out on purpose cause no warning."""
-    with (
-        OffsetClient(NOWHERE, name="driver") as client,
-        attach(session, client, query_name="orders"),
-    ):
-        session.start(Query("q0", lambda: None, first))
-        for name in (None, "payments", None, "ordres"):
-            session.report(50, name=name)
-    logged = [each for each in caplog.messages if "query_name" in each]
-    assert len(logged) == (0 if first == "orders" else 1)
 
 
 class Away:

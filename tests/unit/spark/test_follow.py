@@ -46,21 +46,6 @@ def follow(path: Path, group: str = "etl") -> Follow:
     return Follow(str(path), group, interval_s=0.1)
 
 
-def test_many_checkpoints_are_named_by_the_star(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    """Also one that appears later; a folder that is not a checkpoint is one bad row."""
-    WrittenCheckpoint(tmp_path / "a-v1").batch(3, orders(30))
-    (tmp_path / "notes-v1").mkdir()
-    with following(coordinator, follow(tmp_path / "*-v1", "etl-{name}")) as follower:
-        eventually(lambda: offset_of(coordinator.broker, "etl-a"), 30)
-        WrittenCheckpoint(tmp_path / "b-v1").batch(0, orders(5))
-        eventually(lambda: offset_of(coordinator.broker, "etl-b"), 5)
-        rows = {each.name: each for each in follower.queries()}
-    assert (rows["a"].batch_id, rows["a"].problem, rows["a"].groups) == (3, None, ("etl-a",))
-    assert "no file named metadata" in str(rows["notes"].problem)
-
-
 def test_an_odd_checkpoint_is_one_bad_row(
     coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

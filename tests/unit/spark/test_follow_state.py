@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.files import LocalFiles
 from offsetmgr.spark.follow_state import FollowedCheckpoint, newest_by_name
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
@@ -19,38 +18,29 @@ INTERVAL_S = 10.0
 KEEP_ALIVE_S = 3_600.0
 
 
-class NotedFiles(LocalFiles):
-    """Files on this machine whose requests are noted."""
-
-    def __init__(self, location: str, requests: list[str]) -> None:
-        super().__init__(location)
-        self._requests = requests
-
-    def read(self, name: str) -> str | None:
-        self._requests.append(name)
-        return super().read(name)
-
-    def names(self, folder: str) -> list[str]:
-        self._requests.append(f"{folder}/*")
-        return super().names(folder)
-
-
-class Watched:
+class Watched(Checkpoint):
     """A checkpoint that is looked at on a clock of the test's, with all requests noted."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
         self.written = WrittenCheckpoint(root)
-        self.requests: list[str] = []
-        self.checkpoint = Checkpoint(str(root))
-        self.checkpoint.files = NotedFiles(str(root), self.requests)
+        self.asked: list[str] = []
         self.now_s = 0.0
         self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
 
+    def read(self, name: str) -> str | None:
+        self.asked.append(name)
+        return super().read(name)
+
+    def names(self, folder: str) -> list[str]:
+        self.asked.append(f"{folder}/*")
+        return super().names(folder)
+
     def look(self) -> int | None:
         """Look once it is due; return the batch if there is a new one."""
-        self.requests.clear()
+        self.asked.clear()
         self.now_s = max(self.now_s, self.state.due_s)
-        is_news = self.state.look(self.checkpoint, lambda: self.now_s)
+        is_news = self.state.look(self, lambda: self.now_s)
         return self.state.seen.batch_id if is_news else None
 
 
@@ -80,11 +70,11 @@ def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:
     assert watched.look() == 7
     assert watched.look() is None  # with a list, to find out about gaps
     assert watched.look() is None
-    assert watched.requests == ["metadata", "commits/8"]
+    assert watched.asked == ["metadata", "commits/8"]
     watched.written.batch(8, orders(2))
     watched.written.batch(9, orders(3))
     assert watched.look() == 9
-    assert not [name for name in watched.requests if name.endswith("*")]
+    assert not [name for name in watched.asked if name.endswith("*")]
 
 
 def test_lists_become_rare(watched: Watched) -> None:
@@ -93,7 +83,7 @@ def test_lists_become_rare(watched: Watched) -> None:
     lists = 0
     while watched.now_s < 3_500:
         watched.look()
-        lists += "commits/*" in watched.requests
+        lists += "commits/*" in watched.asked
     assert lists <= 10
 
 
@@ -187,6 +177,6 @@ def test_a_checkpoint_that_is_set_back_begins_a_run(watched: Watched, *, fails: 
         watched.state.failed(watched.state.due_s)
     run = watched.state.run
     for folder in ("offsets", "commits"):
-        watched.checkpoint.remove(f"{folder}/9")
+        watched.remove(f"{folder}/9")
     assert watched.look() == 0
     assert watched.state.run == run + 1
