@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.codes import NO_SUCH_PARTITION
-from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ServiceError, error_info
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from offsetmgr.client.offsets import Logs, Offsets
+    from offsetmgr.deadlines import Deadline
     from offsetmgr.spark.checkpoint import Batch
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
@@ -31,16 +32,16 @@ def read_logs(
     gets their errors.  Raises what ``client.logs`` raises otherwise.
     """
     names = sorted(set(topics))
-    is_alone = len(names) == 1
-    try:
-        return client.logs(names, timeout=deadline.left_s / (1 if is_alone else 2))
-    except ServiceError as error:
-        if is_alone and error.code not in _MISSING:
-            unreadable[names[0]] = error
+    if len(names) > 1:
+        with suppress(ServiceError):
+            return client.logs(names, timeout=deadline.left_s / 2)
     logs: Logs = {}
-    for done, name in enumerate(() if is_alone else names):
-        share = Deadline(deadline.left_s / (len(names) - done))
-        logs |= read_logs(client, [name], share, unreadable)
+    for done, name in enumerate(names):
+        try:
+            logs |= client.logs([name], timeout=deadline.left_s / (len(names) - done))
+        except ServiceError as error:
+            if error.code not in _MISSING:
+                unreadable[name] = error
     return logs
 
 

@@ -43,20 +43,17 @@ def sidecar(kafka: DevKafka) -> Iterator[ServeProcess]:
 
 @pytest.fixture
 def client(sidecar: ServeProcess, unique_name: str) -> Iterator[OffsetClient]:
-    """A client of the service."""
     with OffsetClient(sidecar.address, name=unique_name) as made:
         yield made
 
 
 @pytest.fixture
 def topic(kafka: DevKafka, new_topic: TopicFactory) -> Topic:
-    """An empty topic of three partitions."""
     return Topic(kafka, new_topic(PARTITIONS), PARTITIONS)
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
-    """The checkpoint folder of a query."""
     return str(tmp_path / "checkpoint")
 
 

@@ -45,7 +45,6 @@ def sink(checkpoint: str, folder: str) -> Callable[[DataFrame, int], None]:
 
 
 def main() -> None:
-    """Stream, reconcile, and read a batch."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("service", "brokers", "topic", "group", "jars", "folder", "sink"):
         parser.add_argument(f"--{name}", required=True)

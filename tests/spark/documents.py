@@ -57,7 +57,6 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The file and line of the block."""
         return f"{self.path.name}:{self.line}"
 
     @property
@@ -172,7 +171,6 @@ def run_command(command: str, output: int) -> int | None:
 
 
 def run_ours(words: list[str], output: int) -> None:
-    """Become a command of ours."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.argv = words

@@ -21,7 +21,6 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Read the topic in small batches, from its checkpoint on."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("service", "name", "brokers", "topic", "group", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)

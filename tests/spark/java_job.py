@@ -18,7 +18,6 @@ SOURCE = Path(__file__).with_name("NumbersJob.java")
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the job by the JDK; return its jar."""
     jar = folder / "numbers.jar"
     if not jar.exists():
         javac = Path(find_java()).resolve().with_name("javac")
@@ -30,7 +29,6 @@ def compiled(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Become the job."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("brokers", "topic", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)

@@ -76,7 +76,6 @@ class Orders:
 
 
 def runs(one: Supervised) -> bool:
-    """True if its present life has not ended."""
     return one.process.running()
 
 
@@ -149,10 +148,8 @@ class Scene:
         return commits
 
     def well(self) -> bool:
-        """True if both run."""
         return all(map(runs, self.both))
 
     def close(self) -> None:
-        """End both at once."""
         for each in self.both:
             each.close()

@@ -138,7 +138,6 @@ class Collected:
         self.numbers: list[int] = []
 
     def __call__(self, batch: DataFrame, _batch_id: int) -> None:
-        """Take a batch, as foreachBatch calls it."""
         self.numbers += [row.number for row in batch.collect()]
 
 
@@ -179,15 +178,12 @@ class Job(NamedTuple):
     checkpoint: str
 
     def commits(self) -> OffsetCommits:
-        """Commit what the session reads to the group."""
         return commit_offsets(self.spark, self.client, group=self.group)
 
     def read(self, batch: int = 1_000) -> DataFrame:
-        """The topic from its beginning."""
         return self.topic.read(self.spark, "earliest", batch)
 
     def run(self, batch: int = 1_000) -> StreamingQuery:
-        """Read what there is, to its end."""
         return run(self.read(batch), self.checkpoint)
 
     def start(self, stream: DataFrame | None = None) -> StreamingQuery:
@@ -196,7 +192,6 @@ class Job(NamedTuple):
 
     @contextmanager
     def running(self, stream: DataFrame | None = None) -> Iterator[StreamingQuery]:
-        """The same, until the end of the block."""
         query = self.start(stream)
         try:
             yield query
@@ -208,5 +203,4 @@ class Job(NamedTuple):
         return self.topic.described(self.group)
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group."""
         return offsets_of(self.client.committed(self.group, timeout=WAIT_S))

@@ -52,7 +52,6 @@ class FailingOnceAfterItsWrite:
             raise SystemExit("the sink broke")
 
     def numbers(self) -> list[int]:
-        """The records in the sink."""
         with sqlite3.connect(self.path) as database:
             return [number for (number,) in database.execute("SELECT number FROM numbers")]
 
