@@ -414,8 +414,11 @@ class Committer:
             return False
         try:
             snapshot = expected.ask()
-        except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
-            # Its own reports, and a flush, still come; its session may be gone as well.
+        except Exception as error:  # noqa: BLE001 -- of py4j or of Spark Connect
+            # Reports, and a flush, still come if it makes any; its session may be gone as well.
+            if expected.is_continuous and not by.is_over():
+                text = f"the continuous query {run.query_id} is not committed: {error_text(error)}"
+                by.warn_once(("continuous", run.run_id), text)
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
             return False
         if snapshot is None or expected.batch_id == snapshot.batch_id:

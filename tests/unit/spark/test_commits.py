@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.coordinator.memory import MemoryCoordinator
     from offsetmgr.spark import OffsetCommits
     from tests.service.support import Running
+    from tests.unit.spark.checkpoints import WrittenCheckpoint
 
 KEY = ManagerKey("etl", *ORDERS)
 NOWHERE = "http://127.0.0.1:9"
@@ -571,6 +572,32 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
         session.report(12, batchId=2)
         eventually(lambda: at(client), 12)
         assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)
+
+
+def test_a_continuous_query_with_an_unreadable_checkpoint_is_named(
+    session: Session,
+    client: OffsetClient,
+    checkpoint: WrittenCheckpoint,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reports nothing, so nothing else would say so; it is committed once it can be read."""
+    monkeypatch.setattr(committing, "TICK_S", 0.05)
+    java = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getName=lambda: "ContinuousExecution"),
+        resolvedCheckpointRoot=lambda: checkpoint.root,
+    )
+    query = Query("q", lambda: None)
+    query._jsq = SimpleNamespace(streamingQuery=lambda: java)
+    checkpoint.batch(4, '{"orders":{"0":-1}}')
+    with attach(session, client):
+        session.start(query)
+        eventually(
+            lambda: "the continuous query q is not committed: " in caplog.text, expected=True
+        )
+        checkpoint.batch(5, {"orders": {"0": 9}})
+        eventually(lambda: at(client), 9)
+    assert caplog.text.count("is not committed") == 1
 
 
 def test_a_query_of_spark_connect_without_reports_is_named(
