@@ -27,6 +27,8 @@ class PartitionStatus(NamedTuple):
     """None where the partition does not exist any more, or could not be read."""
     error: OffsetManagerError | None = None
     """Why the log could not be read."""
+    is_compared: bool = False
+    """True where a group was named."""
 
     @property
     def repeated(self) -> int:
@@ -57,7 +59,9 @@ class PartitionStatus(NamedTuple):
             notes.append(f"{self.lost} offsets expired unread: lost")
         if self.repeated:
             notes.append(f"{self.repeated} offsets are read again")
-        if self.committed is not None and self.committed != self.finished:
+        if self.is_compared and self.committed is None:
+            notes.append("group has nothing committed")
+        elif self.committed is not None and self.committed != self.finished:
             ahead = self.committed - self.finished
             notes.append(f"group is {abs(ahead)} {'ahead' if ahead > 0 else 'behind'}")
         return "; ".join(notes)
@@ -77,15 +81,16 @@ def positions(checkpoint: Checkpoint) -> dict[TopicPartition, tuple[int, int]]:
 
 def status(
     ends: Mapping[TopicPartition, tuple[int, int]],
-    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    committed: Mapping[TopicPartition, OffsetAndMetadata] | None,
     logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError],
 ) -> list[PartitionStatus]:
-    """Compare the ``positions`` of a checkpoint with its group and the logs it reads."""
+    """Compare the ``positions`` of a checkpoint with the logs it reads, and its group if given."""
     rows = []
     for where, (end, newest) in sorted(ends.items()):
-        group = committed.get(where)
+        group = (committed or {}).get(where)
         offset = None if group is None else group.offset
         log = logs.get(where)
         error, log = (log, None) if isinstance(log, OffsetManagerError) else (None, log)
-        rows.append(PartitionStatus(where, end, newest, offset, log, error))
+        is_compared = committed is not None
+        rows.append(PartitionStatus(where, end, newest, offset, log, error, is_compared))
     return rows

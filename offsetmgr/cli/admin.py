@@ -52,7 +52,7 @@ from offsetmgr.kafka.errors import does_not_exist, known, tried
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.text import listed
-from offsetmgr.types import TopicPartition, check_group
+from offsetmgr.types import TopicPartition, check_existing_group, check_group
 
 _T = TypeVar("_T")
 
@@ -75,6 +75,7 @@ def history(
     It reads __consumer_offsets, as far back as compaction has left it, and needs the right READ on
     that topic. Exits with 1 if an offset went backwards or was deleted.
     """
+    check_existing_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
     settings = kafka.for_librdkafka()
     commits = read_commits(settings, {group}, timeout_s=kafka.timeout)
@@ -406,7 +407,7 @@ def spark_status(
         failures = [each for each in logs.values() if isinstance(each, OffsetManagerError)]
         if failures and len(failures) == len(logs):
             raise failures[0]
-        committed = known(reader.committed([group])[group]) if group else {}
+        committed = None if group is None else known(reader.committed([group])[group])
     found = status(ends, committed, logs)
     finished, begun, problems = files.last_finished(), files.last_begun(), files.problems()
     answer: dict[str, Any] = {

@@ -67,9 +67,7 @@ class KafkaSource:
         return listing_report(*self._reader.groups())
 
     def lag(self, names: list[str]) -> dict[str, Any]:
-        """Return the lag of groups, of all if there is no name."""
-        names, errors = _named(self, names)
-        return lag_report(measure(self._reader, names, time.time())) | errors
+        return lag_report(measure(self._reader, names, time.time()))
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
@@ -87,13 +85,10 @@ class _Service:
         return self._reader.ask("GET", "/v1/groups")
 
     def lag(self, names: list[str]) -> dict[str, Any]:
-        """Return the lag of groups, of all if there is no name."""
-        names, errors = _named(self, names)
-
         def ask(query: str) -> list[dict[str, Any]]:
             return list(self._reader.ask("GET", f"/v1/lag?{query}")["groups"])
 
-        return {"groups": _in_parts(ask, names), **errors}
+        return {"groups": _in_parts(ask, names)}
 
     def watched(self, names: list[str]) -> dict[str, Any]:
         """Return the state of watched groups, of all if there is no name."""
@@ -126,6 +121,12 @@ def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str],
     listed = source.groups()
     found = [each["name"] for each in listed["groups"] if _has_offsets(each["type"])]
     return found, {"errors": listed["errors"]}
+
+
+def _lag(source: KafkaSource | _Service, names: list[str]) -> dict[str, Any]:
+    """Return the lag of groups, of all if there is no name."""
+    names, errors = _named(source, names)
+    return source.lag(names) | errors
 
 
 def _has_offsets(kind: str) -> bool:
@@ -192,7 +193,7 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
     """
     names = _checked(groups)
     with _opened(source) as opened:
-        answer = opened.lag(names)
+        answer = _lag(opened, names)
         found = answer["groups"]
         if output.as_table:
             for each in found:
@@ -222,7 +223,7 @@ def lag(
     """
     names = _checked(groups)
     with _opened(source) as opened:
-        answer = opened.lag(names)
+        answer = _lag(opened, names)
         found = answer["groups"]
         shown = _topic_rows(found) if output.as_table else _partition_rows(found)
         output.print(answer, *shown)

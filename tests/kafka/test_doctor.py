@@ -30,6 +30,8 @@ def test_missing_rights_are_named(kafka: DevKafka, new_topic: TopicFactory, grou
     config = {"bootstrap.servers": kafka.bootstrap_servers}
     assert gather(config, [group], None, timeout_s=WAIT_S).retention_s == 7 * 86_400
     assert not bad(config, group)
+    (mistyped,) = bad(config, f"no-{group}")
+    assert mistyped.what == f"group no-{group} has no committed offsets"
 
     allow(kafka, ResourceType.GROUP, group, AclOperation.DESCRIBE)
     allow(kafka, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
@@ -48,12 +50,6 @@ def test_missing_rights_are_named(kafka: DevKafka, new_topic: TopicFactory, grou
     allow(kafka, ResourceType.GROUP, group, AclOperation.READ)
     allow(kafka, ResourceType.TOPIC, topic, AclOperation.READ)
     assert {each.level for each in bad(user_login(kafka), group)} == {Level.UNKNOWN}
-
-
-def test_a_missing_group_is_the_only_trouble(kafka: DevKafka, group: str) -> None:
-    """A mistyped name is seen as that."""
-    (found,) = bad({"bootstrap.servers": kafka.bootstrap_servers}, group)
-    assert found.what == f"group {group} has no committed offsets"
 
 
 def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:

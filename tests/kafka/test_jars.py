@@ -18,15 +18,6 @@ _NO_NETWORK = " ".join(
 )
 
 
-def _old_java(folder: Path) -> Path:
-    """Write a Java that says that it is version 11."""
-    java = folder / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-    java.chmod(0o755)
-    return java
-
-
 def test_jars_of_spark() -> None:
     """Spark gets its connector and what that needs, and nothing that Spark brings itself."""
     names = {jar.name.rsplit("-", 1)[0] for jar in spark_kafka_jars()}
@@ -67,28 +58,24 @@ def test_a_cache_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.M
         kafka_jars()
 
 
-def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Java the start fails at once, and says what to install."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DevKafkaError, match="none on the PATH: install Java 17"):
-        DevKafka().start()
-
-
-def test_old_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java too old for Kafka is told from its version, not from a crash."""
-    java = _old_java(tmp_path)
+def test_java_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAVA_HOME comes before the PATH, as for Spark; one that is missing or too old is named."""
+    found = shutil.which("java")
+    assert found is not None
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.symlink_to(Path(found).resolve())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.pathsep.join(("/nowhere", os.environ["PATH"])))
+    assert find_java() == str(java)
+
+    java.unlink()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
     with pytest.raises(DevKafkaError, match=f"{java} is not Java 17 or newer: install"):
         find_java()
 
-
-def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAVA_HOME wins over the PATH, as it does for Spark."""
-    found = shutil.which("java")
-    assert found is not None
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "java").symlink_to(Path(found).resolve())
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", os.pathsep.join(("/nowhere", os.environ["PATH"])))
-    assert find_java() == str(tmp_path / "bin" / "java")
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DevKafkaError, match="none on the PATH: install Java 17"):
+        DevKafka().start()

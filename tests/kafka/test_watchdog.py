@@ -47,14 +47,6 @@ def test_signals_arrive(sleeper: WatchedProcess) -> None:
         assert not sleeper.running()
 
 
-def test_close_ends_it(sleeper: WatchedProcess) -> None:
-    """After ``close`` the process is gone, and a second ``close`` is harmless."""
-    process = psutil.Process(sleeper.pid)
-    sleeper.close()
-    assert not process.is_running()
-    sleeper.close()
-
-
 def test_terminal_signals_spare_it(sleeper: WatchedProcess) -> None:
     """Neither the process nor its watchdog is in the session that a Ctrl-C goes to."""
     watchdog = psutil.Process(sleeper.pid).ppid()
@@ -62,12 +54,14 @@ def test_terminal_signals_spare_it(sleeper: WatchedProcess) -> None:
     assert os.getsid(0) != watchdog
 
 
-def test_a_thread_may_start_it(tmp_path: Path) -> None:
-    """The process lives on when the thread that started it has ended."""
+def test_it_outlives_its_thread_and_ends_with_close(tmp_path: Path) -> None:
+    """A second ``close`` is harmless."""
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(WatchedProcess, _SLEEP, cwd=tmp_path, log_path=tmp_path / "log")
     with closing(started.result()) as process:
         assert not process.wait(0.5)
+        process.close()
+        assert not psutil.pid_exists(process.pid)
 
 
 def test_output_is_logged(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None
 def test_a_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))
-    found = status(positions(files.files), {}, {P0: OffsetManagerError("no leader"), P1: LOGS[P1]})
+    found = status(
+        positions(files.files), None, {P0: OffsetManagerError("no leader"), P1: LOGS[P1]}
+    )
     assert [(each.lag, each.note) for each in found] == [(None, "no leader"), (60, "")]
 
 
@@ -41,25 +43,29 @@ def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))
     files.batch(8, orders(35, 40), finished=False)
-    found = status(positions(files.files), {}, LOGS)
+    found = status(positions(files.files), None, LOGS)
     assert [each.note for each in found] == ["5 offsets are read again", ""]
     first = WrittenCheckpoint(tmp_path / "first")
     first.began(0, orders(3, 4))
     first.batch(0, orders(5, 4), finished=False)
-    found = status(positions(first.files), {}, LOGS)
+    found = status(positions(first.files), None, LOGS)
     assert [each.repeated for each in found] == [2, 0]
 
 
 def test_lost_records_and_the_position_of_the_group_are_reported(tmp_path: Path) -> None:
-    """Expired records, a topic that is gone, one that was recreated, a group elsewhere."""
+    """Expired records, a topic that is gone, one that was recreated, a group elsewhere.
+
+    A group without offsets, such as of a mistyped name, is not where the checkpoint is either.
+    """
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, {"orders": {"0": 30, "1": 40}, "gone": {"0": 9}})
     logs = {P0: PartitionRange(50, 100), P1: PartitionRange(0, 8)}
     found = status(positions(files.files), {P0: OffsetAndMetadata(45)}, logs)
     assert {str(each.partition): each.note for each in found} == {
-        "gone-0": "does not exist: the query fails",
+        "gone-0": "does not exist: the query fails; group has nothing committed",
         "orders-0": "20 offsets expired unread: lost; group is 15 ahead",
-        "orders-1": "beyond the end of the log: the topic was recreated, or its log cut",
+        "orders-1": "beyond the end of the log: the topic was recreated, or its log cut; "
+        "group has nothing committed",
     }
     assert [each.lost for each in found] == [0, 20, 0]
 

@@ -73,6 +73,7 @@ def test_no_column_is_left_out_on_the_narrowest_terminal(
         ("set g t:0", 2, "offset 't:0' is not in that form; write TOPIC:PARTITION=OFFSET"),
         ("set g t:0=42 t:00=7", 2, "offset 't-0' is given twice; give it once"),
         ("delete-offsets g", 2, "give --topic or --all-topics"),
+        ("history \udcff", 2, "group '\\udcff' cannot be encoded"),
         ("history g --since yesterday", 2, "--since 'yesterday' is not a time"),
         ("doctor g --bootstrap-servers k:1 --stuck-after soon", 2, "'soon' is not a duration"),
         ("spark status --checkpoint /no/such", 2, "has no file named metadata"),
