@@ -26,6 +26,7 @@ from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, Verdict
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
+    FOLLOW,
     InvalidValueError,
     KafkaRequestError,
     OffsetConflictError,
@@ -75,9 +76,13 @@ def check_unowned(group: str, clients: Collection[str], url: str) -> None:
     """Raise GroupHeldError where ``clients`` of the service at ``url`` hold the group."""
     if clients:
         names = listed([repr(name) for name in sorted(clients)])
+        who, fix = f"client {names} of the service at {url}, whose job", "stop the job"
+        if FOLLOW in clients:
+            who = f"the service at {url}, which follows a checkpoint of its job and"
+            fix = "take [follow.NAME] out of its configuration"
         raise GroupHeldError(
-            f"group {group} is held by client {names} of the service at {url}, whose job would "
-            "commit over the change; stop the job, or let the service set the offsets: reset --live"
+            f"group {group} is held by {who} would commit over the change; {fix}, or let the "
+            "service set the offsets: reset --live"
         )
 
 

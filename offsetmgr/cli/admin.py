@@ -89,7 +89,9 @@ def history(
         check_group(group)  # of a mistyped name, this says what is wrong with it
     before = answer["undo_to"]
     if before and output.as_table:
-        undo = kafka.connection().command("reset", group, "--to-history", before)
+        place = topic if partition is None else f"{topic}:{partition}"
+        scope = [] if topic is None else ["--topic", str(place)]
+        undo = kafka.connection().command("reset", group, *scope, "--to-history", before)
         say(f"To go back to where the group stood before the last of these: {undo}")
     return Exit.TROUBLE if before else 0
 

@@ -180,6 +180,9 @@ def somebody_reset_the_wrong_group(on_call: OnCall) -> None:
     assert "--topic orders:0,1 --to-history" in undo  # the partitions that went back
     time_before = undo.partition("--to-history ")[2].split()[0]
     assert f"--to-history {time_before}" in on_call.types("history orders-etl").output
+    # What was not shown is not to be changed.
+    shown = on_call.types("history orders-etl --topic orders --partition 1").output
+    assert f"offsetmgr reset orders-etl --topic orders:1 --to-history {time_before}" in shown
     assert on_call.types(undo).status == 0
     assert on_call.stands("orders-etl") == {0: 90, 1: 91}
     assert "regressions" not in on_call.asks_the_doctor("orders-etl")
