@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from offsetmgr.codes import ERRORS as ERRORS
 from offsetmgr.codes import ErrorInfo as ErrorInfo
@@ -70,10 +70,6 @@ class OffsetConflictError(OffsetManagerError):
     code = "offset_conflict"
 
 
-FOLLOW: Final = "follow"
-"""The owner of the managers that a service has for the checkpoints it follows."""
-
-
 class ManagerExistsError(OffsetManagerError):
     """The partition already has a manager for this group that is not stopped."""
 
@@ -84,12 +80,7 @@ class ManagerExistsError(OffsetManagerError):
 
         ``lease_left_s`` is how long a client of the service keeps it if it stays silent.
         """
-        if owner == FOLLOW:
-            text = (
-                f"{name} is held by the service itself, which follows a checkpoint ([follow.NAME]) "
-                "and commits its batches; leave them to it, or follow the checkpoint no longer"
-            )
-        elif lease_left_s is None:
+        if lease_left_s is None:
             text = (
                 f"{name} is held by {owner}; stop that one first, or use its handle (a partition "
                 "of a group has one owner at a time)"

@@ -26,7 +26,6 @@ from offsetmgr.answers import Failure
 from offsetmgr.codes import TIMED_OUT, Verdict
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
-    FOLLOW,
     InvalidValueError,
     KafkaRequestError,
     OffsetConflictError,
@@ -63,6 +62,8 @@ if TYPE_CHECKING:
     from offsetmgr.types import PartitionRange
 
 _LOADING: Final = 14
+_FOLLOW: Final = "follow"
+"""The owner of the managers that a service has for the checkpoints it follows."""
 _FREE: Final = frozenset({"Empty", "Dead"})
 
 
@@ -77,7 +78,7 @@ def check_unowned(group: str, clients: Collection[str], url: str) -> None:
     if clients:
         names = listed([repr(name) for name in sorted(clients)])
         who, fix = f"client {names} of the service at {url}, whose job", "stop the job"
-        if FOLLOW in clients:
+        if _FOLLOW in clients:
             who = f"the service at {url}, which follows a checkpoint of its job and"
             fix = "take [follow.NAME] out of its configuration"
         raise GroupHeldError(

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import FOLLOW, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.local import LocalOffsets
 from offsetmgr.spark.follow import FollowedQuery, Follower
 from offsetmgr.spark.logs import read_logs
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from offsetmgr.manager import Factory
     from offsetmgr.service.access import Requester
     from offsetmgr.service.settings import Settings
+
+OWNER: Final = "follow"
+"""The name that owns the managers of followed checkpoints."""
 
 ENDS_S: Final = 5.0
 """The ends of logs are read again after so long, if somebody looks."""
@@ -63,7 +66,7 @@ class ServiceOffsets(LocalOffsets):
     """The managers of the service, for one owner in its process."""
 
     def __init__(self, factory: Factory, coordinator: Coordinator, url: str) -> None:
-        self._use(coordinator, url, FOLLOW, factory=factory)
+        self._use(coordinator, url, OWNER, factory=factory)
 
     def _close(self, deadline: Deadline) -> None:
         # Managers and coordinator are the service's.

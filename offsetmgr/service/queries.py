@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.errors import FOLLOW, OverloadedError
+from offsetmgr.errors import OverloadedError
 from offsetmgr.http.answers import encode
 from offsetmgr.service.access import Names, Requester, no_names
-from offsetmgr.service.follow import FollowedCheckpoint, Follows
+from offsetmgr.service.follow import OWNER, FollowedCheckpoint, Follows
 from offsetmgr.service.messages import QueriesKept, QueriesQuery, QueriesRequest, StreamingQuery
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.sessions import Client, QueryReport, Registry
@@ -83,7 +83,7 @@ class Queries:
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
         """Return the streaming queries that clients have reported, and those that are followed."""
         followed: list[FollowedCheckpoint] = []
-        if asked.client in {None, FOLLOW}:
+        if asked.client in {None, OWNER}:
             followed = await self.threads.run(by, lambda: self.follows.views(by))
         return QueriesAnswer(
             [

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.admin.changes import GroupHeldError, check_unowned
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError, ManagerExistsError
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.settings import by_name, load
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, running
@@ -70,21 +69,6 @@ def test_a_service_follows_checkpoints(tmp_path: Path) -> None:
     for state, count in (("running", 2), ("failing", 1)):
         labels = f'cluster_name="default",follow="lake",state="{state}"'
         assert f"offsetmgr_followed_checkpoints{{{labels}}} {count}.0" in metrics
-
-
-def test_a_followed_group_is_held_by_the_service_itself(tmp_path: Path) -> None:
-    """The refusal of a client or a reset named a client, whose lease would never end."""
-    WrittenCheckpoint(tmp_path / "orders").batch(4, orders(40))
-    with running(**follow(f"{tmp_path}/orders", "etl")) as service:
-        service.coordinator.broker.create_topic("orders")
-        service.coordinator.broker.set_log(TopicPartition("orders", 0), 0, 100)
-        eventually(lambda: offset(service, "etl"), 40)
-        refused = pytest.raises(ManagerExistsError, match="by the service itself, which follows")
-        with OffsetClient(service.address, name="driver") as client, refused:
-            client.claim("etl", [("orders", 0)], timeout=WAIT_S)
-        (owner,) = {each.client for each in ServiceReader(service.address).managers("etl")}
-    with pytest.raises(GroupHeldError, match=r"the service at http://s, which follows .*\[follow"):
-        check_unowned("etl", [owner], "http://s")
 
 
 def test_another_client_of_the_group_is_not_disturbed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from offsetmgr.admin.changes import GroupHeldError, check_unowned
 from offsetmgr.admin.reset import (
     PlannedOffset,
     in_scope,
@@ -129,6 +130,19 @@ def test_scopes_and_single_offsets_are_read_from_options() -> None:
     for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x", "orders:0=-1"):
         with pytest.raises(InvalidValueError, match="write TOPIC:PARTITION=OFFSET"):
             parse_offsets([wrong])
+
+
+@pytest.mark.parametrize(
+    ("owners", "holder"),
+    [
+        ({"b", "a"}, "by client 'a', 'b' of the service at http://s, whose job would commit"),
+        ({"follow"}, r"by the service at http://s, which follows a checkpoint .*\[follow.NAME\]"),
+    ],
+)
+def test_the_holder_of_a_group_is_named(owners: set[str], holder: str) -> None:
+    """A followed checkpoint is not a client that could be stopped."""
+    with pytest.raises(GroupHeldError, match=f"group etl is held {holder}.* reset --live"):
+        check_unowned("etl", owners, "http://s")
 
 
 def test_an_unknown_outcome_is_not_called_failed() -> None:
