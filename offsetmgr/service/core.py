@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -223,13 +222,13 @@ class OffsetService:
     def sweep(self) -> None:
         """Stop the managers of clients that were silent for a lease; call it about each second."""
         self._stopping = {key: each for key, each in self._stopping.items() if not each.done.done()}
-        for name, keys in self.registry.lapse(self.clock.now()):
+        for client, keys in self.registry.lapse(self.clock.now()):
             if keys:  # else it gave all back: it was closed
-                log.warning("client_lapsed", client=name, managers=len(keys))
-                facts = {"client": name, "managers": len(keys)}
+                log.warning("client_lapsed", client=client.name, managers=len(keys))
+                facts = {"client": client.name, "managers": len(keys)}
                 self.audit.record(None, "lapse", "done", **facts)
-                done = self._stop_managers(name, "", keys, LAPSE_TIMEOUT_S)
-                done.add_done_callback(partial(_log_left, name))
+                done = self._stop_managers(client.name, client.identity, keys, LAPSE_TIMEOUT_S)
+                done.add_done_callback(partial(_log_left, client.name))
 
     def check_draining(self) -> None:
         if self.draining:
@@ -348,10 +347,14 @@ class OffsetService:
             if other is not None:
                 refused[where] = self._held(other.key, other.owner)
         free = [where for where in partitions if where not in refused]
-        leaving = Counter(each.identity for each in self._stopping.values() if not each.done.done())
+        leaving: dict[str, list[ManagerKey]] = {}
+        for key, stop in self._stopping.items():
+            if not stop.done.done():
+                leaving.setdefault(stop.identity, []).append(key)
         room, limit = self.registry.room(client, group, leaving)
         if len(free) > room:
-            count, whose = leaving.total(), ", or its share is used up" if by.identity else ""
+            count = sum(map(len, leaving.values()))
+            whose = ", or its share is used up" if by.identity else ""
             wait = f"wait for the {count} that are being stopped, " if count else ""
             text = f"the service has no room for it{whose} ({limit}); {wait}stop some, or raise it"
             refused |= dict.fromkeys(free[room:], OverloadedError(text))

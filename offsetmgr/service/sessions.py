@@ -61,6 +61,8 @@ class Client:
     heard_s: float = 0.0
     """When its lease begins, in seconds of listening: at its last request, or when it has waited
     for the answer."""
+    waits: int = 0
+    """Requests under way whose answers it waits for."""
     newest: int = NEVER
     """The highest version seen."""
     held: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Client:
     def succeed(self, incarnation: int) -> None:
         """Hand all managers to another incarnation, whose versions begin at the lowest again."""
         self.incarnation = incarnation
-        self.heard_s = 0.0
+        self.heard_s, self.waits = 0.0, 0
         self.refusal = (None, 0.0)
         self.newest = self.stopped_all = NEVER
         self.stopped.clear()
@@ -187,8 +189,10 @@ class Registry:
             client.heard_s = max(client.heard_s, listened_s)
 
     def answered(self, client: Client, now: float) -> None:
-        """Begin the lease of a client that has waited for its answer until now."""
-        client.heard_s = self._listen(now)
+        """Begin the lease of a client that has waited until now, and waits for no other answer."""
+        client.waits -= 1
+        if not client.waits:
+            client.heard_s = self._listen(now)
 
     def enter(self, caller: Caller, now: float, wait_s: float = 0.0, identity: str = "") -> Client:
         """Return the client, new or renewed, of a request that changes something.
@@ -222,6 +226,7 @@ class Registry:
             self._fenced[name, client.incarnation] = now
             client.succeed(incarnation)
         client.heard_s = max(client.heard_s, self._listen(now) + wait_s)
+        client.waits += wait_s > 0
         return client
 
     def check_fence(self, caller: Caller) -> None:
@@ -253,19 +258,22 @@ class Registry:
         client.newest = newest
         return sorting
 
-    def room(self, client: Client, group: str, leaving: Mapping[str, int]) -> tuple[int, str]:
+    def room(
+        self, client: Client, group: str, leaving: Mapping[str, Sequence[ManagerKey]]
+    ) -> tuple[int, str]:
         """Return how many more managers of a group the client may have, and the setting's name.
 
         ``leaving`` are those being stopped, by identity.
         """
         identity = client.identity
-        held = [mine.held for mine in self._of(identity)]
-        groups, share = set[str]().union(*held), self.share(identity, self._group_limit)
+        held, mine = [each.held for each in self._of(identity)], leaving.get(identity, ())
+        groups = {key.group for key in mine}.union(*held)
+        share = self.share(identity, self._group_limit)
         if identity and group not in groups and len(groups) >= share:
             return 0, "limits.fenced_groups"
         taken = sum(len(partitions) for names in held for partitions in names.values())
-        left = self._manager_limit - self._managers - sum(leaving.values())
-        own = self.share(identity, self._manager_limit) - taken - leaving.get(identity, 0)
+        left = self._manager_limit - self._managers - sum(map(len, leaving.values()))
+        own = self.share(identity, self._manager_limit) - taken - len(mine)
         return max(0, min(left, own)), "limits.managers"
 
     def _of(self, identity: str) -> list[Client]:
@@ -304,8 +312,8 @@ class Registry:
             del client.held[key.group]
         return True
 
-    def lapse(self, now: float) -> list[tuple[str, list[ManagerKey]]]:
-        """Forget clients that were silent for a lease; return their names and what they owned.
+    def lapse(self, now: float) -> list[tuple[Client, list[ManagerKey]]]:
+        """Forget clients that were silent for a lease; return them, and what they owned.
 
         Call it about each second: what is longer than LISTENS_S counts as a standstill.
         """
@@ -317,7 +325,7 @@ class Registry:
             self._managers -= len(keys)
             del self._clients[client.name]
             self._lapsed[client.name] = client.incarnation, now
-            lapsed.append((client.name, keys))
+            lapsed.append((client, keys))
         self._expire(now)
         return lapsed
 

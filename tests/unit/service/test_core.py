@@ -38,8 +38,8 @@ ALL = StopRequest(timeout_s=LONG_S)
 FLUSH = FlushRequest(timeout_s=LONG_S)
 
 
-def client(name: str) -> Requester:
-    return Requester(rights=ALL_RIGHTS, caller=Caller(name))
+def client(name: str, identity: str = "") -> Requester:
+    return Requester(identity, rights=ALL_RIGHTS, caller=Caller(name))
 
 
 def offsets(*partitions: int, wait: bool = False) -> SubmitRequest:
@@ -57,7 +57,13 @@ class Scene:
     def __init__(self, managers: int = 100) -> None:
         self.core = Core()
         self.core.coordinator.pause()
-        self.registry = Registry(lease_s=LEASE_S, clients=9, managers=managers)
+        self.registry = Registry(
+            lease_s=LEASE_S,
+            clients=9,
+            managers=managers,
+            groups=4,
+            share=lambda identity, limit: limit // 2 if identity else limit,
+        )
         audit = AuditLog("", lambda: 0.0)
         clock, factory = self.core.system.clock, self.core.factory
         hub = EventHub(factory, clock, wall=lambda: 0.0, streams=1, managers=managers)
@@ -101,6 +107,49 @@ async def test_a_lease_does_not_lapse_while_a_request_is_under_way(
     await waiting
     assert scene.pass_time(LEASE_S) == 1
     assert scene.pass_time(1) == 0
+
+
+async def test_an_answer_does_not_end_the_lease_of_a_client_that_waits_for_another() -> None:
+    """A script with two flushes, and no heartbeats, lost its managers in the middle of one."""
+    scene, me = Scene(), client("me")
+    await scene.service.submit(me, offsets(0))
+    waiting = await scene.begun(scene.service.flush(me, FLUSH))
+    short = await scene.begun(scene.service.flush(me, FlushRequest(timeout_s=1.0)))
+    scene.pass_time(2)
+    await short
+    assert scene.pass_time(2 * LEASE_S) == 1
+    scene.core.coordinator.resume()
+    scene.core.advance(LEASE_S)
+    await waiting
+    assert scene.pass_time(LEASE_S + 1) == 0
+
+
+@pytest.mark.parametrize("way", ["stop", "lapse"])
+@pytest.mark.parametrize("limit", ["managers", "groups"])
+async def test_a_stopping_manager_counts_for_the_share_of_its_identity(
+    way: str, limit: str
+) -> None:
+    """The kind: an identity gives its share back, and takes it again before it is free.
+
+    It could use up all managers, and all fenced groups, while Kafka was slow.
+    """
+    scene, me, other = Scene(managers=8), client("a", "etl"), client("b", "admin")
+    groups = ["g", "h"] if limit == "groups" else ["g"]
+    for group in groups:
+        wanted = [OpenEntry("t", number) for number in range(1 if len(groups) > 1 else 4)]
+        await scene.service.open(me, OpenRequest(group, wanted))
+    if way == "stop":
+        stop = await scene.begun(scene.service.stop(me, ALL))
+    else:
+        scene.pass_time(LEASE_S + 1)
+    new = OpenRequest("new", [OpenEntry("t", 0)])
+    (refused,) = (await scene.service.open(me, new)).managers
+    assert refused.error is not None
+    assert "its share is used up" in refused.error.message
+    (made,) = (await scene.service.open(other, new)).managers
+    assert made.error is None
+    if way == "stop":
+        stop.cancel()
 
 
 async def test_a_request_that_fails_is_over() -> None:

@@ -22,7 +22,9 @@ def registry_of(clients: int = 10, managers: int = 100) -> Registry:
 def listen(registry: Registry, since_s: int, until_s: int) -> dict[str, int]:
     """Look for silent clients each second, as the service does; return who was, and when."""
     return {
-        name: now for now in range(since_s, until_s + 1) for name, _ in registry.lapse(float(now))
+        each.name: now
+        for now in range(since_s, until_s + 1)
+        for each, _ in registry.lapse(float(now))
     }
 
 
