@@ -117,6 +117,14 @@ class SimSystem(ActorSystem):
             self._step(runnable)
         return steps
 
+    def run_steps(self, count: int) -> None:
+        """Run ``count`` steps, or fewer if no actor has a message."""
+        for _ in range(count):
+            runnable = self._sim_dispatcher.pick()
+            if runnable is None:
+                return
+            self._step(runnable)
+
     def advance(self, seconds: float, max_steps: int = 100_000) -> int:
         """Let ``seconds`` pass: timers fire in order of time, each when all actors are idle.
 

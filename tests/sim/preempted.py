@@ -101,7 +101,7 @@ class PreemptedWorld(World):
             for _ in range(self.rng.randint(0, 2) if may_ask else 0):
                 self.judge.met["preempted: by a user"] += 1
                 self.rng.choice(self._asks)()
-            self._few_steps(self.rng.randint(0, MOST_TURNS))
+            self.system.run_steps(self.rng.randint(0, MOST_TURNS))
             self.judge.met["preempted"] += 1
         finally:
             self._away, self.system._inside = False, True

@@ -42,14 +42,6 @@ class Host(SimSystem):
         self._manual_clock.advance_to(until_s)
         return steps
 
-    def few_steps(self, count: int) -> None:
-        """Let what is ready do ``count`` steps, so that what comes next meets half-done work."""
-        for _ in range(count):
-            runnable = self._sim_dispatcher.pick()
-            if runnable is None:
-                return
-            self._step(runnable)
-
     def timer_count(self) -> int:
         return len(self.timers) + sum(len(process.timers) for process in self.processes)
 

@@ -151,7 +151,7 @@ class ServiceWorld:
 
     def pass_time(self, pause_s: float) -> None:
         if pause_s == 0.0:
-            self.system.few_steps(self.rng.randint(0, 20))
+            self.system.run_steps(self.rng.randint(0, 20))
         else:
             self.system.advance(pause_s)
         if self.service is not None and self.service.dead:

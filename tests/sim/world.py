@@ -180,7 +180,7 @@ class World:
     def pass_time(self, pause_s: float) -> None:
         """Let actors work: sometimes only a few steps, so that actions meet half-done work."""
         if pause_s == 0.0:
-            self._few_steps(self.rng.randint(0, 12))
+            self.system.run_steps(self.rng.randint(0, 12))
         else:
             self.system.advance(pause_s)
         self._look_at_queues()
@@ -191,14 +191,6 @@ class World:
         if step.step % LOOK_EVERY == 0:
             self._look_at_queues()
         self.judge.after_step(step)
-
-    def _few_steps(self, count: int) -> None:
-        dispatcher = self.system._sim_dispatcher
-        for _ in range(count):
-            runnable = dispatcher.pick()
-            if runnable is None:
-                return
-            self.system._step(runnable)
 
     def recover(self) -> None:
         """Faults end: without any help all is committed but what was refused for good."""
@@ -284,7 +276,7 @@ class World:
             refused = self.factory.submit(group, offsets)
             for key, value in values.items():
                 self._judge_offer(key, value, refused.get(key.topic_partition), rewind=False)
-            self._few_steps(self.rng.randint(0, 2))
+            self.system.run_steps(self.rng.randint(0, 2))
 
     def submit_again(self) -> None:
         """Submit exactly what was submitted last."""

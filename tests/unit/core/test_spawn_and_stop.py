@@ -188,10 +188,7 @@ class TestStop:
         assert core.coordinator.in_flight("g") == 1
         core.system._manual_clock.advance(0.01)
         core.system.timers.fire_due()
-        for _ in range(steps):
-            runnable = core.system._sim_dispatcher.pick()
-            if runnable is not None:
-                core.system._step(runnable)
+        core.system.run_steps(steps)
         future = core.stop(handle, 5.0)
         core.advance(5.0)
         assert future.get(timeout=0) == {handle.key: StopResult(at(7))}
