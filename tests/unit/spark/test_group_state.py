@@ -28,12 +28,13 @@ def snapshot(
     run: str = "r1",
     batch: int = 0,
     second: int = 0,
-    topic: str = "orders",
+    name: str | None = "",
 ) -> Snapshot:
-    """A snapshot with a source for each of ``offsets``, all reading one topic."""
-    sources = [{TopicPartition(topic, p): o for p, o in each.items()} for each in offsets]
+    """A snapshot with a source for each of ``offsets``; the query has its id as its name."""
+    sources = [{TopicPartition("orders", p): o for p, o in each.items()} for each in offsets]
     time = f"2026-01-01T00:00:{second:02}.000Z"
-    return Snapshot(Run(query, run), query, time, batch, tuple(sources), {})
+    shown = query if name == "" else name
+    return Snapshot(Run(query, run), shown, time, batch, tuple(sources), {})
 
 
 @pytest.fixture
@@ -62,12 +63,12 @@ def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
 
 def test_a_name_is_unique_in_its_session_alone(state: GroupState) -> None:
     """Running queries of two sessions may have the same name; a stopped one runs again anywhere."""
-    first = snapshot({0: 10}, query="p")._replace(name="etl")
-    second = snapshot({0: 50}, query="q")._replace(name="etl")
+    first = snapshot({0: 10}, query="p", name="etl")
+    second = snapshot({0: 50}, query="q", name="etl")
     state.progress(first, {}, CALL)
     assert state.progress(second, {}, Call("other")).commits[KEY] == 10
     state.end(Run("p", "r1"))
-    third = snapshot({0: 60}, query="r")._replace(name="etl")
+    third = snapshot({0: 60}, query="r", name="etl")
     assert state.progress(third, {}, Call("other")).commits[KEY] == 60
 
 
@@ -199,9 +200,9 @@ def test_a_stopped_query_that_runs_again_goes_on(behind: GroupState, query: str)
 def test_a_query_without_a_name_is_known_by_its_id_alone(state: GroupState) -> None:
     """Under a new checkpoint it is another query: the one before still counts."""
     state.progress(snapshot({0: 100}), {}, CALL)
-    state.progress(snapshot({0: 10}, query="p")._replace(name=None), {}, CALL)
+    state.progress(snapshot({0: 10}, query="p", name=None), {}, CALL)
     assert state.end(Run("p", "r1")).held_back == "p"
-    again = snapshot({0: 40}, query="new")._replace(name=None)
+    again = snapshot({0: 40}, query="new", name=None)
     assert state.progress(again, {}, CALL).commits[KEY] == 10
 
 
@@ -216,11 +217,11 @@ def test_a_group_stays_back_when_all_have_stopped(behind: GroupState) -> None:
 def test_a_released_query_lets_its_group_go_on(state: GroupState, query: str) -> None:
     """At once, by its id or name, whatever it still reports."""
     state.progress(snapshot({0: 100}), {}, CALL)
-    stopped = snapshot({0: 10}, query="p")._replace(name="its name")
+    stopped = snapshot({0: 10}, query="p", name="its name")
     state.progress(stopped, {}, CALL)
     state.end(Run("p", "r1"))
     assert state.release(query) == Decision({KEY: 100})
-    late = snapshot({0: 150}, query="p", batch=1)._replace(name="its name")
+    late = snapshot({0: 150}, query="p", batch=1, name="its name")
     assert not state.progress(late, {}, CALL).commits
     assert state.progress(snapshot({0: 200}, batch=1), {}, CALL).commits[KEY] == 200
     assert state.end(Run("p", "r1")) == Decision()
