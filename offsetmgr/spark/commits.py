@@ -123,7 +123,7 @@ class OffsetCommits:
         self._groups = groups
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
-        self._detached = self._is_over = False
+        self._is_over = False
         self._committer = Committer.of(client)
         self._listener = CommitListener(self._committer, groups, spark, query_name)
         self._caller: Worker | None = None
@@ -157,7 +157,7 @@ class OffsetCommits:
         deadline = Deadline(timeout)
         if not hasattr(query, "runId"):
             raise InvalidValueError("query", query, "is not a query", "give what start() returned")
-        if self._detached:
+        if self._listener.is_closed:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)
         if not self._listener.is_wanted(query.name):
@@ -199,7 +199,6 @@ class OffsetCommits:
         check_timeout(timeout)
         if self._is_over or self._pid != os.getpid():
             return
-        self._detached = True
         try:
             self._spark.streams.removeListener(self._listener)
         except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
@@ -236,11 +235,12 @@ class OffsetCommits:
     def _flushed(
         self, query: StreamingQuery, snapshot: Snapshot, deadline: Deadline
     ) -> FlushResult:
+        wanted = self._listener.offsets(snapshot)
         uncommitted: dict[ManagerKey, Uncommitted] = {}
         if not query.isActive:
-            uncommitted = self._of_former_logs(snapshot, deadline)
+            uncommitted = self._of_former_logs(snapshot.run, wanted, deadline)
             snapshot = snapshot.without({key.topic_partition for key in uncommitted})
-        wanted = self._listener.offsets(snapshot)
+            wanted = {key: offset for key, offset in wanted.items() if key not in uncommitted}
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         is_submitted = bool(wait([self._listener.put(snapshot)], deadline.left_s).done)
         for group, partitions in by_group(wanted if is_submitted else ()).items():
@@ -267,17 +267,16 @@ class OffsetCommits:
         return FlushResult(committed, uncommitted)
 
     def _of_former_logs(
-        self, snapshot: Snapshot, deadline: Deadline
+        self, run: Run, wanted: dict[ManagerKey, int], deadline: Deadline
     ) -> dict[ManagerKey, Uncommitted]:
         """Return the offsets of an ended query that were read from a former log of their topic.
 
         Spark fails a query whose topic was recreated, and still reports where it was before.  The
         topic's id shows it, or an offset that is not in the log.
         """
-        wanted = self._listener.offsets(snapshot)
         offsets = {key.topic_partition: offset for key, offset in wanted.items()}
-        topic_ids = self._committer.topic_ids_of(snapshot.run, wanted)
-        read_from = {key.topic_partition: topic_ids[key] for key in wanted if key in topic_ids}
+        topic_ids = self._committer.topic_ids_of(run, wanted)
+        read_from = {key.topic_partition: topic_id for key, topic_id in topic_ids.items()}
         try:
             brief = Deadline(min(deadline.left_s / 2, LOOK_S))
             unreadable: dict[str, ServiceError] = {}
