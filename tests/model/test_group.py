@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from actors.testing import SimSystem
 from offsetmgr.config import CommitSettings
-from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, Unknown
+from offsetmgr.coordinator.memory import MemoryCoordinator, Operation, Refuse, Unknown
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Factory
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -21,7 +21,6 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from offsetmgr.coordinator.memory import Incident
     from offsetmgr.manager import ManagerHandle
-    from offsetmgr.types import ManagerKey, StopResult
 
 GROUP = "g"
 PARTITIONS = 3
@@ -122,35 +121,28 @@ class GroupMachine(RuleBasedStateMachine):
             model.handle.rewind(offset, note)
             model.newest = OffsetAndMetadata(offset, note)
 
-    @rule(named=st.sets(partitions))
-    def flush(self, named: set[int]) -> None:
-        """All that was submitted is committed, and the answer says so."""
-        live = {p: m.handle.key for p, m in self._live().items() if p in named and m.handle}
-        results = self._wait(self.factory.flush(live.values(), LONG_S))
-        assert results.keys() == set(live.values())
-        for partition, key in live.items():
-            self._settled(self.models[partition], results[key])
+    @rule(named=st.sets(partitions), stops=st.booleans())
+    def flush(self, named: set[int], *, stops: bool) -> None:
+        """All that was submitted is committed, and the answer says so; stopped ones are gone."""
+        handles = {p: m.handle for p, m in self._live().items() if p in named and m.handle}
+        ask = self.factory.stop_managers if stops else self.factory.flush
+        answer = ask([handle.key for handle in handles.values()], LONG_S)
+        self.system.advance(LONG_S)
+        results = answer.get(timeout=0)
+        assert results.keys() == {handle.key for handle in handles.values()}
+        for partition, handle in handles.items():
+            model = self.models[partition]
+            model.committed = model.newest or model.committed
+            assert results[handle.key] == (model.committed, None, None)
+            if stops:
+                model.handle = model.newest = None
+                with pytest.raises(ManagerStoppedError):
+                    handle.submit(2**63 - 1)
 
-    @rule(named=st.sets(partitions, min_size=1))
-    def stop(self, named: set[int]) -> None:
-        """The same, and then they are gone."""
-        live = {p: m for p, m in self._live().items() if p in named}
-        keys = {p: m.handle.key for p, m in live.items() if m.handle}
-        results = self._wait(self.factory.stop_managers(keys.values(), LONG_S))
-        for partition, model in live.items():
-            handle, model.handle = model.handle, None
-            self._settled(model, results[keys[partition]])
-            assert handle is not None
-            with pytest.raises(ManagerStoppedError):
-                handle.submit(2**63 - 1)
-
-    @rule(incident=incidents, operation=st.sampled_from(["commit", "fetch"]))
-    def fail(self, incident: Incident, operation: str) -> None:
+    @rule(incident=incidents, operation=st.sampled_from(get_args(Operation)[:2]))
+    def fail(self, incident: Incident, operation: Operation) -> None:
         """One of the next requests fails; nobody above has to care."""
-        if operation == "commit":
-            self.coordinator.inject("commit", incident)
-        else:
-            self.coordinator.inject("fetch", incident)
+        self.coordinator.inject(operation, incident)
 
     @rule(seconds=st.sampled_from([0.0, 0.01, 0.6, 5.0]))
     def wait(self, seconds: float) -> None:
@@ -185,16 +177,6 @@ class GroupMachine(RuleBasedStateMachine):
     def _live(self) -> dict[int, Model]:
         models = getattr(self, "models", [])
         return {p: model for p, model in enumerate(models) if model.handle is not None}
-
-    def _wait(self, future: object) -> dict[ManagerKey, StopResult]:
-        self.system.advance(LONG_S)
-        results: dict[ManagerKey, StopResult] = future.get(timeout=0)  # type: ignore[attr-defined]
-        return results
-
-    def _settled(self, model: Model, result: StopResult) -> None:
-        model.committed = model.newest or model.committed
-        model.newest = model.newest if model.handle is not None else None
-        assert result == (model.committed, None, None)
 
 
 TestGroup = GroupMachine.TestCase

@@ -33,28 +33,25 @@ class Impostor:
         return "\u202e\n"
 
 
-def test_the_text_of_an_object_is_escaped_as_well() -> None:
-    """A value of any type may be what a user gave."""
-    assert shown(Impostor()).isprintable()
-
-
-def test_ordinary_text_stays_as_it_is() -> None:
-    """Names in any language can be read."""
-    assert visible("заказы-größe 注文 ✓") == "заказы-größe 注文 ✓"
-
-
-def test_long_text_is_cut() -> None:
-    """A message fits a line; a repr of megabytes is never built for it."""
-    assert visible("x" * 1_000, 100) == "x" * 100 + "…"
-    assert shown("x" * 1_000_000) == "'" + "x" * 80 + "'… (1000000 characters)"
-    assert shown(b"y" * 100) == "b'" + "y" * 80 + "'… (100 characters)"
-    assert len(shown(list(range(1_000)))) == 81
-    assert shown(10**10_000) == "<int>"
-
-
-def test_the_number_of_unlisted_values_is_named() -> None:
-    """A list of thousands is one line."""
-    assert listed(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            visible("заказы-größe 注文 ✓"),
+            "заказы-größe 注文 ✓",
+        ),
+        (visible("x" * 1_000, 100), "x" * 100 + "…"),
+        # A message fits a line; a repr of megabytes is never built for it.
+        (shown("x" * 1_000_000), "'" + "x" * 80 + "'… (1000000 characters)"),
+        (shown(b"y" * 100), "b'" + "y" * 80 + "'… (100 characters)"),
+        (shown(list(range(1_000)))[-5:], "1, 2…"),
+        (shown(10**10_000), "<int>"),
+        (shown(Impostor()), r"\u202e\n"),
+        (listed(range(12)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
+    ],
+)
+def test_a_text_fits_its_line(text: str, expected: str) -> None:
+    assert text == expected
 
 
 @pytest.mark.parametrize(
