@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from offsetmgr.errors import OffsetCommitError, OffsetsUncommittedError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.stores.base import causes_of, passes_later
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from offsetmgr.stores import OffsetStore
@@ -61,14 +63,16 @@ def agrees(stores: Sequence[OffsetStore], prefix: str, steps: Sequence[Step]) ->
             if number in claims[group, where] and claims[group, where][-1] != number
         }
         committed |= {(group, w): each for w, each in offsets.items() if w not in refused}
+        errors: Iterable[OffsetManagerError] = ()
         try:
             store.commit_offsets(group, {(w.topic, w.partition): e for w, e in offsets.items()})
-            said = 0
-        except OffsetsUncommittedError as error:
-            said = len(error.errors)
-        except OffsetCommitError:
-            said = 1
-        assert said == len(refused)
+        except OffsetManagerError as error:
+            errors = causes_of(error)
+        named = {TopicPartition(str(each.topic), each.partition or 0) for each in errors}
+        assert named == refused
+        for each in errors:
+            assert (each.code, passes_later(each)) == ("GENERATION_FENCED", False)
+            assert re.search(rf"{group}/.* at offset .*: another process has claimed", str(each))
     for group in (prefix + "g", prefix + "h"):
         expected = {where: each for (g, where), each in committed.items() if g == group}
         for store in stores:

@@ -18,7 +18,6 @@ from offsetmgr.errors import (
     OffsetCommitError,
     OffsetFetchError,
     OffsetStoreError,
-    OffsetsUncommittedError,
 )
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
 from offsetmgr.kafka.errors import failure_of, request_error
@@ -131,30 +130,6 @@ def test_many_partitions_are_committed_at_once(url: str) -> None:
         store.claim("g", offsets)
         store.commit("g", offsets)
         assert store.fetch_offsets("g") == offsets
-
-
-def test_a_newer_claim_refuses_the_older_owner(url: str) -> None:
-    """The error names group, topic and partition; the older owner's other partitions commit."""
-    both = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
-    with SqlOffsetStore(url) as old, SqlOffsetStore(url) as new:
-        assert old.claim("etl", both) == dict.fromkeys(both)
-        old.commit("etl", dict.fromkeys(both, OffsetAndMetadata(10)))
-        assert new.claim("etl", both[:1]) == {both[0]: OffsetAndMetadata(10)}
-        with pytest.raises(
-            OffsetCommitError, match=r"etl/orders/0 at offset 20.*generat"
-        ) as caught:
-            old.commit("etl", dict.fromkeys(both, OffsetAndMetadata(20)))
-        assert caught.value.code == "GENERATION_FENCED"
-        assert not caught.value.retriable
-        assert old.fetch_offsets("etl", both) == {
-            both[0]: OffsetAndMetadata(10),
-            both[1]: OffsetAndMetadata(20),
-        }
-        new.commit("etl", {both[0]: OffsetAndMetadata(30)})
-        new.claim("etl", both)
-        with pytest.raises(OffsetsUncommittedError) as several:
-            old.commit_offsets("etl", {("orders", 0): 40, ("orders", 1): 40})
-        assert len(several.value.errors) == 2
 
 
 def test_a_claim_that_a_fail_over_has_lost_still_counts(url: str) -> None:
