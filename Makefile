@@ -14,7 +14,7 @@ PACKAGES := $(VENV)/.packages
 T ?=
 # `make test` runs eleven parts at once, so that what one waits for is the others' time.  All folders
 # that are not named here run as the part "others".
-UNIT := tests/unit tests/model tests/sim examples/streams
+UNIT := tests/unit tests/sim examples/streams
 SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,clusters consumer_offsets dlq group_consumer migration views)
 MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
