@@ -295,10 +295,7 @@ class Factory:
         Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
         check_timeout(timeout)
-        managers = self._find(keys)
-        waiter = self._waiter(managers, timeout, stopping=False)
-        self._tell(managers, FlushAsked(waiter), waiter)
-        return waiter.future
+        return self._ask(self._find(keys), timeout)
 
     def stop_managers(
         self, keys: Iterable[ManagerKey], timeout: float = 10.0
@@ -308,7 +305,7 @@ class Factory:
         Keys without a live manager are left out of the answer.  Raises InvalidValueError.
         """
         check_timeout(timeout)
-        return self._stop_managers(self._find(keys), timeout)
+        return self._ask(self._find(keys), timeout, stopping=True)
 
     def stop(self, timeout: float = 10.0) -> dict[ManagerKey, StopResult]:
         """Stop all managers, then the factory; returns by ``timeout`` plus a grace of 1 s.
@@ -337,7 +334,7 @@ class Factory:
         with self._lock:
             self._stopped = True
             managers = self._managers()
-        return self._stop_managers(managers, timeout)
+        return self._ask(managers, timeout, stopping=True)
 
     def __enter__(self) -> Self:
         return self
@@ -376,37 +373,32 @@ class Factory:
 
     def _stop_one(self, manager: OffsetManager, timeout: float) -> StopResult:
         """Stop a manager that may be gone already."""
-        future = self._stop_managers([manager], check_timeout(timeout))
+        future = self._ask([manager], check_timeout(timeout), stopping=True)
         return self._system.wait(future, timeout + STOP_GRACE_S)[manager.key]
 
-    def _stop_managers(
-        self, managers: Sequence[OffsetManager], timeout: float
+    def _ask(
+        self, managers: Sequence[OffsetManager], timeout: float, *, stopping: bool = False
     ) -> Future[dict[ManagerKey, StopResult]]:
-        waiter = self._waiter(managers, timeout, stopping=True)
-        for manager in managers:
-            manager.close(waiter)
-        self._tell(managers, FlushAsked(), waiter)
-        return waiter.future
-
-    def _tell(self, managers: Sequence[OffsetManager], event: FlushAsked, waiter: Waiter) -> None:
-        for group, members in groupby(managers, _GROUP):
-            steps = Steps(tuple(members), event, urgent=True)
-            if not group.committer.try_tell(steps):
-                waiter.answer((manager, manager.result_after(None)) for manager in steps.managers)
-
-    def _waiter(
-        self, managers: Sequence[OffsetManager], timeout: float, *, stopping: bool
-    ) -> Waiter:
-        waiter = Waiter(managers, self._system.clock.now() + timeout, timeout)
+        """Have what is newest committed, then the managers stopped; answers by the deadline."""
+        system = self._system
+        waiter = Waiter(managers, system.clock.now() + timeout, timeout)
 
         def expire() -> None:
             late = waiter.expire()
             for group, members in groupby(late if stopping else (), _GROUP):
                 group.committer.try_tell(Steps(tuple(members), Expired()))
 
-        timer = self._system.timers.call_after(timeout, expire)
+        timer = system.timers.call_after(timeout, expire)
         waiter.future.add_done_callback(lambda _: timer.cancel())
-        return waiter
+        event = FlushAsked(None if stopping else waiter)
+        if stopping:
+            for manager in managers:
+                manager.close(waiter)
+        for group, members in groupby(managers, _GROUP):
+            steps = Steps(tuple(members), event, urgent=True)
+            if not group.committer.try_tell(steps):
+                waiter.answer((manager, manager.result_after(None)) for manager in steps.managers)
+        return waiter.future
 
 
 def _checked(where: object, value: object, *, rewind: bool) -> Submission:

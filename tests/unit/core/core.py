@@ -118,7 +118,7 @@ class Core:
         ]
 
     def stop(self, handle: ManagerHandle, timeout_s: float) -> Future[dict[ManagerKey, StopResult]]:
-        return self.factory._stop_managers([handle._manager], timeout_s)
+        return self.factory._ask([handle._manager], timeout_s, stopping=True)
 
     def flush(self, handles: Iterable[ManagerHandle], timeout_s: float) -> list[StopResult]:
         future = self.factory.flush([handle.key for handle in handles], timeout_s)
