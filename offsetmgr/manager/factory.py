@@ -205,7 +205,7 @@ class Factory:
                 return False
             del self._groups[group.name]
             # Before anybody can start it again.
-            self._coordinator.release(group.name)
+            log.guard("the coordinator failed", self._coordinator.release, group.name)
             return True
 
     def get(self, key: ManagerKey) -> ManagerHandle | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from actors.testing import SimSystem
@@ -49,15 +51,20 @@ class TestSpawn:
         assert isinstance(made[tp(1)], ManagerExistsError)
         assert [type(made[tp(p)]) for p in (0, 2)] == [ManagerHandle, ManagerHandle]
 
-    def test_an_empty_group_leaves_nothing_behind(self, core: Core) -> None:
-        """No actor, no name, no memory, and no hold on the group."""
+    @pytest.mark.parametrize("error", [None, RuntimeError("no more threads")])
+    def test_an_empty_group_leaves_nothing_behind(
+        self, core: Core, error: Exception | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No actor, no name, no memory, and no hold on the group; also if its release fails."""
+        release = Mock(side_effect=error)
+        monkeypatch.setattr(core.coordinator, "release", release)
         before = core.system.actor_count()
         for handle in (core.spawn(0), core.spawn(1)):
             handle.stop()
         core.advance(60.0)
         assert core.system.actor_count() == before
         assert core.factory._groups == {}
-        assert core.coordinator.released == ["g"]
+        release.assert_called_once_with("g")
 
 
 class TestStop:
