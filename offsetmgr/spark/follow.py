@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -53,6 +54,8 @@ LONGEST_PAUSE_S: Final = 5.0
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
+
+_NUMBER: Final = re.compile(r"\d+")
 
 UNANSWERED_S: Final = 30.0
 """A look that takes longer is a problem of its checkpoint."""
@@ -231,7 +234,8 @@ class _Task(ABC):
     def report(self, problem: str | None) -> None:
         """Note the state, and log it if its cause is another than before."""
         before, self.problem = self.problem, problem
-        if problem is not None and problem != before:
+        # The end of a log may be another one at each look.
+        if problem is not None and _NUMBER.sub("", problem) != _NUMBER.sub("", before or ""):
             name = self.follow_name
             _log.warning("checkpoint %s of follow %s: %s", self.location, name, problem)
         elif problem is None and before is not None:

@@ -60,14 +60,13 @@ class Follow:
 
 
 def expand(
-    pattern: str, requests: Counter[str], unreadable: dict[str, OSError] | None = None
+    pattern: str, requests: Counter[str], unreadable: dict[str, OSError]
 ) -> Iterator[tuple[str, str]]:
     """Yield the locations that ``pattern`` matches, each with its name for ``{name}``.
 
     A location without ``*`` matches itself, even if nothing is there.  Names that begin with a dot
-    or an underscore are omitted, as Spark omits them.  ``requests`` counts the lists.
-    With ``unreadable`` folders are omitted that cannot be listed, and it gets their errors.  Raises
-    InvalidValueError, OSError.
+    or an underscore are omitted, as Spark omits them.  ``requests`` counts the lists.  Folders that
+    cannot be listed are omitted, and ``unreadable`` gets their errors.  Raises InvalidValueError.
     """
     pattern = pattern.rstrip("/")
     if "*" not in pattern:
@@ -81,8 +80,6 @@ def expand(
     try:
         names = Checkpoint(root, requests=requests).names("")
     except OSError as error:
-        if unreadable is None:
-            raise
         unreadable[root] = error
         return
     for name in sorted(names):

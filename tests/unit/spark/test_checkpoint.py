@@ -182,7 +182,7 @@ def test_a_url_with_one_slash() -> None:
     files.write("offsets/0", f'{HEAD}\n{{"orders":{{"0":5}}}}')
     files.write("commits/0", "v1\n{}")
     assert finished(Checkpoint("memory://lake/etl")) == (0, {where(0): 5})
-    assert list(expand("memory:/lake/*", Counter())) == [("memory:/lake/etl", "etl")]
+    assert list(expand("memory:/lake/*", Counter(), {})) == [("memory:/lake/etl", "etl")]
 
 
 def test_an_encoded_file_url(tmp_path: Path) -> None:

@@ -206,11 +206,12 @@ def test_a_place_without_an_answer_delays_no_other(
 
 
 def test_offsets_of_another_log_block_no_other(
-    coordinator: MemoryCoordinator, tmp_path: Path
+    coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kind: a partition that was recreated before the first look, or that no right reads.
 
-    The row names them; a topic is committed once its log can be read.
+    The row names them, and the log once, also while the new log grows; a topic is committed once
+    its log can be read.
     """
     broker = coordinator.broker
     broker.set_log(TopicPartition("orders", 1), 0, 10)
@@ -220,6 +221,9 @@ def test_offsets_of_another_log_block_no_other(
         eventually(lambda: offset_of(broker, "etl"), 30)
         problem = str(until(lambda: follower.queries()[0].problem))
         assert set(broker.committed("etl")) == {ORDERS}
+        broker.set_log(TopicPartition("orders", 1), 0, 11)
+        until(lambda: "of the log, 11" in str(follower.queries()[0].problem))
+        assert caplog.text.count("is beyond the end of the log") == 1
         broker.set_log(CLICKS, 0, 1_000)
         eventually(lambda: set(broker.committed("etl")), {ORDERS, CLICKS})
         broker.set_log(TopicPartition("orders", 1), 0, 20)
@@ -279,14 +283,14 @@ def test_stars_in_several_levels_are_joined(
     for name in ("eu/orders/ckpt", "us/clicks/ckpt", "us/.hidden/ckpt", "us/_logs/ckpt"):
         (tmp_path / name).mkdir(parents=True)
     expected = [("eu/orders/ckpt", "eu-orders"), ("us/clicks/ckpt", "us-clicks")]
-    found = expand(f"{tmp_path}/*/*/ckpt", Counter())
+    found = expand(f"{tmp_path}/*/*/ckpt", Counter(), {})
     assert [(each.removeprefix(f"{tmp_path}/"), name) for each, name in found] == expected
-    assert list(expand("/a/orders/", Counter())) == [("/a/orders", "orders")]
+    assert list(expand("/a/orders/", Counter(), {})) == [("/a/orders", "orders")]
     monkeypatch.chdir(tmp_path)
-    assert list(expand("*/*/ckpt", Counter())) == expected
+    assert list(expand("*/*/ckpt", Counter(), {})) == expected
     root = tmp_path.parts[1]
     for start in ("/", "file:///"):
-        found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter())
+        found = expand(f"{start}{root[:-1]}*{root[-1]}", Counter(), {})
         assert (f"{start}{root}", "") in found
 
 
