@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
+from offsetmgr.consumer import AckConsumer
 from tests.conftest import create_topic
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from confluent_kafka import Message
+
     from offsetmgr.clusters import MultiClusterAckConsumer
-    from offsetmgr.consumer import AckConsumer, AckMessage
+    from offsetmgr.consumer import AckMessage, AckSettings
     from offsetmgr.consumer.ack_work import OrderedBy
     from offsetmgr.devkafka import DevKafka
     from tests.kafka.mock_cluster import MockCluster
@@ -28,6 +33,26 @@ def filled(kafka: DevKafka, topic: str, count: int, **options: Any) -> None:
     """Make ``topic`` with messages 0 to ``count``; ``options`` are those of ``produce``."""
     create_topic(kafka, topic, options.get("partitions", PARTITIONS))
     produce(kafka, topic, range(count), **options)
+
+
+def delete(kafka: DevKafka, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(WAIT_S)
+
+
+def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) -> None:
+    """Create a topic that was just deleted, as soon as Kafka lets it, and fill it."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
+
+    def created() -> bool:
+        with suppress(KafkaException):
+            create_topic(kafka, topic, partitions)
+            return True
+        return False
+
+    until(created)
+    produce(kafka, topic, range(records), partitions=partitions)
 
 
 def produce(
@@ -49,6 +74,28 @@ def produce(
         if number % 10_000 == 0:
             producer.poll(0)
     assert producer.flush(WAIT_S) == 0
+
+
+def send(
+    kafka: DevKafka, topic: str, *messages: str | bytes | dict[str, Any] | None, **config: Any
+) -> None:
+    """Produce messages: values, or arguments of ``produce``; ``config`` is of the producer."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **config})
+    for each in messages:
+        arguments = each if isinstance(each, dict) else {"value": each}
+        producer.produce(topic, **arguments)
+    assert producer.flush(WAIT_S) == 0
+
+
+def number_of(message: Message | AckMessage) -> int:
+    return int(message.value() or b"-1")
+
+
+def polled(consumer: Any) -> Any:
+    """Return the next message."""
+    message = consumer.poll(timeout=WAIT_S)
+    assert message is not None
+    return message
 
 
 def committed(
@@ -81,3 +128,18 @@ def running(
     finally:
         consumer.close()
         thread.join()
+
+
+def handled(
+    kafka: DevKafka,
+    group: str,
+    handler: Callable[[AckMessage], object],
+    done: Callable[[], object],
+    settings: AckSettings | None = None,
+    **options: Any,
+) -> AckConsumer:
+    """Run a pool for the topic of the group's name until ``done()``, and no message is pending."""
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with running(consumer, handler, **options):
+        until(lambda: done() and consumer.pending == 0)
+    return consumer

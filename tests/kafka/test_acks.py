@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.clusters import MultiClusterAckConsumer
 from offsetmgr.consumer import (
     AckConsumer,
     AckSettings,
-    ConsumerSettings,
     GroupConsumer,
     RetryPolicy,
 )
+from offsetmgr.kafka.messages import headers_of
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, running
+from tests.commands import run
+from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, number_of, polled, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -40,7 +36,17 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.ack_work import OrderedBy
     from offsetmgr.devkafka import DevKafka
 
-MEMBER = Path(__file__).parent / "group_member.py"
+
+@pytest.fixture(params=[AckConsumer, GroupConsumer])
+def kind(request: pytest.FixtureRequest) -> type[Any]:
+    found: type[Any] = request.param
+    return found
+
+
+def processed(consumer: Any) -> None:
+    """Read a message, and mark or acknowledge it."""
+    message = consumer.poll(WAIT_S)
+    consumer.mark_offset(message) if isinstance(consumer, GroupConsumer) else message.ack()
 
 
 def offsets(kafka: DevKafka, group: str) -> list[int]:
@@ -73,10 +79,6 @@ def taken(consumer: AckConsumer, count: int) -> list[AckMessage]:
         if len(found) == count:
             return found
     raise AssertionError("the consumer was closed")
-
-
-def number_of(message: AckMessage) -> int:
-    return int((message.value() or b"").decode())
 
 
 def test_a_restart_repeats_only_unacknowledged_messages(kafka: DevKafka, group: str) -> None:
@@ -123,8 +125,7 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
     settings = AckSettings(max_pending=20_000)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
         while seen[0] < 1_000 or seen[1] + seen[2] + seen[3] < count * 3 // 4:
-            message = consumer.poll(timeout=WAIT_S)
-            assert message is not None
+            message = polled(consumer)
             seen[message.partition()] += 1
             if message.partition() == 0 and message.offset() % 2 == 0:
                 held.append(message)
@@ -134,8 +135,7 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
         for message in held:
             message.ack()
         while seen[0] < count // 4:
-            message = consumer.poll(timeout=WAIT_S)
-            assert message is not None
+            message = polled(consumer)
             message.ack()
             seen[message.partition()] += 1
     assert offsets(kafka, group) == [count // PARTITIONS] * PARTITIONS
@@ -144,19 +144,15 @@ def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, gr
 def test_pending_acks_of_a_live_group_are_described(kafka: DevKafka, group: str) -> None:
     """The command describes any group; the consumer reports the same in its own process."""
     filled(kafka, group, 40)
-    asked = ["--bootstrap-servers", kafka.bootstrap_servers]
     settings = AckSettings(dwell_s=0)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
         for message in taken(consumer, 40):
             if message.partition() != 2 or message.offset() not in {3, 4, 7}:
                 message.ack()
         consumer.commit_offsets()
-        shown = CliRunner().invoke(app, ["describe", group, *asked])
-        assert f"Pending acks: 3; the oldest is {group}-2 at offset 3, " in shown.stdout
-        described = json.loads(
-            CliRunner().invoke(app, ["describe", group, *asked, "--json"]).stdout
-        )
-        (found,) = described["groups"]
+        shown = run(kafka, "describe", group).out
+        assert f"Pending acks: 3; the oldest is {group}-2 at offset 3, " in shown
+        (found,) = run(kafka, "describe", group, "--json").json()["groups"]
         assert [each["pending_acks"] for each in found["partitions"]] == [0, 0, 3, 0]
         assert consumer.pending == 3
         progress = consumer.progress()[TopicPartition(group, 2)]
@@ -235,16 +231,12 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
             found, found[1:], policy.delays_s, strict=False
         ):
             assert after_s - before_s > delay_s - 0.01
-    headers = {
-        name: value.decode() for name, value in cast("list[tuple[str, bytes]]", letter.headers())
-    }
+    headers = {name: (value or b"").decode() for name, value in headers_of(letter)}
     assert letter.value() == b"2"
     stack = headers.pop("offsetmgr-stack")
     assert "ValueError: 2 is bad" in stack
     assert "in handle" in stack
-    first_ms, last_ms = (
-        int(headers.pop(f"offsetmgr-{name}-failed-ms")) for name in ("first", "last")
-    )
+    first_ms, last_ms = (int(headers.pop(f"offsetmgr-{e}-failed-ms")) for e in ("first", "last"))
     assert last_ms - first_ms > 1490
     assert int(headers.pop("offsetmgr-timestamp-ms")) < first_ms
     assert headers == {
@@ -326,7 +318,6 @@ def test_a_handler_may_close_its_consumer(kafka: DevKafka, group: str, kind: str
     assert offsets(kafka, group)[0] == 3
 
 
-@pytest.mark.parametrize("kind", [AckConsumer, GroupConsumer])
 def test_a_callback_that_exits_leaves_no_consumer_half_closed(
     kafka: DevKafka, group: str, kind: type[Any]
 ) -> None:
@@ -341,10 +332,9 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
         "on_commit": answered,
         "session.timeout.ms": 4 * int(WAIT_S) * 1_000,
     }
-    settings = (AckSettings if kind is AckConsumer else ConsumerSettings)(commit_interval_s=WAIT_S)
+    settings = AckSettings(commit_interval_s=WAIT_S)
     consumer = kind(config, group, [group], settings=settings)
-    message = consumer.poll(WAIT_S)
-    consumer.mark_offset(message) if kind is GroupConsumer else message.ack()
+    processed(consumer)
     with pytest.raises(SystemExit):
         consumer.close()
     with AckConsumer(kafka.bootstrap_servers, group, [group]) as successor:
@@ -352,17 +342,14 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
         assert successor.progress()[TopicPartition(group, 0)].offset == 1
 
 
-@pytest.mark.parametrize("kind", [AckConsumer, GroupConsumer])
 def test_a_close_does_not_wait_for_an_answer_that_a_signal_handler_has_lost(
     kafka: DevKafka, group: str, kind: type[Any]
 ) -> None:
     """It raises in the poll, where the answer of a commit has just come; SIGTERM often does."""
     filled(kafka, group, 2, partitions=1)
-    settings = (AckSettings if kind is AckConsumer else ConsumerSettings)(away_s=WAIT_S)
+    settings = AckSettings(away_s=WAIT_S)
     consumer = kind(kafka.bootstrap_servers, group, [group], settings=settings)
-
-    message = consumer.poll(WAIT_S)
-    consumer.mark_offset(message) if kind is GroupConsumer else message.ack()
+    processed(consumer)
 
     def answered(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_name == "_commit_answered":
@@ -401,55 +388,3 @@ def test_a_signal_handler_that_raises_in_a_rebalance_releases_the_partitions(
             assert (consumer.subscriptions(), consumer.errors()) == ({}, [])
             assert offsets(kafka, group)[0] == 1
     thread.join()
-
-
-def dead_letters(kafka: DevKafka, group: str, letters: int) -> list[Message]:
-    """The dead letters, once there are as many different ones."""
-    found: list[Message] = []
-
-    def enough() -> bool:
-        found[:] = all_of(kafka, f"{group}.dlq", max(letters, len(found) + 1))
-        return len({each.value() for each in found}) >= letters
-
-    until(enough)
-    return found
-
-
-def lines(file: Path) -> list[int]:
-    return [int(line.split()[0]) for line in file.read_text().splitlines() if line.strip()]
-
-
-def wait_for_lines(member: subprocess.Popen[bytes], file: Path, count: int) -> None:
-    """Wait until the member has processed ``count`` different messages."""
-    until(lambda: member.poll() is not None or len(set(lines(file))) >= count)
-    assert member.poll() is None, "it has ended by itself"
-
-
-def test_a_killed_consumer_loses_no_message(kafka: DevKafka, group: str, tmp_path: Path) -> None:
-    """Every tenth message fails none to three times; the soak kills often."""
-    file, count = tmp_path / "processed", 2_000
-    fails = {n: n // 10 % 4 for n in range(0, count, 10)}
-    filled(kafka, group, count, text=lambda n: f"{n}/{fails.get(n, 0)}")
-    letters = sum(failures > 2 for failures in fails.values())
-    arguments = [kafka.bootstrap_servers, group, group, "range", str(file), "retries"]
-    command = [sys.executable, str(MEMBER), *arguments]
-    file.touch()
-    member = subprocess.Popen(command)
-    try:
-        wait_for_lines(member, file, 600)
-        member.kill()
-        member.wait()
-        member = subprocess.Popen(command)
-        wait_for_lines(member, file, count - letters)
-        found = {each.value() for each in dead_letters(kafka, group, letters)}
-        assert found == {f"{n}/3".encode() for n, failures in fails.items() if failures > 2}
-    finally:
-        member.kill()
-        member.wait()
-    processed = Counter(lines(file))
-    assert set(processed) == {n for n in range(count) if fails.get(n, 0) <= 2}
-    # Repeated is at most what was pending when it was killed, and acked since the last commit.
-    assert processed.total() - len(processed) <= 1_500
-    for partition, offset in enumerate(offsets(kafka, group)):
-        for number in range(partition, offset * PARTITIONS, PARTITIONS):
-            assert number in processed or fails.get(number, 0) > 0

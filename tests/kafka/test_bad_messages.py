@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import random
 import signal
@@ -14,28 +12,34 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Message
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
-    NewTopic,
     ResourceType,
 )
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
 from offsetmgr.consumer.letters import Letter, read_letters
 from offsetmgr.consumer.retry import read_retried
-from offsetmgr.kafka.topics import create_topics
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, filled, running
+from tests.kafka.group_member import FAILURES
+from tests.kafka.messages import (
+    WAIT_S,
+    committed,
+    filled,
+    handled,
+    number_of,
+    running,
+    send,
+)
 from tests.kafka.raw_headers import produce_raw
 from tests.waiting import until
 
@@ -52,9 +56,25 @@ def letters_of(kafka: DevKafka, group: str) -> list[Letter]:
     return read_letters({"bootstrap.servers": kafka.bootstrap_servers}, f"{group}.dlq", WAIT_S)
 
 
-class UnprintableError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
+def retrying(*delays_s: float, **options: Any) -> AckSettings:
+    """Settings with a retry topic for each delay, and dead letters."""
+    return AckSettings(retry=RetryPolicy(delays_s, partitions=1), **options)
+
+
+def set_limit(kafka: DevKafka, topic: str, limit: int) -> None:
+    """Let a topic take messages of so many bytes."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    kind, raise_it = ResourceType.TOPIC, AlterConfigOpType.SET
+    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=raise_it)
+    resource = ConfigResource(kind, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+
+
+def send_numbered(kafka: DevKafka, topic: str, headers: list[dict[str, bytes]]) -> None:
+    """Produce a message with its number for each of the ``headers``, named without our prefix."""
+    for number, own in enumerate(headers):
+        named = {f"offsetmgr-{name}": value for name, value in own.items()}
+        send(kafka, topic, {"value": str(number), "headers": named})
 
 
 class NoTextError(Exception):
@@ -70,18 +90,7 @@ def forked_error() -> BaseException:
     return ValueError(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
 
 
-KINDS: dict[str, Callable[[], BaseException]] = {
-    "exit": partial(SystemExit, 3),
-    "fork": forked_error,
-    "cancelled": asyncio.CancelledError,
-    "interrupt": KeyboardInterrupt,
-    "generator": GeneratorExit,
-    "unprintable": UnprintableError,
-    "no text": NoTextError,
-    "surrogates": partial(ValueError, "\udcff\ud800"),
-    "nul and bidi": partial(ValueError, "\0\u202e"),
-    "long": partial(ValueError, "x" * 5_000_000),
-}
+KINDS = {**FAILURES, "fork": forked_error, "no text": NoTextError}
 LAZY: dict[str, Callable[[], object]] = {"lazy": lambda: (each for each in "x"), "future": Future}
 
 
@@ -93,18 +102,15 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
     So it is with a result that somebody would have to await, wait for or iterate over.
     """
     create_topic(kafka, group, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for kind in (*KINDS, *LAZY):
-        producer.produce(group, kind)
-        producer.produce(group, "good")
-    assert producer.flush(WAIT_S) == 0
+    kinds = (*KINDS, *LAZY)
+    send(kafka, group, *kinds, *["good"] * len(kinds))
     names = [(b"\xff\xfe", b"1"), (b"good", b"2"), (b"\xc3(", b"")]
     produce_raw(kafka.bootstrap_servers, group, b"header", names)
-    handled: Counter[bytes | None] = Counter()
+    calls: Counter[bytes | None] = Counter()
     seen: list[object] = []
 
     def handle(message: AckMessage) -> object:
-        handled[message.value()] += 1
+        calls[message.value()] += 1
         kind = (message.value() or b"").decode()
         if kind in LAZY:
             return LAZY[kind]()
@@ -115,13 +121,10 @@ def test_any_exception_of_a_handler_fails_its_message_alone(
             raise ValueError(message.headers())
         return None
 
-    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    count = len(KINDS) + len(LAZY)
-    with running(consumer, handle, workers=1):
-        until(lambda: sum(handled.values()) == 2 * count + 1 and consumer.pending == 0)
-    failed = [b"header", *(kind.encode() for kind in (*KINDS, *LAZY))]
-    assert handled == {b"good": count, **dict.fromkeys(failed, 1)}
+    count = len(kinds)
+    handled(kafka, group, handle, lambda: calls.total() == 2 * count + 1, retrying(), workers=1)
+    failed = [b"header", *(kind.encode() for kind in kinds)]
+    assert calls == {b"good": count, **dict.fromkeys(failed, 1)}
     assert all(message.isprintable() and len(message) < 1_000 for message in caplog.messages)
     assert seen[-1] == [("\ufffd", b"1"), ("good", b"2"), ("\ufffd", b"")]
     found = {each.value: each for each in letters_of(kafka, group)}
@@ -144,42 +147,31 @@ def test_a_message_that_its_topic_takes_is_retried_and_dead_lettered(
     kafka: DevKafka, group: str, kind: str
 ) -> None:
     """At the broker's default limit, above it, compressible beyond it, and with own headers."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     limit = 3_000_000 if kind == "raised" else DEFAULT_BYTES
-    config = {"max.message.bytes": str(limit)}
-    create_topics(admin, [NewTopic(group, 1, config=config)], WAIT_S)
+    create_topic(kafka, group, 1)
+    set_limit(kafka, group, limit)
     value = random.Random(1).randbytes(limit - 200)  # noqa: S311
-    headers: list[tuple[str, bytes | None]] = []
-    settings: dict[str, str | int | float | bool] = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "message.max.bytes": 10_000_000,
-    }
+    headers: list[tuple[str, bytes]] = []
     if kind == "raised later":
         # As after an earlier start: the retry topics have a smaller limit than their source.
-        small = {"max.message.bytes": "100000"}
-        names = [f"{group}.retry.1", f"{group}.dlq"]
-        create_topics(admin, [NewTopic(name, 1, config=small) for name in names], WAIT_S)
+        for topic in (f"{group}.retry.1", f"{group}.dlq"):
+            create_topic(kafka, topic, 1)
+            set_limit(kafka, topic, 100_000)
     elif kind == "compressed":
         value = b"x" * 5_000_000
-        settings["compression.type"] = "gzip"
     elif kind == "headers":
         value, headers = value[:500_000], [("large", value[500_000:])]
-    producer = Producer(settings)
-    producer.produce(group, value, b"key", headers=headers)  # type: ignore[arg-type]
-    assert producer.flush(WAIT_S) == 0
+    ours: dict[str, Any] = {"message.max.bytes": 10_000_000}
+    ours |= {"compression.type": "gzip"} if kind == "compressed" else {}
+    send(kafka, group, {"value": value, "key": b"key", "headers": headers}, **ours)
     tries: list[tuple[str, int, int]] = []
 
     def handle(message: AckMessage) -> None:
         tries.append((message.topic(), message.tries, len(message.value() or b"")))
         raise ValueError("x" * 3_000)
 
-    policy = RetryPolicy(delays_s=(0.1,), partitions=1)
-    consumer = AckConsumer(
-        kafka.bootstrap_servers, group, [group], settings=AckSettings(retry=policy)
-    )
-    with running(consumer, handle):
-        until(lambda: len(tries) == 2 and consumer.pending == 0)
-        assert consumer.errors() == []
+    consumer = handled(kafka, group, handle, lambda: len(tries) == 2, retrying(0.1))
+    assert consumer.errors() == []
     assert tries == [(group, 1, len(value)), (f"{group}.retry.1", 2, len(value))]
     (letter,) = letters_of(kafka, group)
     assert (letter.value, letter.key, letter.cut_bytes) == (value, b"key", None)
@@ -191,22 +183,19 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
 ) -> None:
     """Key, origin and error stay; the message is not delivered endlessly, nor replayed in part."""
     create_topic(kafka, group, 1)
-    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=retrying())
     set_limit(kafka, f"{group}.dlq", limit)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     data = random.Random(1).randbytes(20_000)  # noqa: S311
-    producer.produce(group, data, data[:50], headers={"own": data[:2_000]})
-    producer.produce(group, b"small", b"key")
-    assert producer.flush(WAIT_S) == 0
-    handled: list[bytes | None] = []
+    large = {"value": data, "key": data[:50], "headers": {"own": data[:2_000]}}
+    send(kafka, group, large, {"value": b"small", "key": b"key"})
+    calls: list[bytes | None] = []
 
     def handle(message: AckMessage) -> None:
-        handled.append(message.value())
+        calls.append(message.value())
         raise ValueError("bad")
 
     with running(consumer, handle):
-        until(lambda: len(handled) == 2 and consumer.pending == 0)
+        until(lambda: len(calls) == 2 and consumer.pending == 0)
     cut, whole = sorted(letters_of(kafka, group), key=lambda each: each.origin)
     assert (cut.value, cut.cut_bytes, cut.key) == (None, 20_000, data[:50])
     assert (cut.error, cut.origin) == ("ValueError: bad", (group, 0, 0))
@@ -220,18 +209,6 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
     assert f"letter {place} is not replayed: its value of 20000 bytes" in replayed.err
 
 
-def set_limit(kafka: DevKafka, topic: str, limit: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    entry = ConfigEntry(
-        "max.message.bytes",
-        str(limit),
-        source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
-
-
 @pytest.mark.parametrize("kind", ["retry topic", "time-out", "redelivery"])
 def test_two_deliveries_of_a_key_are_never_handled_at_once(
     kafka: DevKafka, group: str, kind: str
@@ -241,12 +218,13 @@ def test_two_deliveries_of_a_key_are_never_handled_at_once(
     running_now: Counter[bytes | None] = Counter()
     order: list[tuple[int, int]] = []
     lock = threading.Lock()
-    policy = None if kind == "redelivery" else RetryPolicy(delays_s=(0.05, 0.05), partitions=1)
     timeout_s = 0.2 if kind == "time-out" else 300.0
-    settings = AckSettings(nack_delay_s=0.05, ack_timeout_s=timeout_s, retry=policy)
+    settings = AckSettings(nack_delay_s=0.05, ack_timeout_s=timeout_s)
+    if kind != "redelivery":
+        settings = replace(settings, retry=RetryPolicy((0.05, 0.05), partitions=1))
 
     def handle(message: AckMessage) -> None:
-        number = int(message.value() or b"")
+        number = number_of(message)
         with lock:
             running_now[message.key()] += 1
             assert running_now[message.key()] == 1
@@ -261,10 +239,9 @@ def test_two_deliveries_of_a_key_are_never_handled_at_once(
             with lock:
                 running_now[message.key()] -= 1
 
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    with running(consumer, handle, workers=8, ordered_by="key"):
-        expected = {(n, 1) for n in range(20)} | {(n, 2) for n in range(0, 20, 5)}
-        until(lambda: expected <= set(order) and consumer.pending == 0)
+    expected = {(n, 1) for n in range(20)} | {(n, 2) for n in range(0, 20, 5)}
+    options: dict[str, Any] = {"workers": 8, "ordered_by": "key"}
+    handled(kafka, group, handle, lambda: expected <= set(order), settings, **options)
     if kind == "redelivery":
         for key in range(2):
             numbers = [each for each in order if each[0] % 2 == key]
@@ -282,37 +259,26 @@ def test_messages_in_the_retry_topics_of_a_longer_policy_are_handled(
         raise ValueError("outage")
 
     # The last delay is for the consumer to end in: what it handles a fourth time is not left.
-    long = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0, 5.0), partitions=1))
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=long)
-    with running(consumer, fail):
-        until(lambda: len(tries[3]) == 5 and consumer.pending == 0)
-    handled: list[tuple[str, int]] = []
-    short = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=short)
-    with running(consumer, lambda message: handled.append((message.topic(), message.tries))):
-        until(lambda: len(handled) == 5)
-    assert handled == [(f"{group}.retry.3", 4)] * 5
+    handled(kafka, group, fail, lambda: len(tries[3]) == 5, retrying(0.0, 0.0, 5.0))
+    again: list[AckMessage] = []
+    handled(kafka, group, again.append, lambda: len(again) == 5, retrying())
+    assert {(each.topic(), each.tries) for each in again} == {(f"{group}.retry.3", 4)}
 
 
 def test_a_retried_and_replayed_message_keeps_its_timestamp(kafka: DevKafka, group: str) -> None:
     """Also one that is older than the retention of the retry topic."""
     create_topic(kafka, group, 1)
     written_ms = 1_500_000_000_000
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(group, b"old", timestamp=written_ms)
-    assert producer.flush(WAIT_S) == 0
+    send(kafka, group, {"value": b"old", "timestamp": written_ms})
     seen: list[tuple[int, int]] = []
 
     def fail(message: AckMessage) -> None:
         seen.append(message.timestamp())
         raise ValueError("bad")
 
-    settings = AckSettings(retry=RetryPolicy(delays_s=(0.0, 0.0), partitions=1))
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    with running(consumer, fail):
-        until(lambda: len(seen) == 3 and consumer.pending == 0)
-        assert run(kafka, "dlq", "replay", f"{group}.dlq", "--execute").status == 0
-        until(lambda: len(seen) == 6 and consumer.pending == 0)
+    handled(kafka, group, fail, lambda: len(seen) == 3, retrying(0.0, 0.0))
+    assert run(kafka, "dlq", "replay", f"{group}.dlq", "--execute").status == 0
+    handled(kafka, group, fail, lambda: len(seen) == 6, retrying(0.0, 0.0))
     assert {milliseconds for _, milliseconds in seen} == {written_ms}
 
 
@@ -329,23 +295,16 @@ def test_headers_of_others_in_a_retry_topic_are_ignored(kafka: DevKafka, group: 
         {"origin-topic": b"x", "origin-partition": b"9" * 30, "origin-offset": b"-1"},
         {"due-ms": b"0", "first-failed-ms": b"9" * 400, "replays": b"x"},
     ]
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number, headers in enumerate(hostile):
-        named = {f"offsetmgr-{name}": value for name, value in headers.items()}
-        producer.produce(f"{group}.retry.1", str(number), headers=named)  # type: ignore[arg-type]
-    assert producer.flush(WAIT_S) == 0
-    settings = AckSettings(retry=RetryPolicy(delays_s=(0.0,), partitions=1))
-    handled: Counter[int] = Counter()
+    send_numbered(kafka, f"{group}.retry.1", hostile)
+    calls: Counter[int] = Counter()
 
     def fail(message: AckMessage) -> None:
-        handled[int(message.value() or b"")] += 1
+        calls[number_of(message)] += 1
         assert message.tries >= 2
         raise ValueError(message.origin, message.timestamp())
 
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    with running(consumer, fail):
-        until(lambda: len(handled) == len(hostile) and consumer.pending == 0)
-    assert set(handled.values()) == {1}
+    handled(kafka, group, fail, lambda: len(calls) == len(hostile), retrying(0.0))
+    assert set(calls.values()) == {1}
     letters = letters_of(kafka, group)
     assert {each.value for each in letters} == {b"%d" % n for n in range(len(hostile))}
     assert {each.origin.topic for each in letters} == {f"{group}.retry.1"}
@@ -403,16 +362,11 @@ def test_a_hanging_handler_does_not_keep_a_signal_from_ending_the_process(
 def test_pending_messages_are_bounded_in_bytes(kafka: DevKafka, group: str) -> None:
     """About ten messages of 100 kB fit 1 MiB; a message above the limit comes alone."""
     create_topic(kafka, group, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for _ in range(60):
-        producer.produce(group, b"x" * 100_000)
-    assert producer.flush(WAIT_S) == 0
+    send(kafka, group, *[b"x" * 100_000] * 60)
     for limit, most in ((2**20, 11), (50_000, 1)):
         settings = AckSettings(max_pending_bytes=limit, dwell_s=0)
-        consumer = AckConsumer(
-            kafka.bootstrap_servers, f"{group}-{limit}", [group], settings=settings
-        )
-        with consumer:
+        name = f"{group}-{limit}"
+        with AckConsumer(kafka.bootstrap_servers, name, [group], settings=settings) as consumer:
             held: list[AckMessage] = []
             count = 0
             while count < 60:
@@ -438,11 +392,8 @@ def test_a_nack_in_a_handler_counts(kafka: DevKafka, group: str, *, retries: boo
         if message.tries == 1:
             message.nack(0.1, error=5 if message.value() == b"0" else None)  # type: ignore[arg-type]
 
-    retry = RetryPolicy(delays_s=(0.1, 0.1), partitions=1) if retries else None
-    settings = AckSettings(retry=retry, nack_delay_s=0.1)
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
-    with running(consumer, handle):
-        until(lambda: len(seen) == 4 and consumer.pending == 0)
+    settings = retrying(0.1, 0.1) if retries else AckSettings(nack_delay_s=0.1)
+    handled(kafka, group, handle, lambda: len(seen) == 4, settings)
     assert sorted(seen) == [(value, tries) for value in (b"0", b"1") for tries in (1, 2)]
     assert committed(kafka, group, group, 1) == {0: (2, "")}
 
@@ -495,11 +446,7 @@ def test_hostile_letters_are_refused_by_name_and_the_others_replayed(
         {**good, "last-failed-ms": b"9999999999999999", "tries": b"x", "replays": b"9" * 400},
         {**good, "timestamp-ms": b"-1", "error": b"\xff\xfe", "stack": b"\x1b[2J"},
     ]
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for number, headers in enumerate([*hostile, *fine]):
-        named = {f"offsetmgr-{name}": value for name, value in headers.items()}
-        producer.produce(topic, str(number), headers=named)  # type: ignore[arg-type]
-    assert producer.flush(WAIT_S) == 0
+    send_numbered(kafka, topic, [*hostile, *fine])
     count = len(hostile) + len(fine)
     listed = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
     assert len(listed) == count
@@ -512,11 +459,8 @@ def test_hostile_letters_are_refused_by_name_and_the_others_replayed(
         refused = {each["letter"] for each in answer.json()["refused"]}
         assert refused == {f"0:{number}" for number in range(len(hostile))}
         assert len(answer.err.splitlines()) == len(hostile)
-    assert [each["letter"] for each in done.json()["letters"]] == [
-        f"0:{number}" for number in sorted(range(len(hostile), count))
-    ] or len(done.json()["letters"]) == len(fine)
+    assert len(done.json()["letters"]) == len(fine)
     assert len(run(kafka, "dlq", "list", topic, "--json").json()["letters"]) == len(hostile)
     with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
         found = [consumer.poll(timeout=WAIT_S) for _ in fine]
     assert {each.partition() for each in found if each} == {1}
-    json.dumps(done.json())

@@ -23,11 +23,13 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, filled, produce
+from tests.kafka.messages import WAIT_S, committed, delete, filled, number_of, produce, recreate
 from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from typing_extensions import Self
 
     from offsetmgr.consumer import PartitionStream
@@ -60,7 +62,7 @@ class Reader:
         while len(found) < count:
             message = self.consumer.poll(WAIT_S)
             assert message is not None, found
-            found.append(int(message.value()))
+            found.append(number_of(message))
             if done:
                 self.process(message)
         return found
@@ -70,6 +72,23 @@ class Reader:
             self.consumer.mark_offset(message)
         else:
             message.ack()
+
+    def read_all(self, numbers: Iterable[int]) -> None:
+        """Read until all ``numbers`` have come."""
+        left = set(numbers)
+        while left:
+            left.difference_update(self.read(1))
+
+    def recreate(self, kafka: DevKafka, topic: str) -> None:
+        """Let the consumer see its topic go, and create it again without messages."""
+        delete(kafka, topic)
+        while self.consumer.subscriptions():
+            self.consumer.poll(0.1)
+        recreate(kafka, topic, 0)
+
+    def codes(self) -> list[str]:
+        """Return the codes of the errors of topics."""
+        return [each.code for each in self.consumer.errors() if each.topic]
 
     def idle(self) -> None:
         """Poll until nothing comes any more."""
@@ -98,11 +117,11 @@ def commit(kafka: DevKafka, group: str, at: int, metadata: str = "") -> None:
     other.close()
 
 
-def recreate(kafka: DevKafka, topic: str, partitions: int = 1, *, after_s: float = 0.0) -> None:
+def add_partition(kafka: DevKafka, topic: str, count: int) -> None:
+    """Let a topic have so many partitions, and wait until Kafka has them."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(WAIT_S)
-    time.sleep(after_s)  # the topic is away for so long
-    create_topic(kafka, topic, partitions)
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(WAIT_S)
+    eventually(lambda: len(admin.list_topics(topic, WAIT_S).topics[topic].partitions), count)
 
 
 def trim(kafka: DevKafka, topic: str, before: int) -> None:
@@ -122,11 +141,10 @@ def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_sta
     with Reader(kafka, group, kind) as reader:
         assert reader.read(40) == list(range(40))
         reader.consumer.commit_offsets()
-        recreate(kafka, group)
+        delete(kafka, group)
+        recreate(kafka, group, 0)
         produce(kafka, group, range(100, 100 + new), partitions=1)
-        seen: set[int] = set()
-        while seen < set(range(100, 100 + new)):
-            seen.update(reader.read(1))
+        reader.read_all(range(100, 100 + new))
         until(lambda: reader.consumer.stats().errors)
         errors = reader.consumer.errors()
         assert [each.code for each in errors] == ["TOPIC_RECREATED"]
@@ -154,7 +172,7 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
 
         def work(stream: PartitionStream) -> None:
             for message in stream:
-                seen.add(int(message.value() or b""))
+                seen.add(number_of(message))
                 consumer.mark_offset(message)
 
         def start_all() -> None:
@@ -164,7 +182,9 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
         starter = threading.Thread(target=start_all)
         starter.start()
         until(lambda: len(seen) == 20)
-        recreate(kafka, group, 2, after_s=after_s)
+        delete(kafka, group)
+        time.sleep(after_s)  # the topic is away for so long
+        recreate(kafka, group, 0, partitions=2)
         produce(kafka, group, range(100, 120), partitions=2)
         until(lambda: seen >= set(range(100, 120)))
         # What came before the new log was noticed is read again, and its marks count then.
@@ -182,7 +202,8 @@ def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
     settings = {"away_s": 0.1, "strategy": strategy}
     with Reader(kafka, group, kind, settings=settings) as reader:
         assert sorted(reader.read(40)) == list(range(40))
-        recreate(kafka, group, 2)
+        delete(kafka, group)
+        recreate(kafka, group, 0, partitions=2)
         until(lambda: reader.consumer.stats().errors >= 2)
         produce(kafka, group, range(100, 160), partitions=2)
         assert sorted(reader.read(60)) == list(range(100, 160))
@@ -200,8 +221,8 @@ def test_the_last_commit_goes_to_no_topic_that_was_just_recreated(
         assert reader.read(30) == list(range(30))
         reader.consumer.commit_offsets()
         assert reader.read(10) == list(range(30, 40))
-        recreate(kafka, group)
-        produce(kafka, group, range(60), partitions=1)
+        delete(kafka, group)
+        recreate(kafka, group, 60)
         until(lambda: offset(kafka, group) is None)
     assert offset(kafka, group) is None
 
@@ -222,18 +243,14 @@ def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
         assert reader.read(30) == list(range(30))
         late = [reader.consumer.poll(WAIT_S) for _ in range(10)]
         reader.consumer.commit_offsets()
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.delete_topics([group])[group].result(WAIT_S)
-        while reader.consumer.subscriptions():
-            reader.consumer.poll(0.1)
-        create_topic(kafka, group, 1)
+        reader.recreate(kafka, group)
         produce(kafka, group, range(100, 100 + new), partitions=1)
         seen: set[int] = set()
         while seen < set(range(100, 100 + new)):
             seen.update(reader.read(1, done=False))
             for message in late:
                 reader.process(message)
-        until(lambda: "TOPIC_RECREATED" in [e.code for e in reader.consumer.errors()])
+        until(lambda: "TOPIC_RECREATED" in reader.codes())
         reader.consumer.commit_offsets()
         assert [each[0] for each in store.fetch(group, None).values() if each] == [0]
 
@@ -341,25 +358,20 @@ def test_latest_loses_nothing_that_is_produced_after_the_start(
     latest: dict[str, Any] = {"missing": "latest"}
     refresh = {"topic.metadata.refresh.interval.ms": 1000}
     with Reader(kafka, group, kind, settings=latest) as reader:
-        until(lambda: reader.consumer.poll(0.1) is None and len(by(kafka, group)) == 2)
+        until(
+            lambda: reader.consumer.poll(0.1) is None and len(committed(kafka, group, group)) == 2
+        )
         produce(kafka, group, [10], partitions=2)
         assert reader.read(1) == [10]
-    assert by(kafka, group) == {0: 6, 1: 5}
+    assert committed(kafka, group, group) == {0: (6, ""), 1: (5, "")}
     produce(kafka, group, [11], partitions=2)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_partitions([NewPartitions(group, 3)])[group].result(WAIT_S)
-    eventually(lambda: len(admin.list_topics(group, WAIT_S).topics[group].partitions), 3)
-    produce(kafka, group, [302], partitions=3, text=str)  # to partition 302 % 3 = 2
+    add_partition(kafka, group, 3)
+    produce(kafka, group, [302], partitions=3)  # to partition 302 % 3 = 2
     with Reader(kafka, group, kind, settings=latest, config=refresh) as reader:
         assert sorted(reader.read(2)) == [11, 302]
-        admin.create_partitions([NewPartitions(group, 4)])[group].result(WAIT_S)
-        eventually(lambda: len(admin.list_topics(group, WAIT_S).topics[group].partitions), 4)
+        add_partition(kafka, group, 4)
         produce(kafka, group, [303], partitions=4)  # to partition 303 % 4 = 3
         assert reader.read(1) == [303]
-
-
-def by(kafka: DevKafka, group: str) -> dict[int, int]:
-    return {each: at for each, (at, _) in committed(kafka, group, group, 2).items()}
 
 
 @KINDS
@@ -372,16 +384,10 @@ def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str, 
         produce(kafka, group, range(10), partitions=1)
         assert reader.read(10) == list(range(10))
         reader.consumer.commit_offsets()
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.delete_topics([group])[group].result(WAIT_S)
-        while reader.consumer.subscriptions():
-            reader.consumer.poll(0.1)
-        create_topic(kafka, group, 1)
+        reader.recreate(kafka, group)
         produce(kafka, group, range(1_000, 1_150), partitions=1)
-        seen: set[int] = set()
-        while seen < set(range(1_000, 1_150)):
-            seen.update(reader.read(1))
-        until(lambda: "TOPIC_RECREATED" in [each.code for each in reader.consumer.errors()])
+        reader.read_all(range(1_000, 1_150))
+        until(lambda: "TOPIC_RECREATED" in reader.codes())
         reader.idle()
         reader.consumer.commit_offsets()
         assert offset(kafka, group) == 150
@@ -441,8 +447,7 @@ def test_a_start_that_could_not_be_looked_up_is_looked_up_again(kind: Kind) -> N
         options: dict[str, Any] = {"partitions": [("orders", 0)], "store": "memory:"}
         with Reader(kafka, "orders", kind, topics=(), **options) as reader:
             assert reader.read(3) == [0, 1, 2]
-            errors = [each for each in reader.consumer.errors() if each.topic == "orders"]
-            assert [each.code for each in errors] == ["UNKNOWN_SERVER_ERROR"]
+            assert reader.codes() == ["UNKNOWN_SERVER_ERROR"]
 
 
 @KINDS
@@ -457,8 +462,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(kind: Kin
         options: dict[str, Any] = {"partitions": [("orders", 0)], "store": store}
         with Reader(kafka, "orders", kind, topics=(), **options) as reader:
             assert reader.read(50) == list(range(50))
-            errors = [each for each in reader.consumer.errors() if each.topic == "orders"]
-            assert [each.code for each in errors] == ["OFFSET_OUTSIDE_LOG"]
+            assert reader.codes() == ["OFFSET_OUTSIDE_LOG"]
         position = store.fetch_offset("orders", "orders", 0)
         assert position is not None
         assert position.offset == 50

@@ -31,9 +31,8 @@ from offsetmgr.stores import MemoryOffsetStore, OffsetStore, open_store
 from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
-from tests.kafka.messages import WAIT_S, committed, filled
-from tests.kafka.test_recreated_topics import delete
-from tests.kafka.test_recreated_topics import recreate as recreate_topic
+from tests.kafka.group_member import UnprintableError
+from tests.kafka.messages import WAIT_S, committed, delete, filled, polled, recreate
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -55,39 +54,30 @@ def two_partitions(kafka: DevKafka, topic: str) -> list[tuple[str, int]]:
 
 def test_managers_commit_the_marks_of_partitions(kafka: DevKafka, group: str) -> None:
     """There is no member; a partition has one consumer at a time; a reset goes back."""
-    partitions = two_partitions(kafka, group)
-    with LocalOffsets(kafka.bootstrap_servers) as offsets:
+    partitions, servers = two_partitions(kafka, group), kafka.bootstrap_servers
+    with LocalOffsets(servers) as offsets:
         for expected, last in ((0, 59), (60, 99)):
-            with GroupConsumer(
-                kafka.bootstrap_servers, group, partitions=partitions, store=offsets
-            ) as consumer:
+            with GroupConsumer(servers, group, partitions=partitions, store=offsets) as consumer:
                 assert consumer.subscriptions() == {group: [0, 1]}
                 with pytest.raises(ManagerExistsError):
-                    GroupConsumer(
-                        kafka.bootstrap_servers, group, partitions=partitions[:1], store=offsets
-                    )
+                    GroupConsumer(servers, group, partitions=partitions[:1], store=offsets)
                 read: dict[int, list[int]] = {0: [], 1: []}
                 while sum(map(len, read.values())) < 2 * (COUNT - expected):
-                    message = consumer.poll(timeout=WAIT_S)
-                    assert message is not None
-                    read[message.partition() or 0].append(message.offset() or 0)
+                    message = polled(consumer)
+                    read[message.partition()].append(message.offset())
                 assert read == {each: list(range(expected, COUNT)) for each in range(2)}
                 consumer.mark_partition_offset(group, 0, last, "so far")
                 consumer.mark_partition_offset(group, 1, last)
                 consumer.commit_offsets()
-                assert offsets.committed(group)[TopicPartition(group, 0)][:2] == (
-                    last + 1,
-                    "so far",
-                )
-                with ClusterReader(kafka.bootstrap_servers) as reader:
+                found = offsets.committed(group)[TopicPartition(group, 0)]
+                assert found[:2] == (last + 1, "so far")
+                with ClusterReader(servers) as reader:
                     described = reader.describe([group])[group]
                 assert isinstance(described, GroupDescription)
                 assert described.members == ()
-        with PartitionedConsumer(
-            kafka.bootstrap_servers, group, partitions=partitions, store=offsets
-        ) as streams:
-            found = streams.partitions()
-            assert {next(found).partition, next(found).partition} == {0, 1}
+        with PartitionedConsumer(servers, group, partitions=partitions, store=offsets) as streams:
+            new = streams.partitions()
+            assert {next(new).partition, next(new).partition} == {0, 1}
             streams.reset_partition_offset(group, 0, 9)
         assert offsets.committed(group)[TopicPartition(group, 0)].offset == 10
 
@@ -97,22 +87,15 @@ def test_acks_of_partitions_survive_a_restart(kafka: DevKafka, group: str, manag
     """Managers commit them, or the consumer itself to a group without members."""
     partitions = two_partitions(kafka, group)[:1]
     with LocalOffsets(kafka.bootstrap_servers) as local:
-        offsets = local if managed else None
-        settings = AckSettings(dwell_s=0)
+        options: dict[str, Any] = {"partitions": partitions, "store": local if managed else None}
+        options["settings"] = AckSettings(dwell_s=0)
         for left in (set(range(7, COUNT, 10)), set[int]()):
-            with AckConsumer(
-                kafka.bootstrap_servers,
-                group,
-                partitions=partitions,
-                store=offsets,
-                settings=settings,
-            ) as consumer:
+            with AckConsumer(kafka.bootstrap_servers, group, **options) as consumer:
                 known = local.committed(group).get(TopicPartition(group, 0))
                 expected = set(range(COUNT)) if known is None else set(range(7, COUNT, 10))
                 seen: set[int] = set()
                 while seen != expected:
-                    message = consumer.poll(timeout=WAIT_S)
-                    assert message is not None
+                    message = polled(consumer)
                     seen.add(message.offset())
                     if message.offset() not in left:
                         message.ack()
@@ -152,11 +135,6 @@ class FailingStore(MemoryOffsetStore):
         self.claimed -= set(partitions)
 
 
-class UnprintableError(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_member_reads_only_claimed_partitions(
     kafka: DevKafka, group: str, strategy: Strategy
@@ -166,21 +144,12 @@ def test_a_member_reads_only_claimed_partitions(
     Kafka itself has none of the offsets.
     """
     two_partitions(kafka, group)
-    failures = (
-        ConnectionError("away"),
-        SystemExit(1),
-        UnprintableError(),
-        OffsetTimeoutError("no"),
-    )
+    failures = ConnectionError("no"), SystemExit(1), UnprintableError(), OffsetTimeoutError("no")
     store = FailingStore(*failures)
-    settings = ConsumerSettings(strategy=strategy)
+    options: dict[str, Any] = {"store": store, "settings": ConsumerSettings(strategy=strategy)}
     for offset in (0, 40):
-        with GroupConsumer(
-            kafka.bootstrap_servers, group, [group], store=store, settings=settings
-        ) as consumer:
-            message = consumer.poll(timeout=WAIT_S)
-            assert message is not None
-            assert message.offset() == offset
+        with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as consumer:
+            assert polled(consumer).offset() == offset
             assert store.claimed == {(group, 0), (group, 1)}
             texts = " ".join(map(str, consumer.errors()))
             names = [type(each).__name__ for each in failures[:-1]]
@@ -243,9 +212,8 @@ def test_a_store_that_fails_before_the_consumer_joins_is_reported(
     two_partitions(kafka, group)
     store = FrozenStore([SystemExit(3)])
     settings = ConsumerSettings(missing="latest")
-    with GroupConsumer(
-        kafka.bootstrap_servers, group, [group], store=store, settings=settings
-    ) as consumer:
+    options: dict[str, Any] = {"store": store, "settings": settings}
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as consumer:
         texts: list[str] = []
         while len(texts) < 2:
             assert consumer.poll(0.1) is None
@@ -258,29 +226,33 @@ def test_a_store_that_fails_before_the_consumer_joins_is_reported(
     assert {each.offset for each in store.offsets.values()} == {COUNT}
 
 
-class RefusingStore(MemoryOffsetStore):
-    """A store that refuses all commits, each partition for itself."""
+class HookedStore(MemoryOffsetStore):
+    """A store that calls ``before`` with the offsets of each commit."""
 
-    commits = 0
+    before: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], None] | None = None
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        self.commits += 1
-        info = error_info(GROUP_REFUSED)
-        raise_for(
-            group,
-            {each: OffsetCommitError(group, *each, at[0], info) for each, at in offsets.items()},
-        )
+        if self.before is not None:
+            self.before(offsets)
+        super().commit(group, offsets)
 
 
 def test_a_refused_commit_is_reported_once_for_each_partition(kafka: DevKafka, group: str) -> None:
     """The refused offset rises with each commit; the errors name their partitions."""
     two_partitions(kafka, group)
-    store, settings = RefusingStore(), ConsumerSettings(commit_interval_s=0.02, dwell_s=0)
-    with GroupConsumer(
-        kafka.bootstrap_servers, group, [group], store=store, settings=settings
-    ) as consumer:
+    store, commits, info = HookedStore(), list[int](), error_info(GROUP_REFUSED)
+
+    def refuse(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        commits.append(len(offsets))
+        refused = {w: OffsetCommitError(group, *w, at[0], info) for w, at in offsets.items()}
+        raise_for(group, refused)
+
+    store.before = refuse
+    settings = ConsumerSettings(commit_interval_s=0.02, dwell_s=0)
+    options: dict[str, Any] = {"store": store, "settings": settings}
+    with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as consumer:
         errors = consumer.errors()
-        while store.commits < 10 or len({each.partition for each in errors}) < 2:
+        while len(commits) < 10 or len({each.partition for each in errors}) < 2:
             message = consumer.poll(0.05)
             if message is not None:
                 consumer.mark_offset(message)
@@ -288,38 +260,27 @@ def test_a_refused_commit_is_reported_once_for_each_partition(kafka: DevKafka, g
     assert sorted((each.topic, each.partition) for each in errors) == [(group, 0), (group, 1)]
 
 
-class MovingStore(MemoryOffsetStore):
-    """A store that refuses commits as a group between two generations does, and then ``moves``."""
-
-    moves: Callable[[], None] | None = None
-
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        if (moves := self.moves) is not None:
-            self.moves = None
-            moves()
-            raise KafkaRequestError("commit", error_info(REBALANCE_IN_PROGRESS))
-        super().commit(group, offsets)
-
-
 def test_a_late_commit_of_a_rebalance_goes_to_no_recreated_topic(
     kafka: DevKafka, group: str
 ) -> None:
     """An offset that the group refused is committed once its partition is back in its own log."""
     partitions = two_partitions(kafka, group)
-    store, refused = MovingStore(), threading.Event()
+    store, refused = HookedStore(), threading.Event()
 
-    def recreate() -> None:
-        delete(kafka, group)
-        recreate_topic(kafka, group, 2, partitions=2)
-        refused.set()
+    def move(_: object) -> None:
+        if not refused.is_set():
+            delete(kafka, group)
+            recreate(kafka, group, 2, partitions=2)
+            refused.set()
+            raise KafkaRequestError("commit", error_info(REBALANCE_IN_PROGRESS))
 
     settings = ConsumerSettings(strategy="range", dwell_s=0, commit_interval_s=WAIT_S)
     options: dict[str, Any] = {"store": store, "settings": settings}
     with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as consumer:
-        assert consumer.poll(timeout=WAIT_S) is not None
+        polled(consumer)
         for topic, partition in partitions:
             consumer.mark_partition_offset(topic, partition, COUNT - 1)
-        store.moves = recreate
+        store.before = move
         with GroupConsumer(kafka.bootstrap_servers, group, [group], **options) as other:
             until(lambda: consumer.poll(0.05) is None and refused.is_set())
             until(lambda: consumer.poll(0.05) is None and other.subscriptions())
@@ -347,9 +308,7 @@ def test_every_store_keeps_the_offsets_of_a_consumer(
         given = url if kind == "sqlite" else store
         for offset in (0, 40):
             with GroupConsumer(servers, group, store=given, **place) as consumer:
-                message = consumer.poll(timeout=WAIT_S)
-                assert message is not None
-                assert message.offset() == offset
+                assert polled(consumer).offset() == offset
                 for partition in range(2):
                     consumer.mark_partition_offset(group, partition, 39)
         assert store.fetch_offset(group, group, 1) == OffsetAndMetadata(40)
@@ -375,11 +334,9 @@ def test_offsets_of_a_quiet_consumer_do_not_expire(kafka: DevKafka, group: str) 
     """Without members Kafka deletes each offset some time after its last commit."""
     partitions = two_partitions(kafka, group)
     settings = ConsumerSettings(commit_interval_s=0.1, recommit_interval_s=0.5)
-    with GroupConsumer(
-        kafka.bootstrap_servers, group, partitions=partitions, settings=settings
-    ) as consumer:
-        message = consumer.poll(timeout=WAIT_S)
-        assert message is not None
+    options: dict[str, Any] = {"partitions": partitions, "settings": settings}
+    with GroupConsumer(kafka.bootstrap_servers, group, **options) as consumer:
+        message = polled(consumer)
         consumer.mark_offset(message, "kept")
         consumer.commit_offsets()
         mark = {message.partition(): (1, "kept")}
@@ -405,24 +362,20 @@ def test_partitions_that_do_not_exist_are_reported_once(kafka: DevKafka, group: 
     ]
 
 
-def test_conflicting_arguments_are_refused(kafka: DevKafka, group: str) -> None:
-    brokers = kafka.bootstrap_servers
-    with LocalOffsets(brokers) as offsets:
-        with pytest.raises(InvalidValueError, match=r"store .* only to groups without members"):
-            GroupConsumer(brokers, group, [group], store=offsets)
-        for wrong in (object(), MemoryOffsetStore, 7):
-            with pytest.raises(InvalidValueError, match=r"store .* is not a store of offsets"):
-                GroupConsumer(brokers, group, [group], store=wrong)  # type: ignore[arg-type]
-        with pytest.raises(InvalidValueError, match=r"partitions .* are given with topics"):
-            GroupConsumer(brokers, group, [group], partitions=[(group, 0)])
-        with pytest.raises(InvalidValueError, match=r"partitions .* nor topics"):
-            GroupConsumer(brokers, group)
-        with pytest.raises(InvalidValueError, match=r"topics .* is where its own failures go"):
-            AckConsumer(brokers, group, [f"{group}.dlq"], settings=AckSettings(retry=RetryPolicy()))
-        with pytest.raises(InvalidValueError, match=r"retry .* does not go with partitions"):
-            AckConsumer(
-                brokers,
-                group,
-                partitions=[(group, 0)],
-                settings=AckSettings(retry=RetryPolicy()),
-            )
+def test_conflicting_arguments_are_refused(group: str) -> None:
+    retrying, partitions = AckSettings(retry=RetryPolicy()), [(group, 0)]
+    chosen = {"partitions": partitions, "settings": retrying}
+    with LocalOffsets("127.0.0.1:9") as offsets:
+        cases: list[tuple[type[Any], list[str], dict[str, Any], str]] = [
+            (GroupConsumer, [group], {"store": offsets}, "store .* only to groups without members"),
+            (GroupConsumer, [group], {"partitions": partitions}, "partitions .* with topics"),
+            (GroupConsumer, [], {}, "partitions .* nor topics"),
+            (AckConsumer, [f"{group}.dlq"], {"settings": retrying}, "where its own failures go"),
+            (AckConsumer, [], chosen, "does not go with partitions"),
+        ]
+        no_store = "is not a store of offsets"
+        wrong: tuple[Any, ...] = (object(), MemoryOffsetStore, 7)
+        cases += [(GroupConsumer, [group], {"store": each}, no_store) for each in wrong]
+        for make, topics, options, problem in cases:
+            with pytest.raises(InvalidValueError, match=problem):
+                make("127.0.0.1:9", group, topics, **options)

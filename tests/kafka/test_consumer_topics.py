@@ -8,11 +8,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from offsetmgr.consumer import (
@@ -26,8 +24,18 @@ from offsetmgr.consumer import (
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import KafkaRequestError
 from tests.conftest import create_topic
-from tests.kafka.messages import PARTITIONS, WAIT_S, filled, produce, running
-from tests.kafka.test_recreated_topics import delete, recreate
+from tests.kafka.messages import (
+    PARTITIONS,
+    WAIT_S,
+    delete,
+    filled,
+    number_of,
+    polled,
+    produce,
+    recreate,
+    running,
+    send,
+)
 from tests.kafka.test_rights import User
 from tests.secured import user_login
 from tests.waiting import until
@@ -71,14 +79,12 @@ def test_a_topic_that_appears_later_is_read(kafka: DevKafka, group: str) -> None
     filled(kafka, f"eu-{group}-1", 4)
     config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
     with GroupConsumer(config, group, include=group, exclude="-9$") as consumer:
-        first = consumer.poll(WAIT_S)
-        assert first is not None
+        first = polled(consumer)
         create_topic(kafka, f"{group}-9", 1)
         filled(kafka, f"{group}-2", 4)
         seen: Counter[str | None] = Counter({first.topic(): 1})
         while seen.total() < 8:
-            message = consumer.poll(WAIT_S)
-            assert message is not None
+            message = polled(consumer)
             seen[message.topic()] += 1
         assert seen == {f"eu-{group}-1": 4, f"{group}-2": 4}
         assert set(consumer.subscriptions()) == set(seen)
@@ -123,8 +129,7 @@ def test_an_unreadable_topic_delays_no_other(kafka: DevKafka, group: str, tmp_pa
         user.may(AclOperation.READ, ResourceType.TOPIC, secret)
         until(lambda: consumer.poll(0.1) is None and len(consumer.subscriptions()) == 2)
         produce(kafka, secret, [4], partitions=1)
-        message = consumer.poll(WAIT_S)
-        assert message is not None
+        message = polled(consumer)
         assert message.value() == b"4"
 
 
@@ -202,30 +207,22 @@ def test_another_strategy_in_the_group_is_reported_once(
     kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(kafka, group, 4)
-    brokers = kafka.bootstrap_servers
-    other = ConsumerSettings(strategy="range")
-    with ExitStack() as stack:
-        first = stack.enter_context(GroupConsumer(brokers, group, [group]))
-        assert first.poll(WAIT_S) is not None
-        second = stack.enter_context(GroupConsumer(brokers, group, [group], settings=other))
-        error = reported(second, caplog, "INCONSISTENT_GROUP_PROTOCOL")
-        assert "strategy" in str(error)
+    brokers, other = kafka.bootstrap_servers, ConsumerSettings(strategy="range")
+    with GroupConsumer(brokers, group, [group]) as first:
+        polled(first)
+        with GroupConsumer(brokers, group, [group], settings=other) as second:
+            error = reported(second, caplog, "INCONSISTENT_GROUP_PROTOCOL")
+            assert "strategy" in str(error)
 
 
-def test_a_broker_that_refuses_is_reported_once(
-    group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with GroupConsumer("127.0.0.1:9", group, ["orders"]) as consumer:
-        reported(consumer, caplog, "_ALL_BROKERS_DOWN")
-
-
-def test_a_missing_right_on_the_topic_is_reported_once(
-    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("code", ["_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"])
+def test_a_refused_connection_or_right_is_reported_once(
+    kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
     filled(kafka, group, 4)
-    with GroupConsumer(user_login(kafka), group, [group]) as consumer:
-        error = reported(consumer, caplog, "GROUP_AUTHORIZATION_FAILED")
-        assert "group" in str(error)
+    config = "127.0.0.1:9" if code == "_ALL_BROKERS_DOWN" else user_login(kafka)
+    with GroupConsumer(config, group, [group]) as consumer:
+        assert "group" in str(reported(consumer, caplog, code))
 
 
 READERS: dict[str, Callable[[Any], object]] = {
@@ -307,14 +304,9 @@ def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, gr
     def fail(*_: object) -> None:
         raise RuntimeError("of the application")
 
-    config = {
-        "bootstrap.servers": f"{kafka.bootstrap_servers},127.0.0.1:9",
-        "stats_cb": fail,
-        "error_cb": fail,
-        "on_commit": fail,
-        "throttle_cb": fail,
-        "statistics.interval.ms": 50,
-    }
+    servers = f"{kafka.bootstrap_servers},127.0.0.1:9"
+    config: dict[str, Any] = {"bootstrap.servers": servers, "statistics.interval.ms": 50}
+    config |= dict.fromkeys(["stats_cb", "error_cb", "on_commit", "throttle_cb"], fail)
     logger = logging.getLogger("offsetmgr")
     broken, level = Broken(), logger.level
     logger.addHandler(broken)
@@ -322,7 +314,7 @@ def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, gr
     handled: Counter[int] = Counter()
 
     def handle(message: Any) -> None:
-        handled[int(message.value())] += 1
+        handled[number_of(message)] += 1
         if message.tries == 1:
             raise ValueError("once")
 
@@ -333,9 +325,7 @@ def test_a_broken_log_handler_and_callbacks_stop_no_consumer(kafka: DevKafka, gr
             until(lambda: handled.total() == 80 and consumer.pending == 0)
             produce(kafka, group, [40])
             until(lambda: handled.total() == 82 and consumer.pending == 0)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-        producer.produce(group, "41", partition=0)
-        producer.flush(WAIT_S)
+        send(kafka, group, {"value": "41", "partition": 0})
         with PartitionedConsumer(config, group, [group]) as streams:
             for stream in streams.partitions():
                 if stream.partition == 0:

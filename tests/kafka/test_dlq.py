@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 
-from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
+from offsetmgr.consumer import AckSettings, RetryPolicy
 from offsetmgr.consumer.letters import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, running
+from tests.kafka.messages import WAIT_S, delete, handled, recreate, send
 from tests.kafka.test_acks import all_of
-from tests.kafka.test_consumer_logs import recreate
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage
@@ -29,32 +26,27 @@ if TYPE_CHECKING:
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_processor.py"
 
 
-def produce(kafka: DevKafka, topic: str, *values: str) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, value, b"key", headers={"trace": "abc"})
-    assert producer.flush(WAIT_S) == 0
+def orders(*values: str) -> list[dict[str, object]]:
+    return [{"value": each, "key": b"key", "headers": {"trace": "abc"}} for each in values]
 
 
-def dead(kafka: DevKafka, group: str, topic: str, count: int) -> None:
+def dead(kafka: DevKafka, group: str, count: int) -> None:
     """Have ``count`` messages fail for good."""
-    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
     failed: list[object] = []
 
     def fail(message: AckMessage) -> None:
         failed.append(message)
         raise ValueError(f"bad {(message.value() or b'').decode()}")
 
-    consumer = AckConsumer(kafka.bootstrap_servers, group, [topic], settings=settings)
-    with running(consumer, fail, workers=1):
-        until(lambda: len(failed) == count)
+    settings = AckSettings(retry=RetryPolicy(delays_s=(), partitions=1))
+    handled(kafka, group, fail, lambda: len(failed) == count, settings, workers=1)
 
 
 def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
     """It is listed, filtered, shown whole, planned, sent; and counted when it comes back."""
     create_topic(kafka, group, 1)
-    produce(kafka, group, "one", "two", "three")
-    dead(kafka, group, group, 3)
+    send(kafka, group, *orders("one", "two", "three"))
+    dead(kafka, group, 3)
     topic = f"{group}.dlq"
     listed = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
     assert [(each["letter"], each["error"], each["replays"]) for each in listed] == [
@@ -89,7 +81,7 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
     }
     left = run(kafka, "dlq", "list", topic, "--json").json()["letters"]
     assert [each["letter"] for each in left] == ["0:0", "0:2"]
-    dead(kafka, group, group, 1)
+    dead(kafka, group, 1)
     again = run(kafka, "dlq", "list", topic, "--error", "two", "--json").json()["letters"]
     assert [each["replays"] for each in again] == [1]
     everything = run(kafka, "dlq", "list", topic, "--all", "--origin", group, "--json").json()
@@ -102,14 +94,13 @@ def test_a_letter_is_replayed_once(kafka: DevKafka, group: str) -> None:
 def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> None:
     """Kafka refuses the first one from when the second has begun; copies are one letter."""
     create_topic(kafka, group, 1)
-    produce(kafka, group, "one")
-    dead(kafka, group, group, 1)
+    send(kafka, group, *orders("one"))
+    dead(kafka, group, 1)
     settings: dict[str, object] = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = f"{group}.dlq"
     (letter,) = all_of(kafka, topic, 1)
-    producer = Producer(settings)
-    producer.produce(topic, letter.value(), letter.key(), headers=letter.headers())
-    assert producer.flush(WAIT_S) == 0
+    copy = {"value": letter.value(), "key": letter.key(), "headers": letter.headers()}
+    send(kafka, topic, copy)
     letters = read_letters(settings, topic, WAIT_S)
     first, second = (Replayer(settings, topic, WAIT_S) for _ in range(2))
     with pytest.raises(KafkaRequestError):
@@ -131,13 +122,13 @@ def test_letters_of_a_recreated_topic_are_not_taken_for_those_that_were_chosen(
     letters: list[list[Letter]] = []
     for value in ("old", "new"):
         create_topic(kafka, f"{group}-{value}", 1)
-        recreate(kafka, group) if letters else create_topic(kafka, group, 1)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        if letters:
+            delete(kafka, group)
+        recreate(kafka, group, 0)
+        origin = {"offsetmgr-origin-topic": f"{group}-{value}", "offsetmgr-origin-partition": "0"}
         for number in range(10):
-            place = {"topic": f"{group}-{value}", "partition": "0", "offset": str(number)}
-            headers = [(f"offsetmgr-origin-{name}", text) for name, text in place.items()]
-            producer.produce(group, value, headers=[*headers])
-        assert producer.flush(WAIT_S) == 0
+            headers = {**origin, "offsetmgr-origin-offset": str(number)}
+            send(kafka, group, {"value": value, "headers": headers})
         letters.append(read_letters(settings, group, WAIT_S))
     old, new = letters
     assert Replayer(settings, group, WAIT_S).replay([*old, *new]) == (new, [])

@@ -31,27 +31,36 @@ from offsetmgr.consumer.group import BUFFERED
 from offsetmgr.devkafka import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
-from offsetmgr.kafka.errors import known
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
 from tests.interrupted import interrupted
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, produce
+from tests.kafka.messages import (
+    PARTITIONS,
+    WAIT_S,
+    committed,
+    filled,
+    number_of,
+    polled,
+    produce,
+    send,
+)
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from confluent_kafka import Message
-
     from offsetmgr.consumer.settings import Strategy
     from offsetmgr.devkafka import DevKafka
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 
-def number_of(message: Message) -> int:
-    return int(message.value() or b"-1")
+def member(
+    kafka: DevKafka, group: str, settings: ConsumerSettings | None = None, **options: Any
+) -> GroupConsumer:
+    """Join ``group``, which reads the topic of its name."""
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    return GroupConsumer(config, group, [group], settings=settings, **options)
 
 
 def kinds(steps: list[Notification]) -> set[str]:
@@ -79,20 +88,6 @@ def numbers(consumer: GroupConsumer, count: int) -> list[int]:
         if len(found) == count:
             return found
     raise AssertionError("the consumer was closed")
-
-
-def test_the_next_member_goes_on_where_the_marks_are(kafka: DevKafka, group: str) -> None:
-    filled(kafka, group, 40)
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as first:
-        read = numbers(first, 30)
-        assert first.subscriptions() == {group: [0, 1, 2, 3]}
-        (joined,) = first.notifications()
-        assert (joined.kind, joined.claimed) == ("ok", {group: [0, 1, 2, 3]})
-    assert sum(offset for offset, _ in committed(kafka, group, group).values()) == 30
-    with GroupConsumer(kafka.bootstrap_servers, group, include=f"^{group}$") as second:
-        assert sorted(read + numbers(second, 10)) == list(range(40))
-    second.close()
-    assert second.poll() is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -150,7 +145,7 @@ def test_ctrl_c_where_a_rebalance_begins_is_a_keyboard_interrupt(
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with member(kafka, group) as consumer:
         sys.setprofile(interrupt)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(WAIT_S)
@@ -163,7 +158,7 @@ def test_a_close_that_a_signal_handler_interrupts_leaves_the_group(
     filled(kafka, group, 40, partitions=1)
     with ClusterReader(kafka.bootstrap_servers) as reader:
         for at in range(30, 48, 2):  # where it notes down what is left to be done
-            consumer = GroupConsumer(kafka.bootstrap_servers, group, [group])
+            consumer = member(kafka, group)
             consumer.mark_offset(next(iter(consumer)))
             assert interrupted(consumer.close, at, within="contextlib")
             consumer.close()
@@ -178,21 +173,17 @@ def test_a_consumer_may_be_closed_by_a_signal_handler_in_any_call(
 ) -> None:
     """The interrupted call holds a lock that the close in another thread waits for."""
     filled(kafka, group, 4, partitions=1)
-    read: dict[str, Callable[[], object]] = {}
+    makes: dict[str, type[Any]] = {"mark": GroupConsumer, "ack": AckConsumer}
     for at in itertools.count(1, 4):
-        consumer: AckConsumer | GroupConsumer | PartitionedConsumer
-        if kind == "ack":
-            consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
-            read["ack"] = next(iter(consumer)).ack
-        elif kind == "mark":
-            consumer = GroupConsumer(kafka.bootstrap_servers, group, [group])
-            read["mark"] = partial(consumer.mark_offset, next(iter(consumer)))
+        consumer = makes.get(kind, PartitionedConsumer)(kafka.bootstrap_servers, group, [group])
+        if kind == "stream":
+            messages = iter(next(consumer.partitions()))
+            next(messages)
+            call: Callable[[], object] = partial(next, messages, None)
         else:
-            consumer = PartitionedConsumer(kafka.bootstrap_servers, group, [group])
-            stream = next(consumer.partitions())
-            next(iter(stream))
-            read["stream"] = partial(next, iter(stream), None)
-        was_interrupted = interrupted(read[kind], at, consumer.close)
+            message = next(iter(consumer))
+            call = message.ack if kind == "ack" else partial(consumer.mark_offset, message)
+        was_interrupted = interrupted(call, at, consumer.close)
         consumer.close()
         assert consumer.closed
         if not was_interrupted:
@@ -202,28 +193,20 @@ def test_a_consumer_may_be_closed_by_a_signal_handler_in_any_call(
 def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group: str) -> None:
     """confluent-kafka's messages are false where their value is empty."""
     create_topic(kafka, group, 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for value in (None, b"", b"1") * 3:
-        producer.produce(group, value, b"key", partition=0)
-    assert producer.flush(WAIT_S) == 0
-    for name in ("iterated", "polled", "batched", "acknowledged"):
-        other = f"{group}-{name}"
-        if name == "acknowledged":
-            with AckConsumer(kafka.bootstrap_servers, other, [group]) as acks:
-                read = [each.offset() for _, each in zip(range(9), acks, strict=False)]
-        else:
-            with GroupConsumer(kafka.bootstrap_servers, other, [group]) as consumer:
-                read = []
-                while len(read) < 9:
-                    if name == "iterated":
-                        found = [next(iter(consumer))]
-                    elif name == "polled":
-                        message = consumer.poll(timeout=WAIT_S)
-                        found = [] if message is None else [message]
-                    else:
-                        found = next(consumer.batches(10**9))
-                    read += [each.offset() or 0 for each in found]
-        assert read == list(range(9)), name
+    send(kafka, group, *({"value": value, "key": b"key"} for value in (None, b"", b"1") * 3))
+    readers: dict[str, Callable[[Any], list[Any]]] = {
+        "iterated": lambda consumer: [next(iter(consumer))],
+        "polled": lambda consumer: [consumer.poll(timeout=WAIT_S)],
+        "batched": lambda consumer: next(consumer.batches(10**9)),
+        "acknowledged": lambda consumer: [next(iter(consumer))],
+    }
+    for name, read in readers.items():
+        make: type[Any] = AckConsumer if name == "acknowledged" else GroupConsumer
+        offsets: list[int] = []
+        with make(kafka.bootstrap_servers, f"{group}-{name}", [group]) as consumer:
+            while len(offsets) < 9:
+                offsets += [each.offset() for each in read(consumer)]
+        assert offsets == list(range(9)), name
 
 
 def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) -> None:
@@ -232,9 +215,8 @@ def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) 
     with BrokerOffsetStore(kafka.bootstrap_servers) as own:
         own.commit_offset(group, group, 0, 5)
     store = MemoryOffsetStore()
-    with GroupConsumer(kafka.bootstrap_servers, group, [group], store=store) as consumer:
-        message = consumer.poll(timeout=WAIT_S)
-        assert message is not None
+    with member(kafka, group, store=store) as consumer:
+        message = polled(consumer)
         assert message.offset() == 0
 
 
@@ -249,7 +231,7 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
     offsets = [KafkaPartition(group, number, 5) for number in range(PARTITIONS)]
     producer.send_offsets_to_transaction(offsets, outsider.consumer_group_metadata(), WAIT_S)
     outsider.close()
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with member(kafka, group) as consumer:
         until(lambda: consumer._member.errors)
         assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
         producer.commit_transaction(WAIT_S)
@@ -258,13 +240,12 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
 
 def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: str) -> None:
     filled(kafka, group, 40)
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with member(kafka, group) as consumer:
         assert sorted(numbers(consumer, 40)) == list(range(40))
         with consumer._member._turn:
             consumer._member._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
         produce(kafka, group, range(40, 80))
-        message = consumer.poll(timeout=WAIT_S)
-        assert message is not None
+        message = polled(consumer)
         assert number_of(message) >= 40
 
 
@@ -272,7 +253,7 @@ def test_unmarked_messages_are_not_committed(kafka: DevKafka, group: str) -> Non
     """Stashed marks are none yet; a reset goes back, with metadata as long as Kafka takes."""
     filled(kafka, group, 40)
     stash = OffsetStash()
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with member(kafka, group) as consumer:
         count = 0
         for messages in consumer.batches(max_records=8, max_wait_s=0.5):
             count += len(messages)
@@ -281,6 +262,10 @@ def test_unmarked_messages_are_not_committed(kafka: DevKafka, group: str) -> Non
                 break
         consumer.commit_offsets()
         assert committed(kafka, group, group) == {}
+        (joined,) = consumer.notifications()
+        everything = {group: [0, 1, 2, 3]}
+        assert (joined.kind, joined.claimed) == ("ok", everything)
+        assert consumer.subscriptions() == everything
         consumer.mark_offsets(stash)
         consumer.mark_partition_offset(group, 1, 4, "fifth")  # lower: changes nothing
         with pytest.raises(InvalidValueError, match="at most 4095"):
@@ -306,17 +291,14 @@ def test_members_hand_over_in_order_and_repeat_nothing(
     filled(kafka, group, 40)
     settings = ConsumerSettings(strategy=strategy, dwell_s=WAIT_S, away_s=0.05)
     seen: list[int] = []
-    with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
+    with member(kafka, group, settings) as first:
         seen += numbers(first, 40)
         produce(kafka, group, range(40, 80))
-        in_work = first.poll(timeout=WAIT_S)
-        assert in_work is not None
+        in_work = polled(first)
         done = threading.Event()
 
         def join_and_leave() -> None:
-            with GroupConsumer(
-                kafka.bootstrap_servers, group, [group], settings=settings
-            ) as second:
+            with member(kafka, group, settings) as second:
                 seen.extend(numbers(second, 10))
             done.set()
 
@@ -345,11 +327,10 @@ def test_close_in_the_middle_of_a_rebalance(kafka: DevKafka, group: str) -> None
     """It does not wait for the dwell time, and what is marked by then is committed."""
     filled(kafka, group, 40)
     settings = ConsumerSettings(dwell_s=10 * WAIT_S, away_s=0.05)
-    brokers = kafka.bootstrap_servers
-    with GroupConsumer(brokers, group, [group], settings=settings) as first:
+    with member(kafka, group, settings) as first:
         in_work = next(first.batches(max_records=40, max_wait_s=WAIT_S))
         assert len(in_work) == 40
-        with GroupConsumer(brokers, group, [group], settings=settings) as second:
+        with member(kafka, group, settings) as second:
             rebalance_begun(first)
             first.mark_messages(in_work[:20])
             first.close()
@@ -375,14 +356,12 @@ def test_a_dead_coordinator_delays_neither_poll_nor_close(
     consumer = GroupConsumer(config, group, [group], settings=settings)
     numbers(consumer, 4)
     consumer.commit_offsets()
-    message = consumer.poll(WAIT_S)
-    assert message is not None
+    message = polled(consumer)
     unknown = message.partition()  # its commit may land late
 
-    def kept() -> dict[TopicPartition, OffsetAndMetadata]:
-        with ClusterReader(servers, timeout_s=WAIT_S) as reader:
-            found = known(reader.committed([group])[group])
-        return {where: each for where, each in found.items() if where.partition != unknown}
+    def kept() -> dict[int, object]:
+        found = committed(breakable_kafka, group, group)
+        return {each: at for each, at in found.items() if each != unknown}
 
     before = kept()
     assert before
@@ -417,9 +396,9 @@ def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, gro
     """The application needs longer than the dwell time; another member goes on meanwhile."""
     filled(kafka, group, 40)
     settings = ConsumerSettings(strategy="range", dwell_s=0.0, away_s=0.05)
-    with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as slow:
+    with member(kafka, group, settings) as slow:
         (batch,) = [next(slow.batches(max_records=40, max_wait_s=WAIT_S))]
-        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as quick:
+        with member(kafka, group, settings) as quick:
             half = numbers(quick, 20)
             quick.commit_offsets()
             theirs = quick.subscriptions()[group]
@@ -472,7 +451,7 @@ def test_a_group_that_another_client_committed_with_metadata(kafka: DevKafka, gr
         for number in range(PARTITIONS):
             client.spawn(group, group, number).submit(5, metadata="\u00e4" * 2047)
         assert client.flush(timeout=WAIT_S).ok
-    with GroupConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+    with member(kafka, group) as consumer:
         assert sorted(numbers(consumer, 20)) == list(range(20, 40))
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (10, ""))
 
@@ -526,7 +505,7 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
         reader = threading.Thread(target=read_all)
         reader.start()
         until(lambda: len(seen) == 400)
-        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
+        with member(kafka, group, settings) as second:
             until(lambda: second.poll(timeout=0.0) or second.subscriptions())
             until(lambda: len(first.subscriptions().get(group, ())) == 2)
             produce(kafka, group, range(400, 480))
@@ -547,7 +526,7 @@ def test_a_closed_stream_returns_with_its_next_claim(kafka: DevKafka, group: str
         for stream in [next(new) for _ in range(PARTITIONS)]:
             assert next(iter(stream)).offset() == 0
             stream.close()
-        with GroupConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as second:
+        with member(kafka, group, settings) as second:
             until(lambda: second.poll(timeout=0.0) or second.subscriptions())
         read: set[int] = set()
         while len(read) < PARTITIONS:
@@ -561,14 +540,8 @@ def test_the_example_marks_only_written_messages(
     """Stopped and started again, it goes on where it was; no message is missing or there twice."""
     filled(kafka, group, 40)
     example = Path(__file__).parents[2] / "examples" / "batch_writer.py"
-    options = {
-        "--bootstrap-servers": kafka.bootstrap_servers,
-        "--topic": group,
-        "--group": group,
-        "--folder": str(tmp_path),
-        "--records": "40",
-    }
-    command = [sys.executable, str(example), *(word for each in options.items() for word in each)]
+    command = [sys.executable, str(example), "--bootstrap-servers", kafka.bootstrap_servers]
+    command += ["--topic", group, "--group", group, "--folder", str(tmp_path), "--records", "40"]
     for count in (40, 80):
         subprocess.run(command, check=True, timeout=WAIT_S)
         texts = [path.read_text() for path in tmp_path.glob("*.txt")]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from queue import Queue
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr import LocalOffsets, OffsetClient
 from offsetmgr.admin.times import time_text
@@ -18,9 +15,8 @@ from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
-from tests.kafka.messages import produce
+from tests.kafka.messages import delete, produce, recreate
 from tests.service.support import serve_process
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,26 +26,6 @@ if TYPE_CHECKING:
 
 QUICK: Final = CommitSettings(commit_interval_s=0.05, verify_interval_s=0)
 FORMER: Final = 100
-
-
-def delete(kafka: DevKafka, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(WAIT_S)
-
-
-def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) -> None:
-    """Create a topic that was just deleted, as soon as Kafka lets it, and fill it."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
-
-    def created() -> bool:
-        with suppress(KafkaException):
-            create_topic(kafka, topic, partitions)
-            return True
-        return False
-
-    until(created)
-    produce(kafka, topic, range(records), partitions=partitions)
 
 
 @pytest.mark.fault(36)

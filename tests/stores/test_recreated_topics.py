@@ -13,8 +13,7 @@ from offsetmgr.consumer import GroupConsumer
 from offsetmgr.errors import OffsetConflictError, OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.kafka.messages import WAIT_S, produce
-from tests.kafka.test_recreated_topics import delete, recreate
+from tests.kafka.messages import WAIT_S, delete, produce, recreate
 from tests.stores.test_stores import url_of
 
 if TYPE_CHECKING:
