@@ -20,7 +20,7 @@ from offsetmgr.cli.common import (
     print_json,
     say,
 )
-from offsetmgr.consumer.letters import Letter, Replayer, divide_letters, read_letters
+from offsetmgr.consumer.retry import Letter, Replayer, divide_letters, read_letters
 from offsetmgr.consumer.topics import INTERNAL
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import visible

@@ -221,9 +221,11 @@ class Member:
     def commit(self) -> None:
         """Commit what is processed by now.  Raises OffsetManagerError."""
         with self._next, self._turn:
-            self._commit(LONGEST_WAIT_S)
+            error = self._commit(LONGEST_WAIT_S)
             self._look_at_ends()
         self._close_deferred()
+        if error is not None:
+            raise error
 
     def move(self, offsets: Mapping[TopicPartition, int], before: Callable[[], None]) -> None:
         """Read on from ``offsets``, after ``before`` has dropped what was received.
@@ -524,18 +526,18 @@ class Member:
             now_s = time.monotonic()
             self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
 
-    def _commit(self, timeout_s: float, *, polls: bool = False) -> None:
-        """Commit what is processed, after a commit under way.  Raises OffsetManagerError.
+    def _commit(self, timeout_s: float, *, polls: bool = False) -> OffsetManagerError | None:
+        """Commit what is processed, after a commit under way; return an error.
 
         With ``polls`` rebalances are served meanwhile.  A store has ``timeout_s``.
         """
         deadline = Deadline(max(0.0, timeout_s))
         if polls or not isinstance(self._store, MemberStore):
             self._await_commit(deadline, polls=polls)  # a former one, tried again if refused
+            if self._commits.under_way:
+                return self._commits.unanswered()
         missing = self._begin_commit(at_once=not polls)
-        error = self._await_commit(deadline, polls=polls) or missing
-        if error is not None:
-            raise error
+        return self._await_commit(deadline, polls=polls) or missing
 
     def _begin_commit(self, *, at_once: bool = False) -> KafkaRequestError | None:
         """Begin to commit what is processed; return an error of those whose topic is missing."""
@@ -556,8 +558,7 @@ class Member:
         while polls and self._commits.under_way and not (deadline.over and self._may_hang):
             self._serve(_SERVE_S)
             error = self._commits.end()
-        self._commits.check_ended()
-        return error
+        return self._commits.unanswered() or error
 
     @property
     def _may_hang(self) -> bool:
@@ -588,11 +589,8 @@ class Member:
         dwell_s, began_s = self.settings.dwell_s, time.monotonic()
         self._logs.expire()  # no later look repairs this commit
         while True:
-            error, begun_s = None, time.monotonic()
-            try:
-                self._commit(max(_MOVING_S, dwell_s) - (begun_s - began_s), polls=polls)
-            except OffsetManagerError as failed:
-                error = failed
+            begun_s = time.monotonic()
+            error = self._commit(max(_MOVING_S, dwell_s) - (begun_s - began_s), polls=polls)
             if not self._may_hang:
                 began_s += time.monotonic() - begun_s
             if error is None and not (self._closed and self._leftovers):

@@ -235,11 +235,12 @@ class Commits:
                 self._report(each, "metadata is left out of commits")
         return bool(lengths)
 
-    def check_ended(self) -> None:
-        """Raise OffsetTimeoutError if a commit is under way."""
-        if self.under_way:
-            text = f"{self._what}: no answer in time for {listed(sorted(self._sent))}"
-            raise OffsetTimeoutError(text)
+    def unanswered(self) -> OffsetTimeoutError | None:
+        """Return an error if a commit is under way."""
+        if not self.under_way:
+            return None
+        text = f"{self._what}: no answer in time for {listed(sorted(self._sent))}"
+        return OffsetTimeoutError(text)
 
 
 def is_rebalancing(error: OffsetManagerError) -> bool:

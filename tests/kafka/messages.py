@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from offsetmgr.clusters import MultiClusterAckConsumer
-    from offsetmgr.consumer import AckMessage, AckSettings
+    from offsetmgr.consumer import (
+        AckMessage,
+        AckSettings,
+        PartitionedConsumer,
+        PartitionStream,
+    )
     from offsetmgr.consumer.ack_work import OrderedBy
     from offsetmgr.devkafka import DevKafka
     from tests.kafka.mock_cluster import MockCluster
@@ -53,6 +58,15 @@ def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) 
 
     until(created)
     produce(kafka, topic, range(records), partitions=partitions)
+
+
+def replace_topic(
+    kafka: DevKafka, topic: str, numbers: Iterable[int] = (), *, partitions: int = 1
+) -> None:
+    """Delete a topic and create it again at once, with these messages."""
+    delete(kafka, topic)
+    recreate(kafka, topic, 0, partitions=partitions)
+    produce(kafka, topic, numbers, partitions=partitions)
 
 
 def produce(
@@ -109,6 +123,30 @@ def committed(
         return {p.partition: (p.offset, p.metadata) for p in answers if p.offset >= 0}
     finally:
         consumer.close()
+
+
+@contextmanager
+def reading_streams(
+    consumer: PartitionedConsumer, seen: list[int]
+) -> Iterator[list[PartitionStream]]:
+    """Read and mark each stream in a thread of its own; yields the streams that have ended."""
+    ended: list[PartitionStream] = []
+
+    def read(stream: PartitionStream) -> None:
+        for message in stream:
+            consumer.mark_offset(message)
+            seen.append(number_of(message))
+        ended.append(stream)
+
+    def read_all() -> None:
+        for stream in consumer.partitions():
+            threading.Thread(target=read, args=[stream]).start()
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    with consumer:
+        yield ended
+    reader.join()
 
 
 @contextmanager

@@ -26,8 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
-from offsetmgr.consumer.letters import Letter, read_letters
-from offsetmgr.consumer.retry import read_retried
+from offsetmgr.consumer.retry import Letter, read_letters, read_retried
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.kafka.group_member import FAILURES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +22,17 @@ from offsetmgr.errors import KafkaRequestError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, committed, delete, filled, number_of, produce, recreate
+from tests.kafka.messages import (
+    WAIT_S,
+    committed,
+    delete,
+    filled,
+    number_of,
+    produce,
+    reading_streams,
+    recreate,
+    replace_topic,
+)
 from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.waiting import eventually, until
 
@@ -32,7 +41,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from offsetmgr.consumer import PartitionStream
     from offsetmgr.devkafka import DevKafka
 
 Kind = Literal["marks", "acks"]
@@ -141,9 +149,7 @@ def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_sta
     with Reader(kafka, group, kind) as reader:
         assert reader.read(40) == list(range(40))
         reader.consumer.commit_offsets()
-        delete(kafka, group)
-        recreate(kafka, group, 0)
-        produce(kafka, group, range(100, 100 + new), partitions=1)
+        replace_topic(kafka, group, range(100, 100 + new))
         reader.read_all(range(100, 100 + new))
         until(lambda: reader.consumer.stats().errors)
         errors = reader.consumer.errors()
@@ -167,29 +173,16 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
         "bootstrap.servers": kafka.bootstrap_servers,
         "topic.metadata.refresh.interval.ms": 1000,
     }
-    seen: set[int] = set()
-    with PartitionedConsumer(config, group, [group]) as consumer:
-
-        def work(stream: PartitionStream) -> None:
-            for message in stream:
-                seen.add(number_of(message))
-                consumer.mark_offset(message)
-
-        def start_all() -> None:
-            for stream in consumer.partitions():
-                threading.Thread(target=work, args=[stream]).start()
-
-        starter = threading.Thread(target=start_all)
-        starter.start()
+    seen: list[int] = []
+    with reading_streams(PartitionedConsumer(config, group, [group]), seen):
         until(lambda: len(seen) == 20)
         delete(kafka, group)
         time.sleep(after_s)  # the topic is away for so long
         recreate(kafka, group, 0, partitions=2)
         produce(kafka, group, range(100, 120), partitions=2)
-        until(lambda: seen >= set(range(100, 120)))
+        until(lambda: set(seen) >= set(range(100, 120)))
         # What came before the new log was noticed is read again, and its marks count then.
         until(lambda: [at for at, _ in committed(kafka, group, group, 2).values()] == [10, 10])
-    starter.join()
 
 
 @KINDS
@@ -202,8 +195,7 @@ def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
     settings = {"away_s": 0.1, "strategy": strategy}
     with Reader(kafka, group, kind, settings=settings) as reader:
         assert sorted(reader.read(40)) == list(range(40))
-        delete(kafka, group)
-        recreate(kafka, group, 0, partitions=2)
+        replace_topic(kafka, group, partitions=2)
         until(lambda: reader.consumer.stats().errors >= 2)
         produce(kafka, group, range(100, 160), partitions=2)
         assert sorted(reader.read(60)) == list(range(100, 160))
@@ -221,8 +213,7 @@ def test_the_last_commit_goes_to_no_topic_that_was_just_recreated(
         assert reader.read(30) == list(range(30))
         reader.consumer.commit_offsets()
         assert reader.read(10) == list(range(30, 40))
-        delete(kafka, group)
-        recreate(kafka, group, 60)
+        replace_topic(kafka, group, range(60))
         until(lambda: offset(kafka, group) is None)
     assert offset(kafka, group) is None
 

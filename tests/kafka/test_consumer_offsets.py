@@ -32,7 +32,7 @@ from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.kafka.group_member import UnprintableError
-from tests.kafka.messages import WAIT_S, committed, delete, filled, polled, recreate
+from tests.kafka.messages import WAIT_S, committed, filled, polled, replace_topic
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -269,8 +269,7 @@ def test_a_late_commit_of_a_rebalance_goes_to_no_recreated_topic(
 
     def move(_: object) -> None:
         if not refused.is_set():
-            delete(kafka, group)
-            recreate(kafka, group, 2, partitions=2)
+            replace_topic(kafka, group, partitions=2)
             refused.set()
             raise KafkaRequestError("commit", error_info(REBALANCE_IN_PROGRESS))
 

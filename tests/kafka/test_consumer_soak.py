@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewTopic
 
-from offsetmgr.consumer.letters import read_letters
+from offsetmgr.consumer.retry import read_letters
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.consumer import AckSettings, RetryPolicy
-from offsetmgr.consumer.letters import Letter, Replayer, read_letters
+from offsetmgr.consumer.retry import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, delete, handled, recreate, send
+from tests.kafka.messages import WAIT_S, handled, replace_topic, send
 from tests.kafka.test_acks import all_of
 
 if TYPE_CHECKING:
@@ -122,9 +122,7 @@ def test_letters_of_a_recreated_topic_are_not_taken_for_those_that_were_chosen(
     letters: list[list[Letter]] = []
     for value in ("old", "new"):
         create_topic(kafka, f"{group}-{value}", 1)
-        if letters:
-            delete(kafka, group)
-        recreate(kafka, group, 0)
+        replace_topic(kafka, group) if letters else create_topic(kafka, group, 1)
         origin = {"offsetmgr-origin-topic": f"{group}-{value}", "offsetmgr-origin-partition": "0"}
         for number in range(10):
             headers = {**origin, "offsetmgr-origin-offset": str(number)}

@@ -25,7 +25,6 @@ from offsetmgr.consumer import (
     Notification,
     OffsetStash,
     PartitionedConsumer,
-    PartitionStream,
 )
 from offsetmgr.consumer.group import BUFFERED
 from offsetmgr.devkafka import DevKafkaError
@@ -43,6 +42,7 @@ from tests.kafka.messages import (
     number_of,
     polled,
     produce,
+    reading_streams,
     send,
 )
 from tests.waiting import until
@@ -489,21 +489,8 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
     filled(kafka, group, 400)
     settings = ConsumerSettings(strategy="range", dwell_s=WAIT_S)
     seen: list[int] = []
-    ended: list[PartitionStream] = []
-    with PartitionedConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as first:
-
-        def read(stream: PartitionStream) -> None:
-            for message in stream:
-                first.mark_offset(message)
-                seen.append(number_of(message))
-            ended.append(stream)
-
-        def read_all() -> None:
-            for stream in first.partitions():
-                threading.Thread(target=read, args=[stream]).start()
-
-        reader = threading.Thread(target=read_all)
-        reader.start()
+    first = PartitionedConsumer(kafka.bootstrap_servers, group, [group], settings=settings)
+    with reading_streams(first, seen) as ended:
         until(lambda: len(seen) == 400)
         with member(kafka, group, settings) as second:
             until(lambda: second.poll(timeout=0.0) or second.subscriptions())
@@ -511,7 +498,6 @@ def test_streams_end_where_their_partitions_are_released(kafka: DevKafka, group:
             produce(kafka, group, range(400, 480))
             theirs = numbers(second, 40)
         until(lambda: len(seen) == 440)
-    reader.join(WAIT_S)
     assert sorted(seen + theirs) == list(range(480))
     until(lambda: len(ended) >= 6)
     assert committed(kafka, group, group) == dict.fromkeys(range(PARTITIONS), (120, ""))
