@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Message
 
@@ -215,19 +215,16 @@ class MarkedLog(Claimed):
         self.is_committed = self.is_committed or self.marked == position[:2]
 
 
-_L = TypeVar("_L", bound=MarkedLog)
-
-
-class Marks(Work[_L]):
+class Marks(Work[MarkedLog]):
     """Messages on their way to an application that marks them; any thread may mark.
 
     Marks of other partitions are dropped.  So are those of messages of a former log, or of a former
     claim whose log may have been another one; a message is known by its offset and timestamp.
     """
 
-    def __init__(self, new_log: Callable[[], _L]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._logs: defaultdict[TopicPartition, _L] = defaultdict(new_log)
+        self._logs: defaultdict[TopicPartition, MarkedLog] = defaultdict(MarkedLog)
 
     def mark(
         self,
@@ -252,17 +249,17 @@ class Marks(Work[_L]):
         with self.lock:
             self.claims[topic_partition].receive(messages)
 
-    def _open(self, topic_partition: TopicPartition, start: Start) -> _L:
+    def _open(self, topic_partition: TopicPartition, start: Start) -> MarkedLog:
         log = self._logs[topic_partition]
         log.begin(start)
         return log
 
 
-class MarkedStream(Marks[MarkedLog]):
+class MarkedStream(Marks):
     """The messages of all partitions as one stream."""
 
     def __init__(self) -> None:
-        super().__init__(MarkedLog)
+        super().__init__()
         self.waiting: deque[Message] = deque()
         """Received, and not handed out yet."""
         self._in_work: Sequence[Message] = ()  # what the application got last
@@ -430,55 +427,52 @@ class PartitionStream:
             self._changed.notify_all()
 
 
-class StreamedLog(MarkedLog):
-    """A claimed partition with a stream of its own."""
-
-    stream: PartitionStream
-
-    @property
-    def paused(self) -> bool:
-        return self.stream.paused
-
-    def receive(self, messages: Sequence[Message]) -> None:
-        super().receive(messages)
-        self.stream.put(messages)
-
-
-class PartitionStreams(Marks[StreamedLog]):
+class PartitionStreams(Marks):
     """The messages of each partition as a stream of its own."""
 
     def __init__(self) -> None:
-        super().__init__(StreamedLog)
+        super().__init__()
         self.new: SimpleQueue[PartitionStream | None] = SimpleQueue()
         """Streams as their partitions are claimed; None once no more come."""
+        self._streams: dict[TopicPartition, PartitionStream] = {}
+        """The last stream of each partition."""
+
+    @property
+    def paused(self) -> Collection[TopicPartition]:
+        with self.lock:
+            return {each for each, stream in self._streams.items() if stream.paused}
+
+    def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
+        with self.lock:
+            super().receive(topic_partition, messages)
+            self._streams[topic_partition].put(messages)
 
     def restart(self, topic_partition: TopicPartition, offset: int) -> None:
         with self.lock:
-            log = self.claims[topic_partition]
-            log.begin(Start(None, offset))
-            log.stream.clear()
+            self.claims[topic_partition].begin(Start(None, offset))
+            self._streams[topic_partition].clear()
 
     def end(self) -> None:
         """End all streams."""
         with self.lock:
-            self._drop(self.claims)
+            self._drop(self._streams)
         self.new.put(None)
 
-    def _open(self, topic_partition: TopicPartition, start: Start) -> StreamedLog:
-        log = super()._open(topic_partition, start)
-        log.stream = PartitionStream(topic_partition, self.member, self.lock)
-        self.new.put(log.stream)
-        return log
+    def _open(self, topic_partition: TopicPartition, start: Start) -> MarkedLog:
+        stream = PartitionStream(topic_partition, self.member, self.lock)
+        self._streams[topic_partition] = stream
+        self.new.put(stream)
+        return super()._open(topic_partition, start)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        for log in self._of(partitions):
-            log.stream.end()
+        for stream in self._of(partitions):
+            stream.end()
 
     def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
-        return any(log.stream.in_work for log in self._of(partitions))
+        return any(stream.in_work for stream in self._of(partitions))
 
-    def _of(self, partitions: Collection[TopicPartition]) -> list[StreamedLog]:
-        return [self.claims[each] for each in partitions if each in self.claims]
+    def _of(self, partitions: Collection[TopicPartition]) -> list[PartitionStream]:
+        return [self._streams[each] for each in partitions if each in self._streams]
 
 
 class PartitionedConsumer(Markable, BaseConsumer):
