@@ -270,6 +270,7 @@ class AckConsumer(MessageReader[AckMessage]):
         Raises InvalidValueError; KafkaRequestError where Kafka refuses this consumer for good.
         """
         check_pool(handler, workers, ordered_by)
+        self.check_process()
         self._work.order_by(ordered_by)
         self._pool = _Pool(self.name, self._work, handler, workers)
         self._pool.run(self._fill)
@@ -305,7 +306,7 @@ class AckConsumer(MessageReader[AckMessage]):
         ``run`` this returns at once, and ``run`` does it.  Twice is harmless.  In the child of a
         fork it does nothing.
         """
-        if self._is_forked:
+        if self.is_forked:
             return
         self._work.closing = True
         if self.is_called_by_handler:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,6 +24,7 @@ from offsetmgr.consumer.settings import (
 )
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import FORCED, checked_config
 from offsetmgr.stores import OffsetStore, open_store
 from offsetmgr.stores.base import ManagerStore
@@ -53,7 +54,7 @@ LONG_S: Final = 1.0
 _T = TypeVar("_T")
 
 
-class BaseConsumer(ABC):
+class BaseConsumer(Closing):
     """A reader of Kafka that commits what its application has processed.
 
     ``kafka`` is the bootstrap servers or a mapping of librdkafka's settings.  ``topics`` are names,
@@ -66,6 +67,8 @@ class BaseConsumer(ABC):
     ``open_store`` takes, such as the URL of a database.  For ``partitions`` it may be a
     LocalOffsets or OffsetClient: its managers commit.  A partition is read once the store has
     given it to this consumer; failures before are retried, and reported by ``errors``.
+
+    In the child of a fork reads and commits raise ManagerStoppedError.
 
     Raises InvalidValueError for a bad name or setting.  With ``partitions`` also
     ManagerExistsError where another consumer has one of them, and other OffsetManagerErrors where
@@ -146,6 +149,7 @@ class BaseConsumer(ABC):
         ``session.timeout.ms``, 45 s by default.  Raises OffsetManagerError where it is refused; it
         is committed later then.
         """
+        self.check_process()
         self._member.commit()
 
     def subscriptions(self) -> dict[str, list[int]]:
@@ -182,23 +186,12 @@ class BaseConsumer(ABC):
         and the next poll or the consumer's own thread does it.  In the child of a fork it does
         nothing.
         """
-        if self._is_forked or self._member.defers(self.close):
+        if self.is_forked or self._member.defers(self.close):
             return
         try:
             self._member.close()
         finally:
             self._opened.close()
-
-    @property
-    def _is_forked(self) -> bool:
-        """True in the child of a fork, which has none of the threads."""
-        return os.getpid() != self._process
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,6 +222,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         """Iterate without blocking the event loop."""
+        self.check_process()
         while (message := self._next()) is not None or not self.closed:
             if message is not None:
                 yield message
@@ -244,6 +238,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
         return self._poll(check_timeout(timeout, forever=True), self._next)
 
     def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
+        self.check_process()
         try:
             if (message := take()) is not None:  # nearly always
                 return message
@@ -269,6 +264,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
         check_count(max_records, "max_records")
         check_timeout(max_wait_s, "max_wait_s")
         while not self.closed:
+            self.check_process()
             try:
                 batch = self._next_batch(max_records, max_wait_s)
             except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from bisect import bisect_left
@@ -18,6 +19,7 @@ from offsetmgr.consumer.settings import MOST_METADATA_CHARS
 from offsetmgr.consumer.work import Claimed, Start, Work
 from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
@@ -341,7 +343,7 @@ class GroupConsumer(Markable, MessageReader[Message]):
         return self._work.next_batch(max_records)
 
 
-class PartitionStream:
+class PartitionStream(Closing):
     """The messages of one claimed partition; for one thread.
 
     The iteration ends when the partition is released or the consumer is closed.  A message is
@@ -351,6 +353,7 @@ class PartitionStream:
     def __init__(
         self, topic_partition: TopicPartition, member: Member, lock: threading.RLock
     ) -> None:
+        self._process = os.getpid()
         self.topic_partition = topic_partition
         self.topic, self.partition = topic_partition
         self.ended = False
@@ -379,6 +382,7 @@ class PartitionStream:
         self.end()
 
     def _next(self) -> Message | None:
+        self.check_process()
         with self._lock:
             self.in_work = False
             while not (self._waiting or self.ended):
@@ -499,6 +503,7 @@ class PartitionedConsumer(Markable, BaseConsumer):
         Reading begins with the first call.  A partition that was released and is claimed again
         comes as a new stream.  Raises KafkaRequestError where Kafka refuses this consumer for good.
         """
+        self.check_process()
         if not self._reader.ensure() and self._reader.error is not None:
             raise self._reader.error
         while (stream := self._work.new.get()) is not None:

@@ -526,8 +526,14 @@ class Member:
             now_s = time.monotonic()
             self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
 
-    def _commit(self, timeout_s: float, *, polls: bool = False) -> OffsetManagerError | None:
-        """Commit what is processed, after a commit under way; return an error.
+    def _commit(
+        self,
+        timeout_s: float,
+        *,
+        polls: bool = False,
+        leftovers: dict[TopicPartition, OffsetAndMetadata] | None = None,
+    ) -> OffsetManagerError | None:
+        """Commit ``leftovers``, or what is processed, after a commit under way; return an error.
 
         With ``polls`` rebalances are served meanwhile.  A store has ``timeout_s``.
         """
@@ -536,13 +542,18 @@ class Member:
             self._await_commit(deadline, polls=polls)  # a former one, tried again if refused
             if self._commits.under_way:
                 return self._commits.unanswered()
-        missing = self._begin_commit(at_once=not polls)
+        missing = self._begin_commit(leftovers, at_once=not polls)
         return self._await_commit(deadline, polls=polls) or missing
 
-    def _begin_commit(self, *, at_once: bool = False) -> KafkaRequestError | None:
+    def _begin_commit(
+        self,
+        leftovers: dict[TopicPartition, OffsetAndMetadata] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> KafkaRequestError | None:
         """Begin to commit what is processed; return an error of those whose topic is missing."""
-        offsets = self._to_commit()
-        missing = self._logs.leave_out_former(offsets, self.assigned)
+        offsets = self._to_commit() if leftovers is None else leftovers
+        missing = self._logs.leave_out_former(offsets, self.assigned.union(offsets))
         self._commits.begin(offsets, at_once=at_once)
         return missing
 
@@ -685,19 +696,12 @@ class Member:
         offsets = {each: self._leftovers[each] for each in partitions if each in self._leftovers}
         lost = self._leftovers.keys() - offsets.keys()
         self._leftovers = {}
-        try:
-            if lost:
-                self._report_lost(lost)
-            if offsets:
-                self._logs.expire()
-                missing = self._logs.leave_out_former(offsets, partitions)
-                if missing is not None:
-                    self.report(missing, _NO_COMMIT)
-            if offsets:
-                self._store.commit(self.group, offsets)
-        except Exception as error:  # noqa: BLE001 -- of a user's store, too
-            failure = as_store_error(f"commit for group {self.group}", error)
-            self.report(failure, _NO_COMMIT)
+        if lost:
+            self._report_lost(lost)
+        if offsets:
+            self._logs.expire()
+            if (error := self._commit(_MOVING_S, leftovers=offsets)) is not None:
+                self.report(error, _NO_COMMIT)
 
     def _report_lost(self, partitions: Collection[TopicPartition]) -> None:
         what, info = f"commit for group {self.group}", error_info(_REBALANCE_IN_PROGRESS)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.deadlines import POLL_S
-from offsetmgr.errors import InvalidValueError, OverloadedError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OverloadedError
 from offsetmgr.kafka.config import (
     ASKS_CONTROLLER,
     client_config,
@@ -43,6 +43,19 @@ _NO_ANSWER: Final = frozenset(
 _T = TypeVar("_T")
 
 
+class _Process:
+    """This process; to ask the system takes longer than to hand out a message."""
+
+    id = os.getpid()
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.id = os.getpid()
+
+
+os.register_at_fork(after_in_child=_Process.renew)
+
+
 class Closing(ABC):
     """To be used in a ``with`` block, whose end closes it."""
 
@@ -56,7 +69,12 @@ class Closing(ABC):
     @property
     def is_forked(self) -> bool:
         """True in the child of a fork."""
-        return os.getpid() != self._process
+        return _Process.id != self._process
+
+    def check_process(self) -> None:
+        """Raise ManagerStoppedError in the child of a fork."""
+        if self.is_forked:
+            raise ManagerStoppedError(f"it was {FORKED}")
 
     def __enter__(self) -> Self:
         return self

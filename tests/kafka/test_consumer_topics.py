@@ -22,7 +22,7 @@ from offsetmgr.consumer import (
     RetryPolicy,
 )
 from offsetmgr.consumer.topics import Subscription
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from tests.conftest import create_topic
 from tests.kafka.messages import (
     PARTITIONS,
@@ -225,6 +225,7 @@ def test_a_refused_connection_or_right_is_reported_once(
         assert "group" in str(reported(consumer, caplog, code))
 
 
+CLASSES: dict[str, Any] = {"run": AckConsumer, "partitions": PartitionedConsumer}
 READERS: dict[str, Callable[[Any], object]] = {
     "poll": lambda consumer: consumer.poll(WAIT_S),
     "iteration": list,
@@ -232,6 +233,25 @@ READERS: dict[str, Callable[[Any], object]] = {
     "run": lambda consumer: consumer.run(lambda _: None),
     "partitions": lambda consumer: list(consumer.partitions()),
 }
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("how", [*READERS, "commit"])
+def test_a_consumer_refuses_the_child_of_a_fork(group: str, how: str) -> None:
+    """It has no threads there: reads would wait for good, or hand out the parent's messages."""
+    call = READERS.get(how, GroupConsumer.commit_offsets)
+    with CLASSES.get(how, GroupConsumer)("127.0.0.1:9", group, ["orders"]) as consumer:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(WAIT_S))
+            try:
+                call(consumer)
+            except ManagerStoppedError:
+                consumer.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def until_it_raises(read: Callable[[Any], object], consumer: Any) -> None:
@@ -246,9 +266,7 @@ def test_a_fenced_consumer_ends_with_its_error(
     """Also while it is idle; the log has it once."""
     create_topic(kafka, group, PARTITIONS)
     config = {"bootstrap.servers": kafka.bootstrap_servers, "group.instance.id": "one"}
-    kinds: dict[str, Any] = {"run": AckConsumer, "partitions": PartitionedConsumer}
-    make = kinds.get(how, GroupConsumer)
-    with make(config, group, [group]) as first:
+    with CLASSES.get(how, GroupConsumer)(config, group, [group]) as first:
         if how != "partitions":
             until(lambda: first.poll(0.1) is None and first.subscriptions())
         else:

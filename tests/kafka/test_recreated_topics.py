@@ -17,6 +17,7 @@ from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
 from tests.kafka.messages import delete, produce, recreate
 from tests.service.support import serve_process
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
