@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.kafka.connections import STUCK_S
 from tests.chaos.history import TELLING, Event, Key, Tag, tag_of
-from tests.chaos.log_rules import LogVerdict, Requests, Submitted, judge_log, log_at
+from tests.chaos.log_rules import LogVerdict, Requests, Submitted, is_race, judge_log, log_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -330,7 +330,7 @@ def _judge_commit(
     verdict.of_recreated += bool(logs)
     tag = None if commit.offset is None else tag_of(commit.metadata)
     if tag is None:
-        _judge_untagged(verdict, trail, key, commit, logs)
+        _judge_untagged(verdict, trail, key, commit, excuses)
         return
     submit = trail.submitted.get(tag)
     if submit is None or submit.offset != commit.offset:
@@ -356,14 +356,15 @@ def _was_sent_again(submit: Event, commit: CommitRecord, excuses: _Excuses) -> b
 
 
 def _judge_untagged(
-    verdict: Verdict, trail: _Trail, key: Key, commit: CommitRecord, logs: Sequence[Log]
+    verdict: Verdict, trail: _Trail, key: Key, commit: CommitRecord, excuses: _Excuses
 ) -> None:
     """Judge a commit of nothing that was submitted, or a deletion."""
+    logs = excuses.evidence.logs.get(key.topic, ())
     if commit.offset is None and logs:
         verdict.deleted += 1
         trail.last = None
         return
-    start = _start_of_log(trail, commit, logs)
+    start = _start_of_log(trail, commit, logs, excuses.requests)
     if start is not None:
         verdict.replaced += trail.before != start[0]
         trail.last = trail.newest = start
@@ -400,13 +401,19 @@ def _judge_direction(
 
 
 def _start_of_log(
-    trail: _Trail, commit: CommitRecord, logs: Sequence[Log]
+    trail: _Trail, commit: CommitRecord, logs: Sequence[Log], requests: Requests
 ) -> tuple[Tag, CommitRecord] | None:
     """Return the commit if it is the start of a log, in the place of a former log's offset."""
     if not logs or commit.offset != 0 or commit.metadata or trail.before is None:
         return None
-    start = Tag("", 0, 0, log_at(logs, commit.at_s).number)
-    return (start, commit) if trail.before.log < start.log or trail.before == start else None
+    log = log_at(logs, commit.at_s)
+    start = Tag("", 0, 0, log.number)
+    looks_former = (
+        trail.before.log < log.number
+        or trail.before == start
+        or (trail.last is not None and is_race(log, requests.earliest_s(trail.last[1])))
+    )
+    return (start, commit) if looks_former else None
 
 
 def _is_former(

@@ -4,7 +4,8 @@ A commit of a former log is a broken promise, but in the two cases that docs/int
 
 - The race: the topic was recreated after the service has looked at its id.  The look is at most
   ``LOOK_AGE_S`` older than the call that makes the commit, and a group makes one at a time: so that
-  call came after the group's commit before it.
+  call came after the group's commit before it.  An offset of the new log that is committed in a
+  race looks like one of the former: the start of the log takes its place.
 - The guess: the client named no id of its topic, or that of the new one, as its reader had not
   noticed yet.  An offset that repeats the client's last one is not excused by the id of the new
   topic where that one had the id of the former.
@@ -77,6 +78,11 @@ def log_at(logs: Sequence[Log], at_s: float) -> Log:
     return max((log for log in logs if log.asked_s <= at_s), default=logs[0])
 
 
+def is_race(log: Log, earliest_s: float) -> bool:
+    """Return True if a commit may have been begun before its service could know ``log``."""
+    return log.created_s >= earliest_s - LOOK_AGE_S
+
+
 def judge_log(submit: Submitted, logs: Sequence[Log], earliest_s: float) -> LogVerdict:
     """Judge a commit of a former log that was begun at ``earliest_s`` or later.
 
@@ -84,7 +90,7 @@ def judge_log(submit: Submitted, logs: Sequence[Log], earliest_s: float) -> LogV
     """
     number = submit.event.tag.log
     own, following = logs[number - 1], logs[number]
-    if following.created_s >= earliest_s - LOOK_AGE_S:
+    if is_race(following, earliest_s):
         return LogVerdict.RACE
     if submit.topic_id == own.topic_id:
         return LogVerdict.FORMER

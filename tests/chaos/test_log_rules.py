@@ -217,3 +217,13 @@ def test_a_door_that_does_not_show_all_is_found() -> None:
     assert "'odd\\n'" in violation.what
     whole = look._replace(shown=look.expected)
     assert check(Evidence([], [], {}, looks=[whole])).violations == []
+
+
+def test_the_start_of_a_log_replaces_an_offset_of_it_that_was_committed_in_a_race() -> None:
+    """Its service had not noticed the new log yet, and takes the offset for one of the former."""
+    for before_s, rules in ((CREATED_S - 0.1, []), (CREATED_S + 1.0, ["unknown"])):
+        story = Story().submit(1, 100, 50.0).commit(1, 50.2).record(None, "", 99.5).busy(before_s)
+        story.submit(2, 20, 101.0, topic_id="", log=2).commit(2, 101.5, log=2)
+        story.record(0, "", 101.7)
+        story.submit(3, 30, 102.0, topic_id="two", log=2).commit(3, 102.5, log=2)
+        assert story.broken() == rules
