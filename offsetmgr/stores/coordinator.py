@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from actors import Future, MonotonicClock, PoolDispatcher, Strand, ThreadTimers
 from offsetmgr.answers import CommitResult, Failure, FenceCounts, FetchResult
@@ -70,7 +72,9 @@ class StoreCoordinator:
         self._timers = ThreadTimers(self._clock, name="store-deadlines")
         self._closed = False
         self._threads = PoolDispatcher(_THREADS, 1, name="offset-store")
-        self._strands: dict[str, Strand] = {}  # of each group
+        self._lock = threading.Lock()
+        self._strands = WeakValueDictionary[str, Strand]()
+        """Of the groups with requests: those under way keep it alive."""
 
     @property
     def fence(self) -> FenceCounts:
@@ -181,7 +185,7 @@ class StoreCoordinator:
         deadline = Deadline(timeout)
         releases = {
             group: self._ask(group, partial(self._release, group), lambda why: why, timeout)
-            for group in [*self._strands]
+            for group in [*self._claimed]
         }
         self._closed = True
         failures: dict[str, Failure] = {}
@@ -201,7 +205,7 @@ class StoreCoordinator:
         self._timers.close()
 
     def _release(self, group: str) -> None:
-        partitions = self._claimed.get(group)
+        partitions = self._claimed[group]
         if partitions and group not in self._fenced:
             self._store.release(group, [*partitions])
 
@@ -234,7 +238,8 @@ class StoreCoordinator:
             future.set(answer)
             timer.cancel()
 
-        strand = self._strands.setdefault(group, Strand(self._threads))
+        with self._lock:
+            strand = self._strands.setdefault(group, Strand(self._threads))
         strand.schedule(_Request(group, run))
         return future
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
 
+from actors import Strand
 from offsetmgr import OffsetClient
 from offsetmgr.answers import FenceCounts
 from offsetmgr.codes import STORE_FAILED, STORE_REFUSED
@@ -174,6 +176,19 @@ def test_a_bad_partition_or_group_of_a_store_delays_no_other() -> None:
     store.answers.set()
     late = coordinator.commit("locked", {partitions[1]: OffsetAndMetadata(8)}, WAIT_S)
     assert late.get(timeout=WAIT_S).failures == {}
+    coordinator.close(WAIT_S)
+
+
+def test_a_group_that_is_only_read_takes_no_memory() -> None:
+    """The kind: a service whose memory grows with the names that it is asked about."""
+
+    def strands() -> int:
+        return sum(isinstance(each, Strand) for each in gc.get_objects())
+
+    before, coordinator = strands(), StoreCoordinator(MemoryOffsetStore(), MemoryCoordinator())
+    for number in range(100):
+        coordinator.fetch(f"group-{number}", None, WAIT_S).get(timeout=WAIT_S)
+    assert strands() - before < 20
     coordinator.close(WAIT_S)
 
 
