@@ -221,21 +221,6 @@ def test_a_missing_extra_is_one_line() -> None:
     )
 
 
-def test_config_check_shows_everything_but_secrets(tmp_path: Path) -> None:
-    """It prints the settings in use, of all sources, with secrets masked."""
-    secret = tmp_path / "password"
-    secret.write_text("geheim")
-    env = {"OFFSETMGR_KAFKA__SASL_PASSWORD_FILE": str(secret), "OFFSETMGR_LEASE_S": "12"}
-    done = CliRunner().invoke(
-        app, ["config", "check", "--bootstrap-servers", "broker:9092"], env=env
-    )
-    assert done.exit_code == 0
-    lines = {tuple(line.split()) for line in done.stdout.splitlines()}
-    assert ("kafka.sasl.password", "***") in lines
-    assert ("lease_s", "12.0") in lines
-    assert "geheim" not in done.output
-
-
 @pytest.mark.parametrize("setting", ["debug", "security.protocol"])
 def test_config_check_refuses_values_that_librdkafka_refuses(setting: str) -> None:
     """The service would end at its start."""
@@ -267,11 +252,6 @@ def test_an_output_that_cannot_be_written_is_one_line_at_most() -> None:
         lines.append((done.returncode, done.stderr))
         os.close(output)
     assert lines == [(141, ""), (1, "offsetmgr: [Errno 28] No space left on device\n")]
-
-
-def test_the_version_is_printed() -> None:
-    """It is one line."""
-    assert CliRunner().invoke(app, ["--version"]).stdout.startswith("offsetmgr ")
 
 
 # Hands a listening socket on as systemd does, to the process that it becomes.
