@@ -80,6 +80,9 @@ REPORT_INTERVAL_S: Final = 1.0
 ID_DIGITS: Final = 19
 """The service's numbers of events are of 64 bits."""
 
+REFUSED_STREAMS: Final = 3
+"""After so many event streams in a row were refused, the log says that no errors are reported."""
+
 READ_TIMEOUT_S: Final = 30.0
 """The service sends something every 10 s: after three of them in silence it is gone."""
 
@@ -586,6 +589,10 @@ class EventReader:
                 return
             except OffsetManagerError as error:
                 log.debug("event stream: %s", error)
+                # Else the sender has the same trouble, or will have it, and says so.
+                is_refused = not isinstance(error, Unreachable) and core.link_error is None
+                if is_refused and self._backoff.failures >= REFUSED_STREAMS:
+                    core.failure_log.unheard(core.session.url, error)
             if time.monotonic() - began_at_s > LONGEST_PAUSE_S:  # it has lasted
                 self._backoff.succeeded()
             core.ended.wait(self._backoff.failed())

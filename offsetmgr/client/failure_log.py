@@ -76,6 +76,12 @@ class FailureLog:
             text = "%d errors were dropped: more came at once than the service keeps"
             log.warning(text, count)
 
+    def unheard(self, url: str, error: OffsetManagerError) -> None:
+        """Log that the service at `url` refuses this client's event stream."""
+        if self._repeats.suppressed("unheard", time.monotonic()) is not None:
+            text = "the service at %s sends no events, so errors() and watchers get none: %s"
+            log.warning(text, url, error)
+
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""
         if error.code == self._trouble or self._repeats.suppressed(error.code, now_s) is None:

@@ -26,6 +26,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.text import visible
 from offsetmgr.types import (
+    MAX_OFFSET,
     ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
@@ -142,7 +143,9 @@ def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
     lease_s = float(data["lease_s"])
     if not math.isfinite(lease_s):
         raise ValueError("a lease without an end")
-    return lease_s, int(data["last_event_id"]), topic_ids_of(data)
+    # Within the numbers that a service takes: any other would keep the event stream shut for good.
+    event_id = min(max(int(data["last_event_id"]), 0), MAX_OFFSET)
+    return lease_s, event_id, topic_ids_of(data)
 
 
 def topic_ids_of(data: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from offsetmgr.client import wire
 from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.unit.client.scripted import DROP
+from tests.unit.client.scripted import DROP, Fault, error_body
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -136,6 +137,33 @@ def test_no_stream_begins_before_the_service_was_met(
     service.wait_for_readers()
     asked = [seen.headers.get("last-event-id") for seen in service.of("/v1/events", "GET")]
     assert asked == ["7"]
+
+
+@pytest.mark.parametrize("newest", [-1, 10**30])
+def test_an_odd_number_of_the_newest_event_keeps_no_stream_shut(
+    service: ScriptedService, client: OffsetClient, newest: int
+) -> None:
+    """Such as of a service whose clock stands at 1970; no service takes that number."""
+    beat = json.dumps({"lease_s": 30, "last_event_id": newest}).encode()
+    service.script("/v1/heartbeat", Fault(status=200, body=beat))
+    client.spawn(*KEY).errors()
+    service.wait_for_readers()
+    (asked,) = service.of("/v1/events", "GET")
+    assert 0 <= int(asked.headers["last-event-id"]) < 2**63
+
+
+def test_a_refused_event_stream_is_logged(
+    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kind: a client goes blind in silence, as where all streams of a service are taken."""
+    full = Fault(act=False, status=429, body=error_body("overloaded", "256 streams are open"))
+    service.script("/v1/events", *[full] * 7)
+    errors = client.spawn(*KEY).errors()
+    service.wait_for_readers()
+    service.emit("failed", failed(5), 1)
+    assert isinstance(errors.get(timeout=20), OffsetCommitError)
+    (line,) = (each for each in caplog.messages if "sends no events" in each)
+    assert "256 streams are open" in line
 
 
 def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> None:
