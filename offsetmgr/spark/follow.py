@@ -312,7 +312,7 @@ class _Followed(_Task):
     def look(self) -> float:
         state, follower = self.state, self.follower
         subscription, checkpoint = self._opened()
-        before, run = state.seen, state.run
+        before = state.seen
         is_news = state.look(checkpoint, follower.now)
         is_again = not is_news and bool(subscription.refusals or self._foreign)
         state.run += is_again
@@ -323,7 +323,7 @@ class _Followed(_Task):
         self._view = view
         if (is_news or is_again) and batch is not None:
             try:
-                self._commit(batch, subscription, before, is_start=state.run != run)
+                self._commit(batch, subscription, before)
             except BaseException:
                 state.seen = before  # to commit it at the next look
                 raise
@@ -369,9 +369,7 @@ class _Followed(_Task):
         if is_over and self._subscription is not None and self._run is not None:
             self._subscription.end(self._run)
 
-    def _commit(
-        self, batch: Batch, subscription: Subscription, before: Seen, *, is_start: bool
-    ) -> None:
+    def _commit(self, batch: Batch, subscription: Subscription, before: Seen) -> None:
         """Hand a batch over, without the offsets of another log than the topic's."""
         groups = subscription.groups
         offsets = {
@@ -379,16 +377,17 @@ class _Followed(_Task):
             for partition, offset in batch.offsets.items()
             if groups.group_of(partition.topic) is not None
         }
-        if offsets and (is_start or self._foreign):
+        # Copies of a checkpoint have one id, and may be of queries that are not equally far.
+        run = Run(self.location, str(self.state.run))
+        if offsets and (run != self._run or self._foreign):
             _, self._foreign = usable_logs(self.follower.client, offsets, Deadline(LOGS_S))
         offsets = {each: offset for each, offset in offsets.items() if each not in self._foreign}
-        # Copies of a checkpoint have one id, and may be of queries that are not equally far.
-        self._run = Run(self.location, str(self.state.run))
+        self._run = run
         at_s, query_id = self.follower.wall(), self.state.seen.query_id
         # The client shows one query for each; a run begins at each look at a refused offset.
         run_id = str(uuid5(NAMESPACE_URL, f"{self.follow_name} {self.location}"))
         snapshot = finished_batch(
-            *(self._run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
+            *(run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
         )
         if not self.follower.closed:
             subscription.put(snapshot)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 from offsetmgr.spark.follow import Follower
 from offsetmgr.spark.follow_settings import Follow, expand
 from offsetmgr.types import TopicPartition
@@ -231,6 +231,29 @@ def test_offsets_of_another_log_block_no_other(
     assert "orders-1: offset 20 is beyond the end of the log" in problem
     assert "recreated" in problem
     assert "clicks-0: its log cannot be read" in problem
+
+
+def test_a_start_is_checked_again_after_its_logs_could_not_be_read(
+    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here of a query that was quiet while its topic was recreated, and a service that is away."""
+
+    def is_away(*_: object, **__: object) -> None:
+        raise ServiceUnavailableError("the service is away")
+
+    broker, written = coordinator.broker, WrittenCheckpoint(tmp_path / "c")
+    written.batch(0, orders(5))
+    wanted = Follow(str(tmp_path / "c"), "etl", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
+        eventually(lambda: offset_of(broker, "etl"), 5)
+        eventually(lambda: any(each.is_running for each in follower.queries()), expected=False)
+        broker.set_log(ORDERS, 0, 3)
+        monkeypatch.setattr(follower.client, "logs", is_away)
+        written.batch(1, orders(6))
+        until(lambda: follower.queries()[0].problem)
+        monkeypatch.undo()
+        until(lambda: "beyond the end of the log, 3" in str(follower.queries()[0].problem))
+        assert offset_of(broker, "etl") == 5
 
 
 def test_a_quiet_query_gives_its_managers_back(
