@@ -129,12 +129,28 @@ class RecordAges:
         if is_round:
             self._read = {p: each for p, each in ages.items() if isinstance(each, NextRecord)}
             self._places = frozenset(places)
+        return [
+            group._replace(
+                partitions=tuple(self._filled(each, ages, now_s) for each in group.partitions)
+            )
+            for group in found
+        ]
 
-        def filled(each: PartitionLag) -> PartitionLag:
-            place = _place(each)
-            return each if place is None else _with_age(each, ages[place], now_s)
-
-        return [group._replace(partitions=tuple(map(filled, group.partitions))) for group in found]
+    def _filled(
+        self,
+        lag: PartitionLag,
+        ages: Mapping[_Place, NextRecord | OffsetManagerError | float],
+        now_s: float,
+    ) -> PartitionLag:
+        place = _place(lag)
+        if place is None:
+            return lag
+        age = ages[place]
+        if isinstance(age, NextRecord) and (age.at_s or 0.0) > now_s + CLOSE_S:
+            measured = self._measured(place, lag, now_s)
+            why = f"the record at offset {age.offset} has a time in the future"
+            age = OffsetManagerError(why) if measured is None else measured
+        return _with_age(lag, age, now_s)
 
     def _measured(self, place: _Place, lag: PartitionLag, now_s: float) -> float | None:
         timeline = self.timelines.get(place[0])

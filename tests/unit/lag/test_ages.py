@@ -119,6 +119,20 @@ def test_an_unreadable_record_has_no_age_and_a_reason() -> None:
     assert "lacks READ on orders" in etl.partitions[0].seconds_unknown
 
 
+def test_a_record_with_a_time_in_the_future_is_not_fresh_for_years() -> None:
+    """Its producer's clock is wrong: measured ends tell the age, or it is unknown and says why."""
+    kafka = cluster()
+    kafka.times[P0] = [(NOW_S + 1e9, number) for number in range(100)]
+    (etl,) = measure(kafka, ["etl"], NOW_S)
+    assert (etl.total, etl.seconds) == (30, None)
+    assert etl.partitions[0].seconds_unknown == "the record at offset 70 has a time in the future"
+    ages = RecordAges(kafka)
+    ages.timelines = {P0: timeline((60, NOW_S - 40), (80, NOW_S - 20))}
+    for number in range(3):  # it is read once the offset rests
+        (etl,) = ages.fill([etl], NOW_S + number, is_round=True)
+        assert etl.seconds == 30 + number
+
+
 def test_markers_of_transactions_do_not_count_as_lag() -> None:
     """Aborted records neither; where a transaction is open, the age is unknown and says why."""
     kafka = cluster()
