@@ -38,6 +38,7 @@ from offsetmgr.kafka.errors import (
     tried,
 )
 from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.lag.measure import GroupLag, as_listed
 from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
 
@@ -220,6 +221,9 @@ def gather(
             if partition.leader < 0 and (groups is None or topic in {TOPIC, *topics})
         }
         descriptions = described.result()
+        read = {n: d for n, d in descriptions.items() if not isinstance(d, OffsetManagerError)}
+        for lag in as_listed(reader, [GroupLag(*each, ()) for each in read.items()]).values():
+            descriptions[lag.name] = lag.error or lag.description or descriptions[lag.name]
         facts = Facts(
             now_s=now_s,
             versions=versions,
