@@ -44,6 +44,8 @@ which would hold up other messages."""
 _BATCH_BYTES: Final = 1_000_000
 """librdkafka's own limit of a batch, below the 1,048,588 that a topic takes by default."""
 
+_MESSAGES_OF_A_BATCH: Final = "batch.num.messages"
+
 _BY_KEY: Final = -1
 
 OF_A_BATCH: Final = frozenset(
@@ -64,24 +66,23 @@ log = SafeLogger("offsetmgr.kafka")
 
 
 def open_producer(
-    config: str | Mapping[str, object],
+    config: Mapping[str, object],
     ours: Mapping[str, object],
     *,
     max_message_bytes: int | None = None,
 ) -> Producer:
     """Return an idempotent producer of confluent-kafka's.
 
-    ``config`` is the bootstrap servers, or librdkafka's settings, over which ``ours`` go.
-    With ``max_message_bytes``, the smallest ``max.message.bytes`` of the topics that it writes to,
-    it takes whatever a broker takes: no batch is larger, and the broker alone judges a message,
-    which may be compressed.  Without, the broker judges up to 100 MB, or the ``message.max.bytes``
-    of ``config``: librdkafka's own limit of 1,000,000 is below that of a broker.
+    ``config`` are librdkafka's settings, over which ``ours`` go.  With ``max_message_bytes``, the
+    smallest ``max.message.bytes`` of the topics that it writes to, it takes whatever a broker
+    takes: no batch is larger, and the broker alone judges a message, which may be compressed.
+    Without, the broker judges up to 100 MB, or the ``message.max.bytes`` of ``config``:
+    librdkafka's own limit of 1,000,000 is below that of a broker.
 
     Raises InvalidValueError where librdkafka does not take a setting.
     """
-    given = {"bootstrap.servers": config} if isinstance(config, str) else config
     defaults = {"enable.idempotence": True, "message.max.bytes": _REQUEST_BYTES}
-    settings: dict[str, Any] = {**defaults, **given, **ours}
+    settings: dict[str, Any] = {**defaults, **config, **ours}
     if max_message_bytes is not None:
         settings["message.max.bytes"] = _LARGEST_BYTES
         settings["batch.size"] = max(1, min(max_message_bytes, _BATCH_BYTES))
@@ -105,25 +106,20 @@ class MessageProducer(Closing):
         self,
         config: str | Mapping[str, object],
         *,
-        ours: Mapping[str, object] | None = None,
         max_message_bytes: int | None = None,
         on_error: Callable[[KafkaError], object] = lambda _: None,
         name: str = "kafka-producer",
-        alone: bool = False,
     ) -> None:
-        """``config``, ``ours`` and ``max_message_bytes`` as for ``open_producer``, which may raise.
+        """``config`` is the bootstrap servers, or librdkafka's settings.
 
-        ``on_error`` gets errors that are not about one message, in the producer's thread, which is
-        named ``name``.  With ``alone`` each message is a batch.
+        ``max_message_bytes`` as for ``open_producer``, which may raise.  ``on_error`` gets errors
+        that are not about one message, in the producer's thread, which is named ``name``.
         """
-        self._config = config
+        given = {"bootstrap.servers": config} if isinstance(config, str) else config
+        self._config: Mapping[str, object] = given
+        self._alone = given.get(_MESSAGES_OF_A_BATCH) == 1
         self._on_error = on_error
-        self._alone = alone
         self._reports = ConnectionReports()
-        self._given = ours or {}
-        self._ours = {"logger": self._reports, **self._given, "error_cb": self._failed}
-        if alone:
-            self._ours["batch.num.messages"] = 1
         self._max_message_bytes = max_message_bytes
         self._lock = threading.RLock()
         self._producer = self._open()
@@ -193,19 +189,17 @@ class MessageProducer(Closing):
             self._single.close(None if timeout_s is None else deadline.left_s)
 
     def _open(self) -> Producer:
-        limit = self._max_message_bytes
-        return open_producer(self._config, self._ours, max_message_bytes=limit)
+        ours = {"logger": self._reports, "error_cb": self._failed}
+        return open_producer(self._config, ours, max_message_bytes=self._max_message_bytes)
 
     def _open_single(self) -> MessageProducer:
         with self._lock:
             if self._single is None:
                 self._single = MessageProducer(
-                    self._config,
-                    ours=self._given,
+                    {**self._config, _MESSAGES_OF_A_BATCH: 1},
                     max_message_bytes=self._max_message_bytes,
                     on_error=self._on_error,
                     name=f"{self._thread.name}-single",
-                    alone=True,
                 )
             return self._single
 

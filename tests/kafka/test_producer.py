@@ -66,8 +66,8 @@ def test_many_messages_fit_a_topic_with_a_small_limit(
 ) -> None:
     """No batch is larger than the topic takes: a refused one would take all its messages along."""
     create(kafka, unique_name, {"max.message.bytes": "20000"})
-    slow = {"linger.ms": 200}
-    with MessageProducer(kafka.bootstrap_servers, ours=slow, max_message_bytes=20_000) as producer:
+    slow = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 200}
+    with MessageProducer(slow, max_message_bytes=20_000) as producer:
         for _ in range(100):
             producer.send(unique_name, b"x" * 1_000, None, answers.put)
         found = {answers.get(timeout=WAIT_S) for _ in range(100)}
@@ -81,7 +81,8 @@ def test_a_refused_message_takes_no_other_of_its_batch_along(
 ) -> None:
     """A compacted topic refuses a message without a key, and all others of its batch."""
     create(kafka, unique_name, {"cleanup.policy": "compact"})
-    with MessageProducer(kafka.bootstrap_servers, ours={"linger.ms": 200}) as producer:
+    slow = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 200}
+    with MessageProducer(slow) as producer:
         for key in ("1", None, "2", "3"):
             producer.send(unique_name, "value", key, answers.put, headers=[("a", b"1")])
     found = [answers.get(timeout=WAIT_S) for _ in range(4)]
@@ -95,9 +96,8 @@ def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
     errors: Queue[KafkaError] = Queue()
     with MockCluster() as mock:
         mock.create_topic("orders")
-        settings = {"bootstrap.servers": mock.bootstrap_servers, "log_level": 0}
-        ours = {"enable.gapless.guarantee": True}
-        producer = MessageProducer(settings, ours=ours, on_error=errors.put_nowait)
+        settings = {"bootstrap.servers": mock.bootstrap_servers, "enable.gapless.guarantee": True}
+        producer = MessageProducer(settings, on_error=errors.put_nowait)
         producer.send("orders", "1", None, answers.put)
         assert answers.get(timeout=WAIT_S) == Written(0, 0)
         mock.push_errors(PRODUCE, OUT_OF_ORDER_SEQUENCE)
@@ -147,9 +147,8 @@ def test_a_signal_handler_may_send_wherever_it_interrupts_a_send(answers: Answer
 
 def test_a_full_queue_refuses_or_waits(answers: Answers) -> None:
     """As the caller wants: one that holds a lock must not wait."""
-    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_000, "log_level": 0}
-    ours = {"queue.buffering.max.messages": 1}
-    with MessageProducer(away, ours=ours) as producer:
+    away = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": 1_000}
+    with MessageProducer({**away, "queue.buffering.max.messages": 1}) as producer:
         producer.send("orders", "1", None, answers.put)
         producer.send("orders", "2", None, answers.put)
         full = answers.get(timeout=WAIT_S)
