@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 _CLOSE_S: Final = 5.0
+_MARGIN_S: Final = 5.0
 
 
 class BrokerOffsetStore(OffsetStore):
@@ -51,7 +52,8 @@ class BrokerOffsetStore(OffsetStore):
         if partitions is not None and not partitions:
             return {}
         asked = None if partitions is None else list(partitions)
-        answer = self._coordinator.fetch(group, asked, self._timeout_s).get()
+        sent = self._coordinator.fetch(group, asked, self._timeout_s)
+        answer = sent.get(timeout=self._timeout_s + _MARGIN_S)
         if answer.group_failure is not None:
             raise KafkaRequestError(f"committed offsets of group {group}", *answer.group_failure)
         for topic_partition, failure in answer.failures.items():
@@ -61,7 +63,8 @@ class BrokerOffsetStore(OffsetStore):
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         if not offsets:
             return
-        failures = self._coordinator.commit(group, offsets, self._timeout_s).get().failures
+        sent = self._coordinator.commit(group, offsets, self._timeout_s)
+        failures = sent.get(timeout=self._timeout_s + _MARGIN_S).failures
         raise_for(
             group,
             {
