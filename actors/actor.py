@@ -19,7 +19,7 @@ import math
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import pykka
 
@@ -44,6 +44,9 @@ _MOST_DOUBLINGS: Final = 10
 
 _FORGOTTEN_S: Final = 60.0
 """Time without a failure after which the next one counts as the first."""
+
+
+_NO_ENTRIES: Final = cast("deque[Any]", ())
 
 
 class InboxFullError(RuntimeError):
@@ -104,7 +107,7 @@ class ActorLoop:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         # Most actors of a large system have no message for most of their life: no deque for them.
-        self._entries: deque[Any] | tuple[()] = ()
+        self._entries = _NO_ENTRIES
         # Due from the beginning: an actor that nobody has scheduled can be stopped.
         self._start_due = True
         self._closed = False
@@ -146,8 +149,10 @@ class ActorLoop:
         with self._lock:
             if self._closed:
                 return
-            if isinstance(self._entries, tuple):
-                self._entries = deque()
+            if self._entries is _NO_ENTRIES:
+                entries: deque[Any] = deque()
+                if self._entries is _NO_ENTRIES:  # no signal handler has put an entry meanwhile
+                    self._entries = entries
             self._entries.append(entry)
             self._schedule()
 
@@ -159,22 +164,22 @@ class ActorLoop:
 
     def stop(self) -> None:
         """Ask the actor to stop after what is in its inbox now; twice is harmless."""
-        with self.system.lock:
+        with self._lock:
             if self._stop_requested or self.phase is LoopPhase.DEAD:
                 return
+            # In this order a Ctrl-C may cost a second stop, but never the only one.
+            self.put_over_limit(Control.STOP)
             self._stop_requested = True
-        self.put_over_limit(Control.STOP)
         if self.phase is LoopPhase.FAILED:
             self.start()  # a stop does not wait for the back-off
 
     def when_dead(self) -> Future[bool]:
         """Return a future: True once the actor is dead, False if it is dead already."""
+        dead: Future[bool] = Future()
         with self.system.lock:
             if self.phase is not LoopPhase.DEAD:
-                if self._dead is None:
-                    self._dead = Future()
+                self._dead = self._dead or dead
                 return self._dead
-        dead: Future[bool] = Future()
         dead.set(value=False)
         return dead
 
@@ -316,7 +321,7 @@ class ActorLoop:
         ref.actor_stopped.set()
         with self._lock:
             self._closed = True
-            left, self._entries = list(self._entries), ()
+            left, self._entries = list(self._entries), _NO_ENTRIES
         for entry in left:
             if not isinstance(entry, Control) and entry.reply_to is not None:
                 text = f"{ref} stopped before it handled the message"

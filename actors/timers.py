@@ -64,6 +64,7 @@ class Timers:
         self._sequence = itertools.count()
         self._heap: list[tuple[float, float, int, TimerHandle]] = []
         self._full = _SMALL
+        self._newest: TimerHandle | None = None
         self._closed = False
 
     def call_after(self, delay_s: float, call: Callable[[], object]) -> TimerHandle:
@@ -83,6 +84,7 @@ class Timers:
             # heap too many, but never the one for this call.
             if self._changed is not None and (not self._heap or entry < self._heap[0]):
                 self._changed.notify_all()
+            self._newest = handle
             heapq.heappush(self._heap, entry)
             if len(self._heap) > self._full:
                 self._drop_cancelled()
@@ -127,9 +129,12 @@ class Timers:
 
     def _drop_cancelled(self) -> None:
         """Rebuild the heap, which has doubled since the last time."""
-        self._heap = [entry for entry in self._heap if entry[3].call is not None]
-        heapq.heapify(self._heap)
-        self._full = max(_SMALL, 2 * len(self._heap))
+        newest = self._newest
+        left = [entry for entry in self._heap if entry[3].call is not None]
+        heapq.heapify(left)
+        full = max(_SMALL, 2 * len(left))
+        if self._newest is newest:  # else a signal handler has set a timer meanwhile
+            self._heap, self._full = left, full
 
 
 class ThreadTimers(Timers):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pykka
 import pytest
 
 from actors import PooledActor
-from tests.unit.actors.conftest import Recorder
+from tests.interrupted import interrupted
+from tests.unit.actors.conftest import Recorder, Simulation
 
 if TYPE_CHECKING:
     from actors import ActorRef, ActorSystem
@@ -93,3 +95,32 @@ def test_every_ask_during_a_stop_returns(ref: ActorRef[Any]) -> None:
     for thread in threads:
         thread.join(40)
     assert ends == [pykka.ActorDeadError] * 4
+
+
+def test_a_message_of_a_signal_handler_is_not_lost() -> None:
+    """The kind: it is put into the inbox in the middle of the actor's first message."""
+    for at in range(1, 100):
+        sim = Simulation()
+        ref = sim.recorder()
+        sim.run_until_idle()
+        was_interrupted = interrupted(partial(ref.tell, "a"), at, partial(ref.tell, "b"), "actors/")
+        sim.run_until_idle()
+        assert sorted(map(str, sim.notes[1:])) == ["a", "b"][: 1 + was_interrupted]
+        if not was_interrupted:
+            break
+    assert at > 5
+
+
+def test_an_interrupted_stop_can_be_repeated() -> None:
+    """The kind: a Ctrl-C between the note that an actor is to stop and the message to it."""
+    for at in range(1, 100):
+        sim = Simulation()
+        ref = sim.recorder()
+        was_interrupted = interrupted(partial(ref.stop, block=False), at, within="actors/")
+        stopped = ref.stop(block=False)
+        sim.run_until_idle()
+        assert stopped.done()
+        assert not ref.is_alive()
+        if not was_interrupted:
+            break
+    assert at > 5

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from actors import MonotonicClock, Timers
 from actors.testing import ManualClock
 from actors.timers import ThreadTimers
+from tests.interrupted import interrupted
 from tests.logs import capture_logs
 
 if TYPE_CHECKING:
@@ -73,6 +74,24 @@ def test_cancelled_timers_do_not_pile_up(clock: ManualClock, timers: Timers) -> 
     assert timers.next_due_s() == 1100
     clock.advance(1010)
     assert timers.fire_due() == 10
+
+
+def test_a_timer_that_a_signal_handler_sets_is_not_lost(clock: ManualClock) -> None:
+    """The kind: it is set in a heap that is replaced by one without cancelled timers."""
+    for at in range(1, 100):
+        timers, fired = Timers(clock), list[int]()
+        for _ in range(64):
+            timers.call_after(1, int).cancel()
+        set_timer = partial(timers.call_after, 1, partial(fired.append, at))
+        was_interrupted = interrupted(
+            partial(timers.call_after, 2, int), at, set_timer, "actors/timers.py"
+        )
+        clock.advance(1)
+        timers.fire_due()
+        assert fired == [at] * was_interrupted
+        if not was_interrupted:
+            break
+    assert at > 5
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
