@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from offsetmgr.backoff import Backoff
@@ -38,6 +39,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetRegressionError,
     OffsetTimeoutError,
+    ServiceError,
 )
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
@@ -401,12 +403,14 @@ class Wait:
         core, backoff = self._core, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while not (self._is_over() or self._deadline.over):
             try:
-                if self._is_delivered():
+                if self._is_delivered() and not self._is_over():
                     self._ask()
                     self.reason = None
             except OffsetManagerError as error:
                 if not core.ended.is_set():  # else it was the close that broke it off
                     self.reason = better_reason(self.reason, error, self._deadline)
+                if is_forbidden(error):
+                    return
             with core.lock:
                 core.changed.wait_for(self._is_over, self._deadline.within_s(backoff.failed()))
 
@@ -456,6 +460,9 @@ class Wait:
             core.expedite()
             done = core.wait_for(is_delivered, self._deadline)
             core.check_fence()
+            self.final.update(key for key in self._targets if self.held[key].error is not None)
+            for key in [key for key in self.unanswered if is_forbidden(self.held[key].error)]:
+                del self.unanswered[key]  # to name it would keep the others from being stopped
             return done and not core.ended.is_set()
 
     def _ask(self) -> None:
@@ -513,7 +520,6 @@ class Wait:
                 core.heed(key, failure)
                 if self._is_final(key, failure, sent):
                     self.final.add(key)
-            self.final.update(key for key in self._targets if self.held[key].error is not None)
         for key in committed:
             core.failure_log.committed(key)
 
@@ -550,6 +556,11 @@ class Wait:
                 return ManagerStoppedError(f"{key} was stopped before this offset was committed")
         late = f"the service did not answer within {self._deadline.timeout} s"
         return known or self.reason or core.link_error or OffsetTimeoutError(late)
+
+
+def is_forbidden(error: OffsetManagerError | None) -> bool:
+    """Return True if the service will never do it: this client's identity has no right to that."""
+    return isinstance(error, ServiceError) and error.status == HTTPStatus.FORBIDDEN
 
 
 def _pieces_of(keys: Iterable[ManagerKey]) -> list[tuple[str, list[TopicPartition]]]:

@@ -15,6 +15,7 @@ from offsetmgr import OffsetClient
 from offsetmgr.cli.app import app
 from offsetmgr.client import health
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, ServiceError
+from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.certificates import Authority
 from tests.service.support import WAIT_S, Running, memory_process, running
 from tests.service.test_security import TOKENS, identities, over_tls
@@ -146,6 +147,25 @@ def test_a_foreign_group_holds_up_no_other(secured: Running, tmp_path: Path) -> 
         assert committed(client) == 7
         refusal = foreign.errors().get(WAIT_S)
         assert "identities.etl.groups" in str(refusal)
+
+
+def test_a_missing_right_ends_a_wait_at_once(secured: Running, tmp_path: Path) -> None:
+    """A flush and a stop that named a forbidden partition were refused as a whole.
+
+    The kind: one that the service refuses for good holds up its peers until the deadline.
+    """
+    foreign = ("secret", 0)
+    with OffsetClient(secured.address, "job", token_file=tmp_path / "etl.token") as client:
+        with pytest.raises(ServiceError, match=r"identities\.etl\.topics"):
+            client.submit("orders-etl", {WHERE: 7, foreign: 1}, sync=True, timeout=600)
+        assert client.committed("orders-etl") == {WHERE: OffsetAndMetadata(7)}
+        left = client.stop_managers(group="orders-etl", timeout=600).uncommitted
+        assert list(left) == [ManagerKey("orders-etl", *foreign)]
+        assert not secured.service.assembly.factory.managers()
+    with OffsetClient(secured.address, "job", token_file=tmp_path / "reader.token") as reader:
+        with pytest.raises(ServiceError, match=r"identities\.reader\.read_only"):
+            reader.submit("orders-etl", {WHERE: 8}, sync=True, timeout=600)
+        reader.close(timeout=600)
 
 
 @pytest.mark.parametrize(
