@@ -224,6 +224,7 @@ class LmdbStorage(LmdbReader):
         self._fsync = check_flag(fsync, "fsync")
         self._map_bytes = check_count(map_bytes, "map_bytes")
         self._empty = False
+        self._is_open = False
 
     def open(self, topic: str, topic_id: str) -> None:
         self._topic = topic
@@ -237,12 +238,15 @@ class LmdbStorage(LmdbReader):
             if self._fsync:
                 self._env.sync(True)  # noqa: FBT003 -- the library's parameter
                 self._mark.unlink(missing_ok=True)
+            opened.callback(setattr, self, "_is_open", False)  # noqa: FBT003 -- a value
             self._opened = opened.pop_all()
+            self._is_open = True
 
     def close(self) -> None:
-        with _failing(self.path, "closed"), self._opened:
-            self._env.sync(True)  # noqa: FBT003 -- the library's parameter
-            self._mark.unlink(missing_ok=True)
+        if self._is_open:  # Ctrl-C ends a close, too, but for the mark
+            with _failing(self.path, "closed"), self._opened:
+                self._env.sync(True)  # noqa: FBT003 -- the library's parameter
+                self._mark.unlink(missing_ok=True)
 
     def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
         # In their order, neighbours fall on one page.

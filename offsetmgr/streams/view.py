@@ -8,6 +8,7 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
@@ -33,6 +34,7 @@ GROUP: Final = "offsetmgr-view"
 """Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""
 
 _STOP_S: Final = 60.0
+_POLL_S: Final = 0.02
 
 log = SafeLogger("offsetmgr.streams")
 
@@ -113,7 +115,6 @@ class View(TableRows):
         self._reader: TableReader | None = None
         """Of the last start."""
         self._observers: list[Callable[[ViewState], object]] = []
-        self._changed = threading.Condition()
         self._observing = threading.RLock()
         """Observers see one state after the other."""
         self._state = ViewState.IDLE
@@ -148,18 +149,16 @@ class View(TableRows):
 
     def wait_until_running(self, timeout: float = 60.0) -> None:
         """Wait until all was read that the topic holds.  Raises ViewError, OffsetTimeoutError."""
-        wait_s = check_timeout(timeout)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._state is ViewState.RUNNING or self._error is not None, wait_s
-            )
+        # Without a lock, for which a stop in a signal's handler would have the view's thread wait.
+        for _ in Deadline(timeout).polls(_POLL_S):
             if self._error is not None:
                 self._refuse()
-            if self._state is not ViewState.RUNNING:
-                state = self._state.name.lower()
-                why = self._reader.trouble if self._reader else None
-                text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
-                raise OffsetTimeoutError(f"{text}: {why}" if why else text)
+            if self._state is ViewState.RUNNING:
+                return
+        state = self._state.name.lower()
+        why = self._reader.trouble if self._reader else None
+        text = f"the view of {self.topic} was not running within {timeout} s, but {state}"
+        raise OffsetTimeoutError(f"{text}: {why}" if why else text)
 
     @property
     def state(self) -> ViewState:
@@ -236,13 +235,11 @@ class View(TableRows):
         if reader is None:
             return
         with self._observing:
-            with self._changed:
-                states = [part.state for part in reader.partitions.values()]
-                lowest = _STATES[min(states, default=TableState.STOPPED)]
-                if lowest is self._state:
-                    return
-                self._state = lowest
-                self._readable = lowest >= ViewState.CONNECTING and not reader.ending
-                self._changed.notify_all()
+            states = [part.state for part in reader.partitions.values()]
+            lowest = _STATES[min(states, default=TableState.STOPPED)]
+            if lowest is self._state:
+                return
+            self._state = lowest
+            self._readable = lowest >= ViewState.CONNECTING and not reader.ending
             for observer in list(self._observers):
                 log.guard(f"an observer of the view of {self.topic} failed", observer, lowest)

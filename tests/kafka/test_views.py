@@ -6,7 +6,8 @@ import random
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from offsetmgr.streams.storage import LmdbReader
 from offsetmgr.streams.view import View, ViewState
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
+from tests.interrupted import interrupted
 from tests.logs import capture_logs
 from tests.service.support import ServeProcess
 from tests.tables import WAIT_S
@@ -175,6 +177,23 @@ class TestRows:
         stop_observing()
         with view:
             view.wait_until_running(WAIT_S)
+
+    def test_a_view_is_stopped_in_a_signal_handler_anywhere_in_a_wait(
+        self, kafka: DevKafka, table: str, tmp_path: Path
+    ) -> None:
+        """Its thread waited for a lock of the call below, and the stop for its thread."""
+        at, reached = 0, True
+        while reached:
+            at += 1
+            view = view_of(kafka, table, tmp_path).start()
+
+            def wait(view: View = view) -> None:
+                with suppress(OffsetTimeoutError):
+                    view.wait_until_running(0.1)
+
+            reached = interrupted(wait, at, partial(view.stop, WAIT_S), within="streams/view")
+            view.stop()
+        assert at > 5
 
     def test_a_view_that_was_too_slow_to_stop_is_stopped_again(
         self, kafka: DevKafka, table: str, tmp_path: Path

@@ -10,7 +10,9 @@ import sys
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
+import lmdb
 import pytest
 
 from offsetmgr.errors import InvalidValueError
@@ -230,6 +232,16 @@ def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
         mark.write_text("another life of the machine")
         with closing(opened(tmp_path)) as again:
             assert (again.offset(0), again.get(b"a")) == (None, None)
+
+
+def test_a_store_is_closed_again_after_ctrl_c_in_its_close(tmp_path: Path) -> None:
+    """As while the disk is waited for: the second close was an error, as the first had closed."""
+    store: Any = opened(tmp_path)
+    store._env = Mock(wraps=store._env, sync=Mock(side_effect=[KeyboardInterrupt, lmdb.Error]))
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    store.close()
+    opened(tmp_path).close()
 
 
 def test_rows_that_were_opened_before_a_fork_are_refused_in_the_child(tmp_path: Path) -> None:
