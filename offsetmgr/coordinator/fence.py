@@ -37,7 +37,7 @@ from offsetmgr.coordinator.base import (
     live_members,
 )
 from offsetmgr.deadlines import Deadline
-from offsetmgr.kafka.clients import check_thread_room
+from offsetmgr.kafka.clients import Closing, check_thread_room
 from offsetmgr.kafka.config import DEFAULTS, FORCED, INSTANCE
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.kafka.librdkafka import Member
@@ -86,7 +86,7 @@ _R = TypeVar("_R", FetchResult, CommitResult)
 log = SafeLogger("offsetmgr.coordinator.fence")
 
 
-class FencedCoordinator:
+class FencedCoordinator(Closing):
     """Commits as the member of each group; all other requests go to the inner coordinator.
 
     Thread-safe; no method but ``close`` blocks.  Fetching named partitions takes a group over, as

@@ -78,8 +78,8 @@ class StoreCoordinator:
 
     @property
     def fence(self) -> FenceCounts:
-        groups, fenced = sum(map(bool, [*self._claimed.values()])), len(self._fenced)
-        return FenceCounts(groups - fenced, fenced)
+        claimed = {group for group, partitions in [*self._claimed.items()] if partitions}
+        return FenceCounts(len(claimed - self._fenced), len(self._fenced))
 
     def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, timeout_s: float

@@ -23,7 +23,6 @@ from tests.waiting import WAIT_S, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
@@ -200,14 +199,13 @@ def test_metadata_is_stored_byte_for_byte(
     given = OffsetAndMetadata(1, "my-custom-metadata é")
     config = {"bootstrap.servers": kafka.bootstrap_servers}
     pool = KafkaCoordinator(config, clients=1)
-    coordinator: Coordinator = FencedCoordinator(config, pool) if fenced else pool
     consumer = Consumer({**config, "group.id": group})
     other = KafkaPartition(topic, 1, given.offset, given.metadata)
     consumer.commit(offsets=[other], asynchronous=False)
     consumer.close()
-    assert coordinator.commit(group, {ours: given}, WAIT_S).get(timeout=WAIT_S).failures == {}
-    fetched = coordinator.fetch(group, [ours, theirs], WAIT_S).get(timeout=WAIT_S)
-    coordinator.close(WAIT_S)
+    with FencedCoordinator(config, pool) if fenced else pool as coordinator:
+        assert coordinator.commit(group, {ours: given}, WAIT_S).get(timeout=WAIT_S).failures == {}
+        fetched = coordinator.fetch(group, [ours, theirs], WAIT_S).get(timeout=WAIT_S)
     assert fetched.offsets == dict.fromkeys((ours, theirs), given)
     stored = {
         each.key.partition: each.metadata for each in read_commits(kafka.bootstrap_servers, {group})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError
@@ -20,7 +20,7 @@ from tests.secured import user_login
 from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from offsetmgr.coordinator.base import Coordinator, Failure
     from offsetmgr.devkafka import DevKafka
@@ -32,22 +32,13 @@ DEADLINE_S = 0.5
 HELD, LOST = FenceCounts(held=1, fenced=0), FenceCounts(held=0, fenced=1)
 
 
-@contextmanager
 def service(
-    kafka: DevKafka,
-    config: Mapping[str, str] | None = None,
-    *,
-    most_groups: int = 200,
-    session_s: float = 12.0,
-) -> Iterator[FencedCoordinator]:
-    """A service's access to Kafka, closed at the end; nine heartbeats in each session."""
-    given = config or {"bootstrap.servers": kafka.bootstrap_servers}
-    plain = KafkaCoordinator(given, clients=1)
-    opened = FencedCoordinator(given, plain, session_timeout_s=session_s, most_groups=most_groups)
-    try:
-        yield opened
-    finally:
-        opened.close(WAIT_S)
+    kafka: DevKafka, login: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> FencedCoordinator:
+    """A service's access to Kafka; nine heartbeats in each session."""
+    config = {"bootstrap.servers": kafka.bootstrap_servers, **login}
+    plain = KafkaCoordinator(config, clients=1)
+    return FencedCoordinator(config, plain, **{"session_timeout_s": 12.0, **options})
 
 
 def commit(
@@ -185,7 +176,7 @@ def test_a_failed_coordinator_is_replaced(
     topic = new_topic(on=kafka3)
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     # Its session does not run out while there is no coordinator.
-    with service(kafka3, session_s=60.0) as owner, service(kafka3) as newer:
+    with service(kafka3, session_timeout_s=60.0) as owner, service(kafka3) as newer:
         assert commit(owner, group, topic, 5) is None
         described = admin.describe_consumer_groups([group])[group].result(WAIT_S)
         broker = kafka3.broker(described.coordinator.id)

@@ -62,12 +62,9 @@ def test_every_room_logs_in_by_tokens(kafka: DevKafka, group: str, topic: str) -
         offsets.submit(group, {where: 3}, sync=True, timeout=WAIT_S)
     with ClusterReader(config, timeout_s=WAIT_S) as reader:
         assert reader.committed([group])[group] == {where: OffsetAndMetadata(3)}
-    fenced = FencedCoordinator(config, KafkaCoordinator(config, clients=1))
-    try:
+    with FencedCoordinator(config, KafkaCoordinator(config, clients=1)) as fenced:
         done = fenced.commit(f"{group}-fenced", {where: OffsetAndMetadata(4)}, WAIT_S)
         assert done.get(timeout=WAIT_S).failures == {}
-    finally:
-        fenced.close()
     with GroupConsumer(config, f"{group}-read", [topic]) as consumer:
         message = consumer.poll(timeout=WAIT_S)
         assert message is not None
