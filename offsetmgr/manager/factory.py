@@ -190,6 +190,8 @@ class Factory:
             self._run(manager, str(manager.key), group)
         group.managers.update({manager.topic_partition: manager for manager in managers})
         group.queue_start(managers)
+        if self._stopped:  # by a signal handler, after that was checked
+            self._ask(managers, 0.0, stopping=True)
         return managers
 
     def _release(self, manager: OffsetManager) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
@@ -18,6 +19,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
+from tests.interrupted import interrupted
 from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
 
 
@@ -227,6 +229,22 @@ class TestFactoryStop:
         core.factory.stop(2.0)
         with pytest.raises(ManagerStoppedError, match="the factory is stopped"):
             core.factory.spawn("g", "t", 0)
+
+    def test_a_signal_handler_stops_it_in_the_middle_of_a_spawn_too(self) -> None:
+        """The kind: a manager that starts behind the stop that its spawn did not see."""
+        for place in range(1, 200):
+            core = Core()
+
+            def spawn(core: Core = core) -> None:
+                with suppress(ManagerStoppedError):
+                    core.factory.spawn("g", "t", 0)
+
+            was_interrupted = interrupted(spawn, place, core.factory.begin_stop, "/manager/")
+            core.advance(5.0)
+            if not was_interrupted:
+                break
+            assert core.factory.managers() == []
+        assert place > 20
 
     def test_nothing_starts_after_its_system_was_stopped(self, core: Core) -> None:
         """It says so, and does not keep the name."""
