@@ -13,9 +13,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -28,6 +26,7 @@ from offsetmgr.devkafka import DevKafka
 from offsetmgr.devkafka.jars import java_command
 from offsetmgr.text import visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.answering import answering
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
@@ -105,28 +104,14 @@ def shared_by(kafka: DevKafka) -> Iterator[None]:
             process.kill()
 
 
-class Nonsense(BaseHTTPRequestHandler):
-    """A view's address at which something else answers."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"partitions": [], "other": "\\ud800"}')
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture(scope="module")
 def service(odd_kafka: DevKafka) -> Iterator[ServeProcess]:
     """A service that watches all groups, and shows two views of which none answers as one."""
-    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        views = f"http://127.0.0.1:1,http://127.0.0.1:{server.server_port}"
-        settings = {"WATCH__GROUPS": ".*", "WATCH__INTERVAL_S": "1", "STREAMS": views}
+    with answering(b'{"partitions": [], "other": "\\ud800"}') as nonsense:
+        streams = f"http://127.0.0.1:1,{nonsense.url}"
+        settings = {"WATCH__GROUPS": ".*", "WATCH__INTERVAL_S": "1", "STREAMS": streams}
         with service_of(odd_kafka, **settings) as process:
             yield process
-        server.shutdown()
 
 
 def ask(service: ServeProcess, path: str, **query: Any) -> Any:

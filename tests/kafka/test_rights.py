@@ -92,6 +92,11 @@ def test_each_command_needs_the_rights_of_the_guide(
 
     refused = user.types("describe", group, "--json")
     assert f"lacks DESCRIBE on group {group}" in refused.stdout
+    # The right that a command needs is named from the start, not that of its first request.
+    for words in (["delete-group", group], ["delete-offsets", group, "--all-topics"]):
+        assert f"lacks DELETE on group {group}" in user.types(*words).stderr
+    plan = user.types("reset", group, "--all-topics", "--to-earliest")
+    assert f"lacks READ on group {group}" in plan.stderr
     user.may(AclOperation.DESCRIBE, ResourceType.GROUP, group)
     user.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
@@ -148,14 +153,6 @@ def test_a_watched_group_that_is_not_listed_any_more_is_unread_not_gone(
         assert line["groups"] == 1
         assert f"lacks DESCRIBE on group {group}" in line["error"]
         assert not watched()
-
-
-def test_a_right_is_missing_from_the_start(user: User, group: str) -> None:
-    """The one that the command needs is named, not that of its first request."""
-    for words in (["delete-group", group], ["delete-offsets", group, "--all-topics"]):
-        assert f"lacks DELETE on group {group}" in user.types(*words).stderr
-    plan = user.types("reset", group, "--all-topics", "--to-earliest")
-    assert f"lacks READ on group {group}" in plan.stderr
 
 
 def test_a_view_needs_read_on_its_topic_alone(

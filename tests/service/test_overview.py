@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.coordinator.memory import Refuse
+from tests.answering import answering
+from tests.commands import run_alone
 from tests.service.support import Running, memory_process, running
 from tests.waiting import eventually
 
@@ -138,25 +136,6 @@ def test_queries_are_shown_until_the_lease_of_their_client_ends() -> None:
         eventually(lambda: nobody.get("/v1/queries").json()["queries"], [])
 
 
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[str]:
-    """Serve one answer to every request; yield the address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_a_wrong_view_hides_no_other() -> None:
     """Views are listed in the order of the setting; one that is away or another server is an error.
 
@@ -179,22 +158,22 @@ def test_a_wrong_view_hides_no_other() -> None:
         (200, b""),
     )
     with ExitStack() as stack:
-        addresses = [stack.enter_context(answering(*each)) for each in odd]
-        good = stack.enter_context(answering(200, json.dumps(view).encode()))
+        addresses = [stack.enter_context(answering(body, code)).url for code, body in odd]
+        good = stack.enter_context(answering(json.dumps(view).encode())).url
         addresses += ["http://127.0.0.1:9", good]
         service = stack.enter_context(running(streams=",".join(addresses)))
         page = stack.enter_context(service.http())
         views = page.get("/v1/streams").json()["views"]
         options = [word for address in addresses for word in ("--view", address)]
-        ran = CliRunner().invoke(app, ["streams", "status", "--json", *options])
+        ran = run_alone("streams", "status", "--json", *options)
     assert [row["url"] for row in views] == addresses
     *bad, well = views
     assert {"url": good, "error": None, **view}.items() <= well.items()
     for row in bad:
         assert (row["lag"], row["partitions"]) == (None, [])
         assert f"the service at {row['url']}" in row["error"] or row["error"] == "7"
-    assert ran.exit_code == 1
-    assert json.loads(ran.stdout)["views"] == views
+    assert ran.status == 1
+    assert ran.json()["views"] == views
 
 
 def test_bad_input(etl: httpx.Client) -> None:

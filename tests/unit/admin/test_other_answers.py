@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +15,7 @@ from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.lag.measure import GroupLag
 from offsetmgr.lag.report import lag_report
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.answering import Answering, answering
 from tests.commands import run_alone
 
 if TYPE_CHECKING:
@@ -28,44 +27,10 @@ VERSION: Final = "is it of another version than this client?"
 JSON: Final = "did not answer in JSON; is the url right?"
 
 
-class Server(ThreadingHTTPServer):
-    body = b""
-
-    def handle_error(self, *_: object) -> None:
-        """A client that hangs up is not in the output of the next test."""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers every request with the body of the server."""
-
-    server: Server
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(self.server.body)
-
-    def do_POST(self) -> None:
-        """Answer the first request only."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.body:
-            self.do_GET()
-            self.server.body = b""
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+def server() -> Iterator[Answering]:
+    with answering() as server:
         yield server
-        server.shutdown()
 
 
 def group_row(name: str) -> dict[str, Any]:
@@ -90,7 +55,7 @@ def group_row(name: str) -> dict[str, Any]:
         (b"event: failed\ndata: " + b"9" * 5_000 + b"\n\n", JSON),
     ],
 )
-def test_a_strange_answer_is_one_line(server: Server, body: bytes, error: str) -> None:
+def test_a_strange_answer_is_one_line(server: Answering, body: bytes, error: str) -> None:
     """Every command that asks a service ends so."""
     server.body = body
     commands = [["groups"], ["lag"], ["lag", "etl"], ["describe", "etl"], ["top"], ["errors"]]
@@ -113,7 +78,7 @@ def test_a_strange_answer_is_one_line(server: Server, body: bytes, error: str) -
     ],
 )
 def test_a_field_of_another_type_is_one_line(
-    server: Server, command: str, fields: dict[str, object]
+    server: Answering, command: str, fields: dict[str, object]
 ) -> None:
     """A traceback ended the command."""
     group = group_row("etl") | {"state": "Stable", "type": "classic", "lag": 5, **fields}
@@ -123,7 +88,7 @@ def test_a_field_of_another_type_is_one_line(
     assert VERSION in ran.err
 
 
-def test_names_of_another_type_are_text(server: Server) -> None:
+def test_names_of_another_type_are_text(server: Answering) -> None:
     """The doctor sorts and quotes them."""
     manager = {"group": 1, "topic": None, "partition": "3", "client": 7, "last_error": None}
     ready = {"ready": True, "draining": False, "kafka": "ok", "fenced_groups": 0}
@@ -135,26 +100,35 @@ def test_names_of_another_type_are_text(server: Server) -> None:
     assert facts.failing_checkpoints == {"5": "gone"}
 
 
-def test_further_fields_of_a_newer_view_are_left_out(server: Server) -> None:
+def test_further_fields_of_a_newer_view_are_left_out(server: Answering) -> None:
     server.body = b'{"topic": "t", "state": "running", "partitions": [], "newer": 1}'
     found = view_status(server.url, 5.0)
     assert (found["url"], found["topic"], found["error"]) == (server.url, "t", None)
     assert "newer" not in found
 
 
-def test_a_live_reset_that_breaks_off_names_the_rest(server: Server) -> None:
+def test_a_live_reset_that_breaks_off_names_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets go to the service in several requests: an error of a later one is of its offsets."""
-    server.body = b'{"refused": [], "uncommitted": [], "committed": []}'
+    answers: list[dict[str, list[object]]]
+    answers = [{"refused": [], "uncommitted": [], "committed": []}]
+
+    def ask(*_: object) -> Any:
+        if not answers:
+            raise ServiceUnavailableError("it has gone")
+        return answers.pop()
+
+    monkeypatch.setattr(ServiceReader, "ask", ask)
     count = 10_001
     offsets = {TopicPartition("t", number): OffsetAndMetadata(7) for number in range(count)}
-    failures = ServiceReader(server.url).rewind("g", offsets)
-    assert list(failures) == [TopicPartition("t", count - 1)]
-    assert failures.popitem()[1].startswith("not known: the service at")
+    failures = ServiceReader("http://s").rewind("g", offsets)
+    assert failures == {TopicPartition("t", count - 1): "not known: it has gone"}
     with pytest.raises(ServiceUnavailableError):
-        ServiceReader(server.url).rewind("g", offsets)
+        ServiceReader("http://s").rewind("g", offsets)
 
 
-def test_a_list_without_an_end_is_an_error(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_an_end_is_an_error(
+    server: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All pages share one time-out: a service may answer the same page, or a next one, forever."""
     monkeypatch.setattr(service, "_ANSWER_S", 0.0)
     server.body = b'{"managers": [], "next": "g/t/0"}'
@@ -163,7 +137,7 @@ def test_a_list_without_an_end_is_an_error(server: Server, monkeypatch: pytest.M
 
 
 def test_all_that_the_doctor_asks_a_service_has_one_time_limit(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that answers slowly had it three times."""
     limits: list[Deadline] = []
@@ -215,7 +189,7 @@ def test_a_group_that_a_service_refuses_hides_no_other(
     assert (ran.status, len(asked)) == (1, 1)
 
 
-def test_a_missing_group_is_named_with_csv(server: Server) -> None:
+def test_a_missing_group_is_named_with_csv(server: Answering) -> None:
     """It has no row there."""
     server.body = json.dumps({"groups": [group_row("etl") | {"state": "Dead"}]}).encode()
     for command in ("lag", "describe"):
