@@ -93,21 +93,14 @@ def test_systemd_takes_its_units_and_finds_little_exposed(tmp_path: Path) -> Non
     assert float(level[1]) < _HARDENED, shown
 
 
-def test_systemd_gives_a_stop_time_to_commit() -> None:
-    """More than the service takes at most."""
-    limit = re.search(
-        r"^TimeoutStopSec=(\d+)$", (_SYSTEMD / "offsetmgr.service").read_text(), re.MULTILINE
-    )
-    assert limit
-    assert float(limit[1]) > STOP_S
-
-
-def test_systemd_hands_over_the_socket_that_the_service_names() -> None:
-    """It would refuse to start otherwise; the setting is that of its command."""
+def test_systemd_gives_a_stop_time_to_commit_and_the_socket_that_is_named() -> None:
+    """More time than the service takes at most; with another socket it would refuse to start."""
+    service = (_SYSTEMD / "offsetmgr.service").read_text()
+    (limit,) = re.findall(r"^TimeoutStopSec=(\d+)$", service, re.MULTILINE)
+    assert float(limit) > STOP_S
     socket = (_SYSTEMD / "offsetmgr.socket").read_text()
-    command = (_SYSTEMD / "offsetmgr.service").read_text()
     (path,) = re.findall(r"^ListenStream=(.+)$", socket, re.MULTILINE)
-    (listen,) = re.findall(r"^ExecStart=.+ --listen (\S+)$", command, re.MULTILINE)
+    (listen,) = re.findall(r"^ExecStart=.+ --listen (\S+)$", service, re.MULTILINE)
     assert listen == f"unix://{path}"
     assert Address.parse(listen).path == path
 
@@ -117,14 +110,10 @@ def test_the_containerfile_has_no_known_flaw() -> None:
     assert run(installed("hadolint"), DEPLOY / "Containerfile") == ""
 
 
-def test_compose_files_are_valid() -> None:
-    """Checked by the schema of the Compose specification."""
+def test_compose_files_are_valid_mount_existing_files_and_give_a_stop_time() -> None:
+    """By the schema of the Compose specification; relative paths begin at the file's folder."""
     schema = "--builtin-schema", "vendor.compose-spec"
     run(installed("check-jsonschema"), *schema, _COMPOSE, _SHOP)
-
-
-def test_compose_file_mounts_existing_files_and_gives_a_stop_time() -> None:
-    """Relative paths begin at the file's folder."""
     compose = yaml.safe_load(_COMPOSE.read_text())
     service = compose["services"]["offsetmgr"]
     assert float(service["stop_grace_period"].removesuffix("s")) > STOP_S
