@@ -111,7 +111,7 @@ def test_the_containerfile_has_no_known_flaw() -> None:
 
 
 def test_compose_files_are_valid_mount_existing_files_and_give_a_stop_time() -> None:
-    """By the schema of the Compose specification; relative paths begin at the file's folder."""
+    """The specification's schema takes them; relative paths begin at the folder of the file."""
     schema = "--builtin-schema", "vendor.compose-spec"
     run(installed("check-jsonschema"), *schema, _COMPOSE, _SHOP)
     compose = yaml.safe_load(_COMPOSE.read_text())
