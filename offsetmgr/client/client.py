@@ -332,6 +332,8 @@ class RemoteManagerHandle(Handle):
             try:
                 found = core.ask(target, deadline, partial(wire.initial_of, key=key))
             except OffsetManagerError as error:
+                if is_forbidden(error):
+                    raise
                 reason = better_reason(reason, error, deadline)
                 continue
             if found is not None:

@@ -159,6 +159,8 @@ def test_a_missing_right_ends_a_wait_at_once(secured: Running, tmp_path: Path) -
         with pytest.raises(ServiceError, match=r"identities\.etl\.topics"):
             client.submit("orders-etl", {WHERE: 7, foreign: 1}, sync=True, timeout=600)
         assert client.committed("orders-etl") == {WHERE: OffsetAndMetadata(7)}
+        with pytest.raises(ServiceError, match=r"identities\.etl\.topics"):
+            client.spawn("orders-etl", "secret", 1).initial_offset()
         left = client.stop_managers(group="orders-etl", timeout=600).uncommitted
         assert list(left) == [ManagerKey("orders-etl", *foreign)]
         assert not secured.service.assembly.factory.managers()
