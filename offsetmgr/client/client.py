@@ -202,7 +202,20 @@ class OffsetClient(Offsets):
     # Questions to Kafka.  The service answers by the deadline, too: if Kafka does not, it says so.
 
     def _committed(self, group: str, deadline: Deadline) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._get(wire.OFFSETS, [("group", group)], deadline, wire.committed_of)
+        query = [("group", group)]
+        try:
+            return self._get(wire.OFFSETS, query, deadline, wire.committed_of)
+        except ServiceError as error:
+            if error.code != wire.TOO_LARGE:
+                raise
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        query += [("limit", str(CHUNK))]
+        page, after = self._get(wire.OFFSETS, query, deadline, wire.page_of)
+        while after is not None:
+            found |= page
+            following = [*query, ("after", after)]
+            page, after = self._get(wire.OFFSETS, following, deadline, wire.page_of)
+        return found | page
 
     def _logs(
         self, topics: list[str], deadline: Deadline, *, at_ms: int | None, stable: bool
@@ -413,6 +426,8 @@ class Wait:
                     self.reason = better_reason(self.reason, error, self._deadline)
                 if is_forbidden(error):
                     return
+                if error.code == wire.TOO_LARGE:
+                    self._unnamed = False  # smaller answers follow
             with core.lock:
                 core.changed.wait_for(self._is_over, self._deadline.within_s(backoff.failed()))
 

@@ -52,6 +52,7 @@ TOPICS: Final = "/v1/topics"
 TOPIC_NAMES: Final = "/v1/topic-names"
 
 MALFORMED: Final = "malformed"
+TOO_LARGE: Final = "answer_too_large"
 _BAD_GATEWAY: Final = 502
 _UNREADABLE: Final = (
     KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
@@ -224,6 +225,14 @@ def initial_of(data: Mapping[str, Any], key: ManagerKey) -> tuple[OffsetAndMetad
 
 def committed_of(data: Mapping[str, Any]) -> dict[TopicPartition, OffsetAndMetadata]:
     return {partition_of(each): offset_of(each) for each in data["offsets"]}
+
+
+def page_of(
+    data: Mapping[str, Any],
+) -> tuple[dict[TopicPartition, OffsetAndMetadata], str | None]:
+    """Return a page of committed offsets, and where the next one begins; None after the last."""
+    after = data["next"]
+    return committed_of(data), None if after is None else str(after)
 
 
 def names_of(data: Mapping[str, Any]) -> list[str]:

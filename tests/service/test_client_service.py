@@ -14,6 +14,7 @@ from offsetmgr.client.offsets import QueryReport
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
+from offsetmgr.http import answers
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -259,3 +260,16 @@ def test_a_followed_partition_names_the_setting_that_holds_it(tmp_path: Path) ->
                 pytest.raises(ManagerExistsError, match=r"held by a checkpoint .*\[follow\.NAME"),
             ):
                 client.submit("g", {("orders", 0): 50}, sync=True, timeout=60)
+
+
+def test_answers_beyond_the_limit_of_bytes_are_asked_for_in_parts(
+    service: Running, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Committed offsets with long metadata were called uncommitted, and could not be read."""
+    monkeypatch.setattr(answers, "MOST_BYTES", 30_000)
+    monkeypatch.setattr("offsetmgr.client.client.CHUNK", 5)
+    offsets = {("orders", number): OffsetAndMetadata(1, 4_000 * "m") for number in range(12)}
+    client.submit("g", offsets)
+    assert len(client.flush(timeout=60).committed) == len(offsets)
+    assert client.committed("g", timeout=60) == offsets
+    assert len(client.stop_managers(timeout=60).committed) == len(offsets)
