@@ -123,6 +123,7 @@ ALL: Final[Mapping[type, Mapping[str, Mapping[str, Any]]]] = {
         "members": {"group": "g", "timeout_s": 0},
         "check": {"timeout_s": 0},
         "release": {"group": "g"},
+        "check_process": {},
         "close": {"timeout": 0},
     },
     ManagerHandle: OF_A_HANDLE,
