@@ -117,6 +117,7 @@ class _Feed(Generic[_T, _C]):
             try:
                 if self.consumer is None and self.link.up:  # else it is probed
                     self.consumer = self._make()
+                    self.consumer._member.reports_connections = False  # noqa: SLF001 -- the link does
                 if self.consumer is None:
                     self._ended.wait(_FILL_S)
                 else:

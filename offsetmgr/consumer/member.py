@@ -140,6 +140,8 @@ class Member:
         self._polled_at_s = time.monotonic()
         self._commit_at_s = self._polled_at_s + settings.commit_interval_s
         self._moved: set[TopicPartition] = set()  # by `move`, to any offset
+        self.reports_connections = True
+        """False where ``error_cb`` is one of ours, which reports them."""
         self._is_cut_off = False  # no broker has answered since an error of all connections
         self._deferred: Callable[[], None] | None = None  # a close that waits for the end of a turn
         self._released_in_poll: set[TopicPartition] = set()
@@ -379,7 +381,7 @@ class Member:
         self._is_cut_off = self._is_cut_off or error.code() in _REFUSING
         if error.fatal():
             self.end(request_error(f"group {self.group}", error))
-        elif error.code() in _REFUSING:
+        elif error.code() in _REFUSING and self.reports_connections:
             self.report(request_error(f"group {self.group}", error), "Kafka cannot be reached")
 
     def _keep(self) -> None:

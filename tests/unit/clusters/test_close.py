@@ -69,6 +69,14 @@ def test_a_question_to_a_cluster_keeps_its_deadline(monkeypatch: pytest.MonkeyPa
         assert second < first <= WAIT_S
 
 
+def test_a_cluster_that_does_not_answer_is_one_error() -> None:
+    """The kind: one cause that the link to the cluster and the member of its group both report."""
+    with MultiClusterReader({"west": DEAD}, "orders", group="etl") as reader:
+        until(lambda: reader.stats()["west"].retries >= 2)
+        assert len(reader.errors()) == 1
+        assert reader.stats()["west"].errors == 1
+
+
 def no_use(_: object) -> NoReturn:
     raise ManagerStoppedError("made by another process")
 
