@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +16,12 @@ from offsetmgr.stores.sql import OFFSETS, SqlOffsetStore
 from tests.conftest import create_topic
 from tests.kafka.messages import filled, produce
 from tests.stores.database_member import RESULTS, TABLES
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
 MEMBERS = 2
-WAIT_S = 180.0
 MEMBER = Path(__file__).with_name("database_member.py")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "database_consumer.py"
 
@@ -74,11 +73,11 @@ class Members:
             return connection.scalar(select(func.count()).select_from(RESULTS)) or 0
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while self.rows() < count:
-            assert time.monotonic() < deadline
+        def is_stored() -> bool:
             self.fill_up()
-            time.sleep(0.02)
+            return self.rows() >= count
+
+        until(is_stored, poll_s=0.02)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,6 @@ def test_killed_members_store_each_message_once(
     with ExitStack() as stack:
         members = Members(kafka, group, database, stack)
         for number in range(1, kills + 1):
-            members.fill_up()
             portion = messages // (kills + 1)
             members.wait_for(portion * number - rng.randrange(portion))
             members.kill(rng.randrange(MEMBERS))
