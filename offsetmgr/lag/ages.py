@@ -124,33 +124,18 @@ class RecordAges:
             if seconds is None or place in self._places:
                 wanted.setdefault(place[0], []).append(place[1])
         for place, answer in self._source.next_records(wanted).items():
-            if isinstance(answer, NextRecord) or place not in ages:
+            is_age = isinstance(answer, NextRecord) and not _is_future(answer, now_s)
+            if is_age or place not in ages:
                 ages[place] = answer
         if is_round:
             self._read = {p: each for p, each in ages.items() if isinstance(each, NextRecord)}
             self._places = frozenset(places)
-        return [
-            group._replace(
-                partitions=tuple(self._filled(each, ages, now_s) for each in group.partitions)
-            )
-            for group in found
-        ]
 
-    def _filled(
-        self,
-        lag: PartitionLag,
-        ages: Mapping[_Place, NextRecord | OffsetManagerError | float],
-        now_s: float,
-    ) -> PartitionLag:
-        place = _place(lag)
-        if place is None:
-            return lag
-        age = ages[place]
-        if isinstance(age, NextRecord) and (age.at_s or 0.0) > now_s + CLOSE_S:
-            measured = self._measured(place, lag, now_s)
-            why = f"the record at offset {age.offset} has a time in the future"
-            age = OffsetManagerError(why) if measured is None else measured
-        return _with_age(lag, age, now_s)
+        def filled(each: PartitionLag) -> PartitionLag:
+            place = _place(each)
+            return each if place is None else _with_age(each, ages[place], now_s)
+
+        return [group._replace(partitions=tuple(map(filled, group.partitions))) for group in found]
 
     def _measured(self, place: _Place, lag: PartitionLag, now_s: float) -> float | None:
         timeline = self.timelines.get(place[0])
@@ -166,6 +151,11 @@ def _place(lag: PartitionLag) -> _Place | None:
     return lag.partition, max(lag.committed.offset, lag.start or 0)
 
 
+def _is_future(record: NextRecord, now_s: float) -> bool:
+    """Return True if the record's time is in the future, so that it does not tell its age."""
+    return record.at_s is not None and record.at_s > now_s + CLOSE_S
+
+
 def _with_age(
     lag: PartitionLag, found: NextRecord | OffsetManagerError | float, now_s: float
 ) -> PartitionLag:
@@ -173,6 +163,9 @@ def _with_age(
         return lag._replace(seconds_unknown=str(found))
     if not isinstance(found, NextRecord):
         return lag._replace(seconds=found)
+    if _is_future(found, now_s):
+        why = f"the record at offset {found.offset} has a time in the future"
+        return lag._replace(seconds_unknown=why)
     if found.at_s is not None:
         return lag._replace(seconds=max(now_s - found.at_s, 0.0))
     if found.offset >= (lag.end or 0):  # nothing but markers of transactions, or aborted records
