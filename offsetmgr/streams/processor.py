@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
@@ -64,6 +65,7 @@ LOOK_S: Final = 5.0
 
 _STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
+_AGAIN_S: Final = 0.001
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
 _STACK: Final = re.compile(r"\n(?:\tat |=== Streaming Query ===)")
@@ -248,7 +250,7 @@ class Processor:
                 if is_stopped(self._spark):  # which ends no query
                     raise ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
                 wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
-                if query.awaitTermination(wait_s):
+                if _has_ended(query, wait_s):
                     if self._error is not None:
                         raise self._error
                     return True
@@ -454,6 +456,16 @@ class Processor:
             if sign in str(error):
                 return ProcessorError(f"group {self.graph.group}: {cause}")
         return ProcessorError(_STACK.split(str(error))[0])
+
+
+def _has_ended(query: StreamingQuery, wait_s: Any) -> bool:
+    """Wait so long for a query's end; return True if it has ended."""
+    try:
+        return bool(query.awaitTermination(wait_s))
+    except Py4JJavaError:
+        raise
+    except Py4JError:  # a stop in a signal's handler has taken over the connection to Java
+        return bool(query.awaitTermination(_AGAIN_S))  # type: ignore[arg-type]  # a float is fine
 
 
 def _has_starts(files: Checkpoint) -> bool:

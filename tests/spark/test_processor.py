@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -257,8 +260,6 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
         if value == "bad":
             raise SystemExit("\ud800 is\nbad")
         if value == "crash":
-            import os  # noqa: PLC0415 -- executors cannot import this module
-
             os._exit(1)
         context.set_value(value)
 
@@ -280,6 +281,18 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
     with pytest.raises(ProcessorError, match=f"^group {group}: a Python worker has en") as raised:
         lab.processor(graph, "second").run(available_now=True)
     assert "\n" not in str(raised.value)
+
+
+def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab) -> None:
+    """It takes over the connection to Java, so that the wait ended with py4j's error."""
+    (topic,) = lab.topics(orders=1)
+    with lab.processor(define_group(lab.group, input(topic, TEXT, print))) as processor:
+        before = signal.signal(signal.SIGUSR1, lambda *_: processor.stop())
+        try:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            assert processor.await_end(WAIT_S)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
 
 def test_missing_topics_are_named(lab: Lab) -> None:
