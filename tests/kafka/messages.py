@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr.consumer import AckConsumer
 from tests.conftest import create_topic
+from tests.tables import delete
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -40,15 +40,8 @@ def filled(kafka: DevKafka, topic: str, count: int, **options: Any) -> None:
     produce(kafka, topic, range(count), **options)
 
 
-def delete(kafka: DevKafka, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(WAIT_S)
-
-
 def recreate(kafka: DevKafka, topic: str, records: int, *, partitions: int = 1) -> None:
     """Create a topic that was just deleted, as soon as Kafka lets it, and fill it."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
 
     def created() -> bool:
         with suppress(KafkaException):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.consumer import (
@@ -25,7 +25,6 @@ from tests.conftest import create_topic
 from tests.kafka.messages import (
     WAIT_S,
     committed,
-    delete,
     filled,
     number_of,
     produce,
@@ -34,6 +33,7 @@ from tests.kafka.messages import (
     replace_topic,
 )
 from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
+from tests.tables import delete, grow
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
@@ -123,13 +123,6 @@ def commit(kafka: DevKafka, group: str, at: int, metadata: str = "") -> None:
     sent = [KafkaPartition(group, 0, at, metadata)]
     other.commit(offsets=sent, asynchronous=False)
     other.close()
-
-
-def add_partition(kafka: DevKafka, topic: str, count: int) -> None:
-    """Let a topic have so many partitions, and wait until Kafka has them."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, count)])[topic].result(WAIT_S)
-    eventually(lambda: len(admin.list_topics(topic, WAIT_S).topics[topic].partitions), count)
 
 
 def trim(kafka: DevKafka, topic: str, before: int) -> None:
@@ -356,11 +349,11 @@ def test_latest_loses_nothing_that_is_produced_after_the_start(
         assert reader.read(1) == [10]
     assert committed(kafka, group, group) == {0: (6, ""), 1: (5, "")}
     produce(kafka, group, [11], partitions=2)
-    add_partition(kafka, group, 3)
+    grow(kafka, group, 3)
     produce(kafka, group, [302], partitions=3)  # to partition 302 % 3 = 2
     with Reader(kafka, group, kind, settings=latest, config=refresh) as reader:
         assert sorted(reader.read(2)) == [11, 302]
-        add_partition(kafka, group, 4)
+        grow(kafka, group, 4)
         produce(kafka, group, [303], partitions=4)  # to partition 303 % 4 = 3
         assert reader.read(1) == [303]
 

@@ -27,7 +27,6 @@ from tests.conftest import create_topic
 from tests.kafka.messages import (
     PARTITIONS,
     WAIT_S,
-    delete,
     filled,
     number_of,
     polled,
@@ -38,6 +37,7 @@ from tests.kafka.messages import (
 )
 from tests.kafka.test_rights import User
 from tests.secured import user_login
+from tests.tables import delete
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
-from tests.kafka.messages import delete, produce, recreate
+from tests.kafka.messages import produce, recreate
 from tests.service.support import serve_process
+from tests.tables import delete
 from tests.waiting import until
 
 if TYPE_CHECKING:

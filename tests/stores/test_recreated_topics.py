@@ -13,8 +13,9 @@ from offsetmgr.consumer import GroupConsumer
 from offsetmgr.errors import OffsetConflictError, OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.kafka.messages import WAIT_S, delete, produce, recreate
+from tests.kafka.messages import WAIT_S, produce, recreate
 from tests.stores.test_stores import url_of
+from tests.tables import delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
