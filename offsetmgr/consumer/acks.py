@@ -95,9 +95,9 @@ class _Pool:
         """
         began_s = reported_s = time.monotonic()
         reported = 0
-        for thread in self._threads:
-            thread.start()
         try:
+            for thread in self._threads:
+                thread.start()
             with _sigterm_raises() as raise_again:
                 while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
                     fill(SLICE_S)
@@ -120,7 +120,8 @@ class _Pool:
         deadline = time.monotonic() + self._ack_work.settings.dwell_s
         self._ack_work.stop(len(self._threads))
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.ident is not None:  # else there was no room for it
+                thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
             self._ack_work.abandon()
 

@@ -635,25 +635,25 @@ class Member:
         Raises OffsetManagerError where partitions cannot be claimed.  A member tries it again until
         it succeeds.
         """
-        if self._partitions:
-            committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
-            try:
+        committed: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        try:
+            if self._partitions:
                 committed = claim(self._store, self.group, self._partitions)
                 new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
                 if new and self._latest:
                     for each, found in self._reader.log_ranges(new).items():
                         self._discovery.firsts[each] = known(found).high_watermark
-            except BaseException:  # of a signal, too
-                self._claims.release(committed, _REQUEST_S)
-                self._end_offer()
-                self._consumer.close()
-                self._reader.close()
-                raise
-            self._take_over(committed)
-            Question(self._report_missing)
-        elif self._discovery.changed():
-            self._subscribe()
-        self._thread.start()
+                self._take_over(committed)
+                Question(self._report_missing)
+            elif self._discovery.changed():
+                self._subscribe()
+            self._thread.start()
+        except BaseException:  # of a signal, too
+            self._claims.release(committed, _REQUEST_S)
+            self._end_offer()
+            self._consumer.close()
+            self._reader.close()
+            raise
 
     def _subscribe(self) -> None:
         if not self._discovery.topics:  # those that matched are deleted

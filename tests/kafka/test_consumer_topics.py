@@ -23,6 +23,7 @@ from offsetmgr.consumer import (
 )
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
+from offsetmgr.stores import MemoryOffsetStore
 from tests.conftest import create_topic
 from tests.kafka.messages import (
     PARTITIONS,
@@ -41,10 +42,11 @@ from tests.tables import delete
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
+    from offsetmgr.types import TopicPartition
 
 FAST: dict[str, object] = {"topic.metadata.refresh.interval.ms": 1000}
 
@@ -306,6 +308,39 @@ def test_a_signal_within_a_log_call_ends_a_consumer(group: str) -> None:
     finally:
         logging.getLogger("offsetmgr").removeHandler(interrupted)
     assert raised.value.code == 143
+
+
+class ReleasedStore(MemoryOffsetStore):
+    """A store that notes what it gets back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released: list[TopicPartition] = []
+
+    def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        assert group
+        self.released.extend(partitions)
+
+
+def test_a_consumer_without_room_for_a_thread_leaves_nothing_behind(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither workers that take messages for nobody, nor claims that keep its successor out."""
+    start, store = threading.Thread.start, ReleasedStore()
+
+    def no_room(thread: threading.Thread) -> None:
+        if thread.name in {"handler-2", f"member-{group}"}:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with AckConsumer("127.0.0.1:9", f"{group}-acks", ["orders"]) as consumer:
+        monkeypatch.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(RuntimeError, match="new thread"):
+            consumer.run(lambda _: None, workers=3)
+    assert not [each for each in threading.enumerate() if each.name.startswith("handler-")]
+    with pytest.raises(RuntimeError, match="new thread"):
+        GroupConsumer("127.0.0.1:9", group, partitions=[("orders", 0)], store=store)
+    assert store.released == [("orders", 0)]
 
 
 class Broken(logging.Handler):
