@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
@@ -27,6 +28,7 @@ from offsetmgr.http.files import Certificates
 from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
+from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service import version
 from offsetmgr.service.access import Access, Requester
 from offsetmgr.service.api import Api
@@ -240,7 +242,8 @@ class Service:
         """Serve ``sock`` until told to stop; return the process's exit status."""
         self._catch_signals(asyncio.get_running_loop())
         async with self.assembly.background(watchdog(self._system)):
-            served = self._server.serve(sock, self._stop_when_deserted)
+            lost = lost_socket_report(address.path, self._system.clock.now)
+            served = self._server.serve(sock, self._stop_when_deserted, lost)
             serving = asyncio.create_task(served, name="http")
             # The socket listens already: clients that connect from here on are answered.
             facts = {"tls": address.tls, "tokens": self.assembly.access.required}
@@ -331,6 +334,28 @@ class Service:
         changed = {name for name in changed if not name.startswith(("identities", "log_level"))}
         needs = {"needs_restart": sorted(changed)} if changed else {}
         log.info("reloaded", log_level=settings.log_level, **needs)
+
+
+def lost_socket_report(path: str, now: Callable[[], float]) -> Callable[[], None]:
+    """Return a check that logs, now and then, that the file of a Unix socket has gone.
+
+    A cleaner of old files may have deleted it, or another service replaced it: nobody can connect
+    any more, though everything goes on for those who are connected.
+    """
+
+    def inode() -> int | None:
+        try:
+            return Path(path).stat().st_ino if path else None
+        except OSError:
+            return None
+
+    repeats, ours = RepeatLimiter(), inode()
+
+    def report() -> None:
+        if inode() != ours and repeats.suppressed(path, now()) is not None:
+            log.error("socket_lost", path=path, fix="restart the service; keep the file")
+
+    return report
 
 
 def run(

@@ -87,6 +87,8 @@ def test_a_unix_socket_serves_its_owner_and_sigterm_commits() -> None:
                 answer = client.post("/v1/offsets", json=GOOD, headers={"Host": "anything"})
                 assert answer.status_code == 200
             assert path.stat().st_mode & 0o777 == 0o600
+            path.unlink()  # as a cleaner of old files does; it went deaf in silence
+            assert service.wait_for("socket_lost")["path"] == str(path)
             assert service.stop() == 0
             assert service.wait_for("drained")["uncommitted"] == 0
 
