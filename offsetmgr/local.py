@@ -12,6 +12,7 @@ from weakref import WeakSet
 from offsetmgr.client.calls import Calls, InterruptedCallError
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import Handle, LogEnds, Offsets, kafka_refusal
+from offsetmgr.client.partitions import FORMER_LIMIT
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
@@ -49,9 +50,6 @@ CLIENTS: Final = 2
 
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
-
-_MAX_REMEMBERED: Final = 100_000
-"""Stopped managers whose topic ids are remembered."""
 
 
 class LocalOffsets(Offsets):
@@ -209,14 +207,15 @@ class LocalOffsets(Offsets):
     def hand_over(self, offsets: Values, *, rewind: bool) -> Refusals:
         """Submit offsets of one group to live managers; return the refusals.
 
-        The first of a manager goes with the id under which the stopped one before it has read.
+        The first of a manager goes with the id under which the stopped one before it has read, but
+        for a lower one, which is of a new log.
         """
         refused: Refusals = {}
-        former = self._reporter.topic_ids
+        former = self._reporter.former
         parts: dict[str, dict[ManagerKey, OffsetAndMetadata]] = {"": {**offsets}}
         for key in [key for key in offsets if key in former]:
-            topic_id = former.pop(key)
-            if not rewind:
+            topic_id, last = former.pop(key)
+            if offsets[key].offset >= last and not rewind:
                 parts.setdefault(topic_id, {})[key] = parts[""].pop(key)
         for topic_id, part in parts.items():
             if part:
@@ -229,7 +228,7 @@ class LocalOffsets(Offsets):
 
     def is_first(self, handle: ManagerHandle) -> bool:
         """Return True if nothing was submitted since the manager before that of ``handle``."""
-        return handle.key in self._reporter.topic_ids and self.lives(handle)
+        return handle.key in self._reporter.former and self.lives(handle)
 
     def lives(self, handle: ManagerHandle) -> bool:
         """Return True if the manager of ``handle`` is not stopped."""
@@ -383,8 +382,8 @@ class Reporter:
         self, topic_ids_of: Callable[[Iterable[ManagerKey]], Mapping[ManagerKey, str]]
     ) -> None:
         self.log = FailureLog()
-        self.topic_ids: dict[ManagerKey, str] = {}
-        """Of managers that have stopped: the id of the topic that their offsets were read from."""
+        self.former: dict[ManagerKey, tuple[str, int]] = {}
+        """Of managers that have stopped: the topic's id and the newest offset."""
         self._topic_ids_of = topic_ids_of
         self.keeps_results = False
         self.results: dict[ManagerKey, StopResult] = {}
@@ -401,9 +400,12 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        if len(self.topic_ids) >= _MAX_REMEMBERED:
-            self.topic_ids.clear()
-        self.topic_ids |= self._topic_ids_of([key])
+        newest = result.uncommitted or result.committed
+        if newest is not None:
+            if len(self.former) >= FORMER_LIMIT:
+                self.former.clear()
+            for topic_id in self._topic_ids_of([key]).values():
+                self.former[key] = topic_id, newest.offset
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 BATCH_LIMIT: Final = 1_000
 
+FORMER_LIMIT: Final = 100_000
+"""Stopped managers whose topic ids are remembered."""
+
 ERROR_LIMIT: Final = 64
 """Unread errors a manager keeps; older ones are dropped and counted."""
 
@@ -219,6 +222,8 @@ class Partitions:
         """Those with something to send, and some that had until they were stopped."""
         self._version = self._last_stop = 0
         self._topic_ids: dict[str, str] = {}
+        self._former: dict[ManagerKey, tuple[str, int]] = {}
+        """Of those that are held no more: the topic's id and the offset of the newest."""
         self._asked: set[str] = set()
         """Topics whose ids were not in the first answer about them."""
         self.limit = BATCH_LIMIT
@@ -274,6 +279,10 @@ class Partitions:
         held = self._held.get(key)  # None where a signal handler was quicker
         if held is not None and not answered and self.may_exist(held):
             self.pending_stops[key] = None
+        if held is not None and held.newest is not None and held.topic_id and not held.is_former:
+            if len(self._former) >= FORMER_LIMIT:
+                self._former.clear()
+            self._former[key] = held.topic_id, held.newest.offset
         self._held.pop(key, None)
 
     # What is to be sent
@@ -295,20 +304,33 @@ class Partitions:
                 return None
         # Before it is new, so that a signal handler in between has it sent, and after it.
         self._waiting[key] = None
-        if rewind if newest is None else value.offset < newest.offset:
-            # It may be the first of a recreated topic that nobody else has noticed yet, and what
-            # follows is of that one, too.
-            self._topic_ids.pop(key.topic, None)
-            self._asked.discard(key.topic)
-        topic_id = self._topic_ids.get(key.topic, "")
-        if newest is not None and value.offset == newest.offset and not rewind:
-            # A repetition is of the log that it was read from first, whatever the topic is now.
-            topic_id = held.topic_id or topic_id
+        topic_id = self._topic_id_of(key, value, held, rewind=rewind)
         held.submit(value, self.next_version(), topic_id, rewind=rewind)
         self._waiting[key] = None
         if self._held.get(key) is not held:  # a signal handler was quicker
             return ManagerStoppedError(f"{key} was stopped before it took {value.offset}")
         return None
+
+    def _topic_id_of(
+        self, key: ManagerKey, value: OffsetAndMetadata, held: ClientPartition, *, rewind: bool
+    ) -> str:
+        """Return the id of the topic that `value` was read from, empty if it is not known."""
+        newest = held.newest
+        former_id, last = self._former.pop(key, ("", -1))
+        if newest is not None:
+            last = newest.offset
+        if value.offset < last or (rewind and newest is None):
+            # It may be the first of a recreated topic that nobody else has noticed yet, and what
+            # follows is of that one, too.
+            self._topic_ids.pop(key.topic, None)
+            self._asked.discard(key.topic)
+            return ""
+        if newest is None:
+            own_id = former_id  # others of the topic may be of its new log already
+        else:
+            # A repetition is of the log that it was read from first, whatever the topic is now.
+            own_id = held.topic_id if value.offset == last and not rewind else ""
+        return own_id or self._topic_ids.get(key.topic, "")
 
     def take(self) -> Batch | None:
         """Return the next request, if there is one; its partitions are under way from now on."""

@@ -96,15 +96,21 @@ def test_an_offset_of_a_stopped_manager_is_not_kept(
 def test_an_offset_of_a_former_log_is_refused_after_a_stop(
     offsets: Offsets, kafka: MemoryCoordinator, *, by_handle: bool
 ) -> None:
-    """The next manager of the partition knows the new log alone; that one's offsets are taken."""
-    offsets.submit("g", {WHERE: 42}, sync=True, timeout=WAIT_S)
-    offsets.stop_managers(timeout=WAIT_S)
+    """The next manager of the partition, and other groups, know the new log alone.
+
+    Lower offsets are of that one, and so are all after the refusal.
+    """
+    for group in ("g", "h"):
+        offsets.submit(group, {WHERE: 42}, sync=True, timeout=WAIT_S)
+    offsets.stop_managers(group="g", timeout=WAIT_S)
     kafka.broker.delete_topic("orders")
     kafka.broker.create_topic("orders", 4)
     kafka.broker.set_log(WHERE, 0, 90)
+    for offset in (5, 6):
+        offsets.submit("h", {WHERE: offset}, rewind=offset == 5, sync=True, timeout=WAIT_S)
     if by_handle:
         offsets.spawn("g", *WHERE).submit(42)
-        left = offsets.flush(timeout=WAIT_S).uncommitted[KEY]
+        left = offsets.flush(group="g", timeout=WAIT_S).uncommitted[KEY]
         assert left.error.code == "TOPIC_RECREATED"
     else:
         with pytest.raises(OffsetCommitError, match="TOPIC_RECREATED"):
@@ -112,6 +118,11 @@ def test_an_offset_of_a_former_log_is_refused_after_a_stop(
     assert kafka.broker.committed("g") == {}
     offsets.submit("g", {WHERE: 43}, sync=True, timeout=WAIT_S)
     assert kafka.broker.committed("g") == {WHERE: at(43)}
+    offsets.stop_managers(group="h", timeout=WAIT_S)
+    kafka.broker.delete_topic("orders")
+    kafka.broker.create_topic("orders", 4)
+    offsets.submit("h", {WHERE: 0}, sync=True, timeout=WAIT_S)
+    assert kafka.broker.committed("h") == {WHERE: at(0)}
 
 
 def test_a_refusal_for_good(offsets: Offsets, kafka: MemoryCoordinator) -> None:
