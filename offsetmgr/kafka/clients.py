@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_Process.renew)
 class Closing(ABC):
     """To be used in a ``with`` block, whose end closes it."""
 
-    _process = 0
+    _process: int | None = None
     """The process that made it, where the child of a fork, which has no threads, is refused."""
 
     @abstractmethod
@@ -68,8 +68,8 @@ class Closing(ABC):
 
     @property
     def is_forked(self) -> bool:
-        """True in the child of a fork."""
-        return _Process.id != self._process
+        """True in the child of a fork, where that is noted."""
+        return self._process not in {None, _Process.id}
 
     def check_process(self) -> None:
         """Raise ManagerStoppedError in the child of a fork."""
