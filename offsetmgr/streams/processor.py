@@ -12,10 +12,9 @@ import re
 import time
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
@@ -45,7 +44,7 @@ from offsetmgr.types import check_instance, check_timeout
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -54,6 +53,8 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.types import TopicPartition
+
+_T = TypeVar("_T")
 
 _log = SafeLogger("offsetmgr.streams")
 
@@ -65,7 +66,6 @@ LOOK_S: Final = 5.0
 
 _STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
-_AGAIN_S: Final = 0.001
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
 _STACK: Final = re.compile(r"\n(?:\tat |=== Streaming Query ===)")
@@ -245,12 +245,16 @@ class Processor:
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
         query, deadline = self._query, Deadline(timeout, forever=True)
+
+        def has_ended() -> bool | None:
+            wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
+            return query.awaitTermination(wait_s)
+
         try:
             while True:
                 if is_stopped(self._spark):  # which ends no query
                     raise ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
-                wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
-                if _has_ended(query, wait_s):
+                if _asked(has_ended):
                     if self._error is not None:
                         raise self._error
                     return True
@@ -282,7 +286,7 @@ class Processor:
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Wait until new messages are processed.  Raises ProcessorError, OffsetTimeoutError."""
         for _ in Deadline(timeout).polls():
-            state = self.state
+            state = _asked(lambda: self.state)
             if state == "running":
                 return
             if state in {"stopped", "failed"}:
@@ -458,14 +462,12 @@ class Processor:
         return ProcessorError(_STACK.split(str(error))[0])
 
 
-def _has_ended(query: StreamingQuery, wait_s: Any) -> bool:
-    """Wait so long for a query's end; return True if it has ended."""
+def _asked(ask: Callable[[], _T]) -> _T:
+    """Return an answer of Java's; a stop in a signal's handler takes over a call's connection."""
     try:
-        return bool(query.awaitTermination(wait_s))
-    except Py4JJavaError:
-        raise
-    except Py4JError:  # a stop in a signal's handler has taken over the connection to Java
-        return bool(query.awaitTermination(_AGAIN_S))  # type: ignore[arg-type]  # a float is fine
+        return ask()
+    except Exception:  # noqa: BLE001 -- py4j's, or what was made of it
+        return ask()
 
 
 def _has_starts(files: Checkpoint) -> bool:

@@ -10,13 +10,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest.mock import Mock
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
+from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.streams import Processor, Tester, View, codecs, visitor
 from offsetmgr.streams.errors import ProcessorError, TopicsError
 from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
@@ -283,8 +284,13 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
     assert "\n" not in str(raised.value)
 
 
-def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab) -> None:
+def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes over the connection to Java, so that the wait ended with py4j's error."""
+
+    def taken_over(_files: Checkpoint) -> NoReturn:
+        processor.stop()
+        raise OSError("the connection was closed")
+
     (topic,) = lab.topics(orders=1)
     with lab.processor(define_group(lab.group, input(topic, TEXT, print))) as processor:
         before = signal.signal(signal.SIGUSR1, lambda *_: processor.stop())
@@ -293,6 +299,10 @@ def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab) -> None:
             assert processor.await_end(WAIT_S)
         finally:
             signal.signal(signal.SIGUSR1, before)
+    with processor:
+        monkeypatch.setattr(Checkpoint, "last_begun", taken_over)
+        processor.wait_until_ready(WAIT_S)
+        assert processor.state == "stopped"
 
 
 def test_missing_topics_are_named(lab: Lab) -> None:
