@@ -18,6 +18,7 @@ from offsetmgr.admin.migration import OffsetMigration
 from offsetmgr.errors import OffsetConflictError
 from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
+from tests.unit.spark.checkpoints import WrittenCheckpoint
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -299,15 +300,10 @@ def test_topics_with_the_same_mirror_are_left_alone(mirrored: Mirrored, group: s
 
 def test_a_spark_query_goes_on_in_the_mirror(synced: Mirrored, tmp_path: Path) -> None:
     """Its checkpoint becomes the startingOffsets of the mirror's topic."""
-    checkpoint = tmp_path / "checkpoint"
-    for folder in ("offsets", "commits", "sources/0"):
-        (checkpoint / folder).mkdir(parents=True)
-    (checkpoint / "metadata").write_text('{"id":"1"}')
-    position = json.dumps({synced.topic: {"0": 153, "1": 200, "2": 50, "3": 0}})
-    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{position}\n")
-    (checkpoint / "commits" / "0").write_text("v1\n{}\n")
+    checkpoint = WrittenCheckpoint(tmp_path / "checkpoint")
+    checkpoint.batch(0, {synced.topic: {"0": 153, "1": 200, "2": 50, "3": 0}})
     synced.sync(0, 153, 153)
-    answer = synced.copy("--checkpoint", str(checkpoint))
+    answer = synced.copy("--checkpoint", str(checkpoint.root))
     assert json.loads(answer["startingOffsets"]) == {
         synced.mirror: {"0": 153, "1": 200 - SKIPPED, "2": 50, "3": 0}
     }

@@ -33,6 +33,7 @@ from tests.faults.support import WAIT_S
 from tests.kafka.conftest import service_of
 from tests.kafka.odd_member import member_of
 from tests.kafka.test_cluster_reader import produce
+from tests.kafka.test_resets import commit
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -77,14 +78,9 @@ def odd_kafka() -> Iterator[DevKafka]:
         offsets = {GOOD: 15, OUTSIDE: 999_999, **dict.fromkeys(ODD, 5)}
         with KafkaCoordinator(kafka.bootstrap_servers, clients=1) as coordinator:
             for group, offset in offsets.items():
-                commit(coordinator, group, offset)
+                commit(coordinator, group, {ORDERS: offset})
         with shared_by(kafka), member_of(kafka, STRANGE, ASSIGNED):
             yield kafka
-
-
-def commit(coordinator: KafkaCoordinator, group: str, offset: int) -> None:
-    wanted = {ORDERS: OffsetAndMetadata(offset)}
-    assert not coordinator.commit(group, wanted, WAIT_S).get(timeout=WAIT_S).failures
 
 
 @contextmanager
@@ -258,7 +254,7 @@ def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) ->
     with KafkaCoordinator(odd_kafka.bootstrap_servers, clients=1) as coordinator:
         for name in ("x;touch hacked;$(touch hacked)'`id`\ntwo lines", "-lead"):
             for offset in (9, 12, 3):
-                commit(coordinator, name, offset)
+                commit(coordinator, name, {ORDERS: offset})
             words = ["doctor", "--config", str(config), "--json", "--", name]
             findings = run_alone(*words).json()["findings"]
             mends = [e["mend"] for e in findings if e["mend"].startswith("offsetmgr")]

@@ -17,12 +17,11 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from typer.testing import CliRunner
 
-from offsetmgr.cli.app import app
 from offsetmgr.streams import codecs
 from offsetmgr.streams.view import View
 from offsetmgr.types import TopicPartition
+from tests.commands import Ran, run_alone
 from tests.faults.support import WAIT_S
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.secured import allow, user_login
@@ -31,8 +30,6 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from typer.testing import Result
 
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
@@ -64,9 +61,8 @@ class User:
         denied = AclPermissionType.DENY
         allow(self._kafka, kind, name, operation, user=self._name, permission=denied)
 
-    def types(self, *words: str) -> Result:
-        options = ["--config", str(self.config), "--timeout", "60"]
-        return CliRunner().invoke(app, [*words, *options])
+    def types(self, *words: str) -> Ran:
+        return run_alone(*words, "--config", str(self.config), "--timeout", "60")
 
 
 @pytest.fixture
@@ -75,8 +71,8 @@ def user(kafka: DevKafka, tmp_path: Path) -> User:
     return User(kafka, tmp_path)
 
 
-def partitions(ran: Result) -> list[dict[str, Any]]:
-    (group,) = json.loads(ran.stdout)["groups"]
+def partitions(ran: Ran) -> list[dict[str, Any]]:
+    (group,) = ran.json()["groups"]
     found: list[dict[str, Any]] = group["partitions"]
     return found
 
@@ -91,42 +87,41 @@ def test_each_command_needs_the_rights_of_the_guide(
     commit(kafka, group, {where: 5})
 
     refused = user.types("describe", group, "--json")
-    assert f"lacks DESCRIBE on group {group}" in refused.stdout
+    assert f"lacks DESCRIBE on group {group}" in refused.out
     # The right that a command needs is named from the start, not that of its first request.
     for words in (["delete-group", group], ["delete-offsets", group, "--all-topics"]):
-        assert f"lacks DELETE on group {group}" in user.types(*words).stderr
+        assert f"lacks DELETE on group {group}" in user.types(*words).err
     plan = user.types("reset", group, "--all-topics", "--to-earliest")
-    assert f"lacks READ on group {group}" in plan.stderr
+    assert f"lacks READ on group {group}" in plan.err
     user.may(AclOperation.DESCRIBE, ResourceType.GROUP, group)
     user.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
     assert (found["lag"], found["lag_seconds"]) == (15, None)
     assert f"lacks READ on topic {topic}" in found["lag_seconds_unknown"]
-    assert user.types("lag", group).exit_code == 0
-    assert user.types("lag", group, "--max-seconds", "3600").exit_code == 3  # it is not known
+    assert user.types("lag", group).status == 0
+    assert user.types("lag", group, "--max-seconds", "3600").status == 3  # it is not known
     user.may(AclOperation.READ, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
     assert found["lag_seconds"] > 0
 
     refused = user.types("history", group)
-    assert "lacks READ on topic __consumer_offsets" in refused.stderr
+    assert "lacks READ on topic __consumer_offsets" in refused.err
     user.may(AclOperation.READ, ResourceType.TOPIC, "__consumer_offsets")
-    assert [step["to"] for step in json.loads(user.types("history", group, "--json").stdout)[
-        "steps"
-    ]] == [5]  # fmt: skip
+    (step,) = user.types("history", group, "--json").json()["steps"]
+    assert step["to"] == 5
 
     reset = ["reset", group, "--all-topics", "--to-earliest", "--execute"]
-    assert f"lacks READ on group {group}" in user.types(*reset).stdout
+    assert f"lacks READ on group {group}" in user.types(*reset).out
     user.may(AclOperation.READ, ResourceType.GROUP, group)
-    assert user.types(*reset).exit_code == 0
+    assert user.types(*reset).status == 0
     plan = user.types("reset", group, "--to-history", "2020-01-01T00:00:00")
-    assert "compacted away" in plan.stdout
+    assert "compacted away" in plan.out
 
     for words in (["delete-offsets", group, "--topic", topic], ["delete-group", group]):
-        assert f"lacks DELETE on group {group}" in user.types(*words, "--execute").stderr
+        assert f"lacks DELETE on group {group}" in user.types(*words, "--execute").err
     user.may(AclOperation.DELETE, ResourceType.GROUP, group)
-    assert user.types("delete-offsets", group, "--topic", topic, "--execute").exit_code == 0
-    assert user.types("delete-group", group, "--execute").exit_code == 0
+    assert user.types("delete-offsets", group, "--topic", topic, "--execute").status == 0
+    assert user.types("delete-group", group, "--execute").status == 0
 
 
 def test_a_watched_group_that_is_not_listed_any_more_is_unread_not_gone(
