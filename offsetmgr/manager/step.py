@@ -172,6 +172,7 @@ def _begin_committed(manager: OffsetManager, event: Read, now: float) -> Effects
         found = last.value
     elif reading is _Reading.STRAY:
         manager.replace_stray(now)
+        found = None  # as it is of the former log
     elif found is None:
         manager.drop_committed()
     elif version is None:
@@ -235,7 +236,7 @@ def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
     stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
     learn_topic(manager, event)
     reading, version = _judge(manager, found)
-    if stopped and reading is _Reading.OLDER:
+    if reading is _Reading.OLDER:
         manager.await_landing(now)  # the correction may fail, so it is verified as well
     else:
         manager.verified(now, again=manager.group.timing.verify_interval_s > 0 and not stopped)
@@ -496,6 +497,9 @@ def _expired(manager: OffsetManager, _event: Expired, now: float) -> Effects:
 
 
 def _stop(manager: OffsetManager, now: float) -> Effects:
+    if manager.committed is None and manager.acknowledged is not None:
+        # To be committed again, as an older one has landed behind it: a verification does that.
+        manager.committed = Version(manager.settled + 1, manager.acknowledged)
     manager.phase = Phase.STOPPED
     manager.commit_at = manager.read_at = manager.look_at = manager.recommit_at = inf
     manager.recommit = manager.external = manager.stray = False

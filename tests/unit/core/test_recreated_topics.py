@@ -252,6 +252,21 @@ class TestRaces:
         core.advance(1_000.0)
         assert core.holds() == at(0)
 
+    def test_the_next_manager_begins_without_a_stray_offset_that_is_being_replaced(self) -> None:
+        """The kind: a commit of a former log's offset lands while nobody has its manager."""
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 20.0))
+        core.submit(handle, FORMER + 1)
+        recreate(core, SMALLER)
+        core.advance(6.0)
+        core.stop(handle, 0.5)
+        while core.holds() is None:
+            core.advance(0.5)
+        assert core.holds() == at(FORMER + 1)
+        assert core.spawn().initial_offset(timeout=0) is None
+        core.advance(5.0)
+        assert core.holds() == at(0)
+
     @pytest.mark.parametrize("log", ["first", "recreated"])
     def test_a_late_commit_of_an_offset_of_others_is_of_the_log_as_it_is(self, log: str) -> None:
         """The kind: an offset that this manager found has no number of its own submits.

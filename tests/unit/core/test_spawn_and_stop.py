@@ -20,7 +20,7 @@ from offsetmgr.errors import (
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
 from tests.interrupted import interrupted
-from tests.unit.core.core import GROUP_DENIED, TOPIC_DENIED, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, LOADING, TOPIC_DENIED, Core, at, tp
 
 
 class TestSpawn:
@@ -322,6 +322,31 @@ class TestFactoryStop:
         assert after.status().committed == at(17)
         with pytest.raises(OffsetRegressionError):
             after.submit(13)
+
+    @pytest.mark.parametrize("spawns", [False, True])
+    def test_a_correction_that_a_stop_cut_short_is_made_after_it(self, *, spawns: bool) -> None:
+        """The kind: an older commit landed behind what users were told, and a stop came first.
+
+        The stop says that 13 is committed: it, or the next manager, sees to that.
+        """
+        core = Core(request_timeout_s=1.0, verify_interval_s=5.0)
+        handle = core.spawn()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        core.submit(handle, 11)
+        core.submit(handle, 13)
+        assert core.holds() == at(13)
+        while core.holds() == at(13):
+            core.advance(0.1)
+        core.coordinator.inject("commit", *[Refuse(LOADING)] * 10)
+        while not handle.status().dirty:
+            core.advance(0.1)
+        handle.submit(18)
+        (result,) = core.system.wait(core.stop(handle, 0.1), 1.0).values()
+        assert (result.committed, result.uncommitted, core.holds()) == (at(13), at(18), at(11))
+        if spawns:
+            assert core.spawn().initial_offset(timeout=0) == at(13)
+        core.advance(400.0)
+        assert core.holds() == at(13)
 
     def test_it_leaves_the_system_it_was_given(self) -> None:
         """Only a system of its own ends with it."""
