@@ -165,6 +165,11 @@ class Claim(Claimed):
         """True unless ``offset`` is acknowledged, or the partition was released."""
         return not self.released and self.tracker.is_pending(offset)
 
+    @property
+    def is_full_for_good(self) -> bool:
+        """True if no more can be delivered, and no ack is awaited that would change it."""
+        return not self.tracker.has_room and self.tracker.pending == len(self.given_up)
+
     def done(self, message: AckMessage) -> None:
         """Take in that a pending message is acknowledged."""
         if message.at in self.given_up:
@@ -488,6 +493,12 @@ class AckWork(Work[Claim]):
         error = KafkaRequestError(what, info, text, topic=topic, partition=partition, offset=offset)
         self.member.report(error, "acks are lost")
 
+    def _report_full(self, claim: Claim) -> None:
+        number, offset = len(claim.given_up), claim.tracker.offset
+        text = f"no more of {claim.topic_partition} is delivered: {number} messages that were given"
+        text += f" up, from offset {offset} on, leave no room for acks in the metadata of a commit"
+        self.member.report(MessageError(text, *claim.topic_partition, offset), "a partition waits")
+
     def release(self, partitions: Collection[TopicPartition]) -> None:
         with self.lock:
             super().release(partitions)
@@ -564,6 +575,8 @@ class AckWork(Work[Claim]):
                 while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1]):
                     waiting.popleft()
                     claim.pass_over_end()
+                if waiting and waiting[0][0] <= now_s and claim.is_full_for_good:
+                    self._report_full(claim)
                 if waiting:
                     due_s = min(due_s, waiting[0][0])
             while self._delayed and self._delayed[0][0] <= now_s:

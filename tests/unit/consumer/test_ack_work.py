@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 from math import ceil
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Message
@@ -24,10 +25,10 @@ WHERE = TopicPartition("orders", 0)
 class Consumer:
     """The messages of a claimed partition, with a clock of their own."""
 
-    def __init__(self, committed: OffsetAndMetadata | None = None) -> None:
+    def __init__(self, committed: OffsetAndMetadata | None = None, **settings: Any) -> None:
         self.now_s = 0.0
-        settings = AckSettings(ack_timeout_s=30)
-        self.work = AckWork(settings, "here", None, lambda: self.now_s)
+        options = {"ack_timeout_s": 30, **settings}
+        self.work = AckWork(AckSettings(**options), "here", None, lambda: self.now_s)
         self.claim(committed)
 
     def claim(self, committed: OffsetAndMetadata | None, start: int | None = None) -> None:
@@ -218,6 +219,27 @@ def test_a_partition_without_room_waits_and_its_metadata_fits() -> None:
     assert offsets(seen) == list(range(10_000))
     assert consumer.work.paused == set()
     assert consumer.position == OffsetAndMetadata(10_000)
+
+
+def test_a_partition_that_is_full_of_given_up_messages_is_reported() -> None:
+    """Nothing more of it comes, and no ack will change that: it would look like an idle topic."""
+    consumer, texts = Consumer(max_tries=1), list[str]()
+    consumer.work.member = SimpleNamespace(report=lambda error, _: texts.append(str(error)))
+    consumer.read(range(10_000))
+    given_up = []
+    while messages := consumer.handed_out():
+        for message in messages:
+            if message.offset() % 2:
+                message.ack()
+            else:
+                assert not any("no more of" in text for text in texts)
+                message.nack()
+                given_up.append(message)
+    consumer.work.refresh()
+    assert texts[-1].startswith(f"no more of orders-0 is delivered: {len(given_up)} messages")
+    for message in given_up:
+        message.ack()
+    assert consumer.handed_out()
 
 
 def test_a_delayed_message_holds_back_those_behind_it() -> None:
