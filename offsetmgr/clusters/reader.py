@@ -28,7 +28,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
 )
-from offsetmgr.kafka.clients import FORKED, Closing
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import OWN_GROUP
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import MemoryOffsetStore
@@ -165,8 +165,7 @@ class _MergedClient(Closing, Generic[_T, _F]):
         the child of a fork.
         """
         deadline = Deadline(timeout, forever=True)
-        if self.is_forked:  # no thread would bring any
-            raise ManagerStoppedError(f"the reader was {FORKED}")
+        self.check_process()  # no thread would bring any
         while not self._closed:
             try:
                 for _ in self._feeds:

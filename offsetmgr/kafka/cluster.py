@@ -24,7 +24,6 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import (
     CLOSE_S,
-    FORKED,
     Closing,
     check_thread_room,
     in_short_waits,
@@ -181,8 +180,7 @@ class ClusterReader(Closing):
 
         Raises ManagerStoppedError after ``close``, and in the child of a fork.
         """
-        if self.is_forked:  # where librdkafka would end the process
-            raise ManagerStoppedError(f"the connections to Kafka were {FORKED}")
+        self.check_process()  # else librdkafka would end it
         if self._admin is None:
             raise ManagerStoppedError("the connections to Kafka are closed; make new ones")
         return self._admin
