@@ -141,7 +141,8 @@ class Core:
         reader = EventReader(self)
         self._reader = Worker(f"offsetmgr-events-{name}", partial(self._loop, reader.run))
         self._is_listened = False
-        self._loops = 0
+        self._loops: set[int] = set()
+        """The threads of this client that are running."""
         self._calls = Calls()
         self._retry_at = 0.0
         """Managers that were refused are asked for then, and stops without an answer."""
@@ -335,19 +336,20 @@ class Core:
             for mail in self.partitions.mails():
                 mail.stop(StopResult(None))
             # A join alone would keep the lock from them where a signal handler has interrupted us.
-            self.wait_for(lambda: not self._loops, deadline)
+            own = {threading.get_ident()}  # of a watcher that closes its client
+            self.wait_for(lambda: self._loops <= own, deadline)
         for worker in (self._sender, self._reader):
             worker.join(deadline.within_s(JOIN_S))
 
     def _loop(self, run: Callable[[], None]) -> None:
         """Run one of the threads, which the end has to wait for."""
         with self.lock:
-            self._loops += 1
+            self._loops.add(threading.get_ident())
         try:
             run()
         finally:
             with self.lock:
-                self._loops -= 1
+                self._loops.discard(threading.get_ident())
                 self.changed.notify_all()
 
     # Requests

@@ -13,6 +13,7 @@ from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import DROP, Fault, error_body
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -178,6 +179,17 @@ def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> No
     client.close(timeout=20)
     assert not any(thread.is_alive() for thread in own)
     assert list(errors) == []
+
+
+def test_a_watcher_closes_its_client(service: ScriptedService, client: OffsetClient) -> None:
+    """Such as of a fenced one: the close does not wait for the thread that calls the watcher."""
+    closed: list[bool] = []
+    client.watch_errors(lambda *_: closed.append(client.close(timeout=600).ok))
+    client.submit("g", {KEY.topic_partition: 5}, sync=True)
+    service.wait_for_readers()
+    service.emit("failed", failed(5), 1)
+    until(lambda: closed)
+    assert closed == [True]
 
 
 def test_texts_of_the_service_stay_on_one_line() -> None:
