@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.text import shell_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from offsetmgr.types import TopicPartition
 
 _ASK_SERVICE: Final = frozenset({"reset", "delete-offsets"})
 """Commands that take the address of a service."""
@@ -28,3 +34,20 @@ class Connection(NamedTuple):
         if group.startswith("-"):  # else it would be taken for an option
             return shell_command([*words, *more, "--", group])
         return shell_command([*words, group, *more])
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    """Return the numbers of partitions by topic, sorted."""
+    numbers = defaultdict(list)
+    for topic, number in sorted(set(partitions)):
+        numbers[topic].append(number)
+    return numbers
+
+
+def topic_options(partitions: Iterable[TopicPartition]) -> list[str]:
+    """Return the options that name partitions, such as ``--topic orders:0,3``."""
+    return [
+        word
+        for topic, numbers in by_topic(partitions).items()
+        for word in ("--topic", f"{topic}:{','.join(map(str, numbers))}")
+    ]

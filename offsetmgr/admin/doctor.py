@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import libversion
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from offsetmgr.admin.commands import Connection
+from offsetmgr.admin.commands import Connection, by_topic, topic_options
 from offsetmgr.admin.history import Cause, CommitStep, Move, read_causes, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
@@ -673,7 +673,7 @@ def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         yield _trouble(
             f"{_places(gone)}: committed, but the topic does not have it; Kafka has not deleted it",
             "lag tools alert on it forever; for a new topic of that name it is a wrong start",
-            facts.connection.command("delete-offsets", group, *_options(gone), execute=True),
+            facts.connection.command("delete-offsets", group, *topic_options(gone), execute=True),
         )
 
 
@@ -749,26 +749,11 @@ def _name(group: str) -> str:
     return visible(group) or "''"
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
-    numbers = defaultdict(list)
-    for topic, number in sorted(set(partitions)):
-        numbers[topic].append(number)
-    return numbers
-
-
 def _places(partitions: Iterable[TopicPartition]) -> str:
     """Return partitions in words, such as ``orders 0, 3``."""
-    return "; ".join(f"{topic} {listed(each)}" for topic, each in _by_topic(partitions).items())
-
-
-def _options(partitions: Iterable[TopicPartition]) -> list[str]:
-    return [
-        word
-        for topic, numbers in _by_topic(partitions).items()
-        for word in ("--topic", f"{topic}:{','.join(map(str, numbers))}")
-    ]
+    return "; ".join(f"{topic} {listed(each)}" for topic, each in by_topic(partitions).items())
 
 
 def _reset(facts: Facts, group: str, partitions: Iterable[TopicPartition], *mode: str) -> str:
-    options = _options(partitions)
+    options = topic_options(partitions)
     return facts.connection.command("reset", group, *options, *mode, execute=True)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
+from offsetmgr.admin.commands import topic_options
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, read_causes, steps
 from offsetmgr.admin.migration import OffsetMigration, starting_offsets
@@ -89,8 +90,8 @@ def history(
         check_group(group)  # of a mistyped name, this says what is wrong with it
     before = answer["undo_to"]
     if before and output.as_table:
-        place = topic if partition is None else f"{topic}:{partition}"
-        scope = [] if topic is None else ["--topic", str(place)]
+        is_whole = topic is None and partition is None
+        scope = [] if is_whole else topic_options(step.partition for step in shown)
         undo = kafka.connection().command("reset", group, *scope, "--to-history", before)
         say(f"To go back to where the group stood before the last of these: {undo}")
     return Exit.TROUBLE if before else 0

@@ -181,7 +181,7 @@ def somebody_reset_the_wrong_group(on_call: OnCall) -> None:
     time_before = undo.partition("--to-history ")[2].split()[0]
     assert f"--to-history {time_before}" in on_call.types("history orders-etl").output
     # What was not shown is not to be changed.
-    shown = on_call.types("history orders-etl --topic orders --partition 1").output
+    shown = on_call.types("history orders-etl --partition 1").output
     assert f"offsetmgr reset orders-etl --topic orders:1 --to-history {time_before}" in shown
     assert on_call.types(undo).status == 0
     assert on_call.stands("orders-etl") == {0: 90, 1: 91}
