@@ -197,7 +197,7 @@ def check(evidence: Evidence) -> Verdict:
         excuses = _Excuses(evidence, silences[key.group], heard, requests, closed)
         _judge_commit(verdict, trails[key], key, commit, excuses)
     for key, trail in trails.items():
-        _judge_key(verdict, trail, key, evidence)
+        _judge_key(verdict, trail, key, evidence, closed)
     for death in evidence.deaths:
         for group in {key.group for key in trails}:
             each = [t for key, t in trails.items() if key.group == group and not key.topic]
@@ -210,7 +210,13 @@ def check(evidence: Evidence) -> Verdict:
     return verdict
 
 
-def _judge_key(verdict: Verdict, trail: _Trail, key: Key, evidence: Evidence) -> None:
+def _judge_key(
+    verdict: Verdict,
+    trail: _Trail,
+    key: Key,
+    evidence: Evidence,
+    closed: Mapping[tuple[str, int], float],
+) -> None:
     verdict.acknowledged += len(trail.promises)
     for event in trail.promises:
         _judge_promise(verdict, trail, event)
@@ -218,7 +224,7 @@ def _judge_key(verdict: Verdict, trail: _Trail, key: Key, evidence: Evidence) ->
         _judge_last_log(verdict, trail, key, evidence)
         return
     for event in trail.refused.values():
-        _judge_refusal(verdict, trail, event, evidence)
+        _judge_refusal(verdict, trail, event, evidence, closed)
     newest = max(trail.accepted, key=lambda event: event.tag, default=None)
     _judge_end(verdict, trail, key, evidence.standing.get(key), newest)
 
@@ -507,11 +513,18 @@ def _fell(before: CommitRecord, after: CommitRecord) -> bool:
     return before.offset is not None and after.offset is not None and after.offset < before.offset
 
 
-def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evidence) -> None:
+def _judge_refusal(
+    verdict: Verdict,
+    trail: _Trail,
+    event: Event,
+    evidence: Evidence,
+    closed: Mapping[tuple[str, int], float],
+) -> None:
     """Only what is lower may be refused; what another life of its client sent may be higher.
 
     A successor knows all that was submitted before it began.  A replaced client knows nothing of
-    its successor, and a service that started since then does not know that it was replaced.
+    its successor, and a service that started since then, or in whose life the successor was closed,
+    does not know that it was replaced.
     """
     if event.action == "lower":
         return
@@ -525,7 +538,12 @@ def _judge_refusal(verdict: Verdict, trail: _Trail, event: Event, evidence: Evid
     if any(
         began_s < each.at_s and _is_believed(trail, each, event.at_s, starts)
         if tag.life < life
-        else tag.life > life and any(each.at_s < start_s < event.at_s for start_s in starts)
+        else tag.life > life
+        and any(
+            each.at_s < start_s < event.at_s
+            or began_s < start_s < closed.get(tag[:2], inf) < event.at_s
+            for start_s in starts
+        )
         for tag, each in higher
     ):
         verdict.superseded += 1

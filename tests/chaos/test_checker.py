@@ -308,15 +308,26 @@ def test_a_replaced_client_may_be_heard_before_its_successor() -> None:
 
 
 def test_offsets_below_those_of_its_successor_are_refused_to_a_replaced_client() -> None:
-    """The service was started since, and does not know that the client was replaced."""
-    for starts, rules in ((True, []), (False, ["rising"])):
+    """The service was started since, and does not know that the client was replaced.
+
+    Nor does one that was started before, where the successor was closed.
+    """
+    sent = ("submit 6 60 @2", "commit 6 60 @2")
+    for steps, rules in (
+        ([*sent, "start"], []),
+        ([*sent], ["rising"]),
+        (["start", *sent, "close 6 60 @2"], []),
+        (["start", *sent], ["rising"]),
+        ([*sent, "close 6 60 @2"], ["rising"]),
+    ):
         story = good_story()
-        story.tell("submit 6 60 @2", "commit 6 60 @2")
-        if starts:
-            story.service_starts.append(story.now_s + 0.5)
-            story.now_s += 1
-        story.tell("sync:fail 7 50")
-        assert (story.broken(), story.verdict().superseded) == (rules, int(starts))
+        for step in (*steps, "sync:fail 7 50"):
+            if step == "start":
+                story.service_starts.append(story.now_s + 0.5)
+                story.now_s += 1
+            else:
+                story.tell(step)
+        assert (story.broken(), story.verdict().superseded) == (rules, int(not rules))
 
 
 def test_an_offset_that_kafka_forgot_is_found() -> None:
