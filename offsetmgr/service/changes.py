@@ -182,7 +182,9 @@ class Changes:
             failures = await self._threads.run(by, check_and_commit)
             if asked.live:
                 entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
-                rewind = SubmitRequest(asked.group, entries, wait=True, timeout_s=self._timeout_s)
+                rewind = SubmitRequest(
+                    asked.group, entries, asked.topic_ids, wait=True, timeout_s=self._timeout_s
+                )
                 answer = await self._service.rewind(by, rewind)
                 failures = rewind_failures(msgspec.to_builtins(answer), offsets)
         except BaseException as error:  # also the stop of the service

@@ -168,7 +168,7 @@ class OffsetService:
         held = {where: each for where, each in offsets.items() if where not in refused}
         log.warning("rewound", client=by.client, group=asked.group, partitions=len(held))
         moves = self._moves(asked.group, asked.offsets)
-        refused |= self.factory.submit(asked.group, held, rewind=True)
+        refused |= self.factory.submit(asked.group, held, rewind=True, topic_ids=asked.topic_ids)
         answer = await self._answer(asked, offsets, refused)
         self.audit.record(
             by,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from tests.commands import Ran, run_alone
 from tests.logs import capture_logs
 from tests.service.support import Running, running
 from tests.waiting import until
+
+if TYPE_CHECKING:
+    import httpx
 
 METADATA_TOO_LARGE = 12
 REFUSED = 28
@@ -126,6 +130,18 @@ def test_a_partition_without_a_manager_is_refused_alone(service: Running) -> Non
         )
         assert failures == {P1: "no client of this service holds g/orders/1"}
         assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(10)}
+
+
+def test_an_offset_of_a_former_topic_is_not_set(service: Running, etl: httpx.Client) -> None:
+    """As of a submit, the topic's id counts; a rewind ignored it without a word."""
+    service.coordinator.broker.create_topic("orders", 1)
+    body = {"group": "g", "offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
+    etl.post("/v1/offsets", json=body | {"wait": True}).raise_for_status()
+    former = body | {"topic_ids": {"orders": "of-the-former"}, "wait": True}
+    former["offsets"] = [{"topic": "orders", "partition": 0, "offset": 3}]
+    (refused,) = etl.post("/v1/rewind", json=former).json()["refused"]
+    assert refused["error"]["code"] == "TOPIC_RECREATED"
+    assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(7)}
 
 
 def test_the_service_reports_owners_and_failing_commits(service: Running) -> None:
