@@ -246,9 +246,10 @@ class OffsetService:
         try:
             client = self.registry.enter(caller, self.clock.now(), wait_s, by.identity)
         except ClientExistsError as error:
-            keys = [] if holder is None or is_reported else holder.keys()
-            for key in keys:
-                self.hub.failed(key, error)
+            # Once for each group: thousands of partitions would push out the failures of others.
+            groups = {} if holder is None or is_reported else holder.held
+            for group, held in groups.items():
+                self.hub.failed(ManagerKey(group, *next(iter(held))), error)
             raise
         if before not in {None, client.incarnation}:
             self.audit.record(by, "take_over", "done", managers=len(client.keys()))
