@@ -291,6 +291,10 @@ class _Threading:
     def current_thread() -> object:
         return _turn.current
 
+    @staticmethod
+    def get_ident() -> int:
+        return id(_turn.current)
+
 
 class _Time:
     """In the place of the module ``time``."""
