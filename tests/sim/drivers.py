@@ -116,7 +116,7 @@ class Driver:
             except (TimeoutError, ManagerStoppedError):
                 return
         self._judge.met["client: told of a commit"] += 1
-        self._judge.told_committed(handle.key, self.name, value)
+        self._judge.told_committed(handle.key, self.name, value, event=True)
 
     # What waits, in a thread of its own.
 

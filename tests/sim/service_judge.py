@@ -74,9 +74,16 @@ class Fate:
     """By client, the newest that took effect in time."""
     acked: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that it was told is committed."""
+    answered: dict[str, Rank] = field(default_factory=dict)
+    """The same without events, which have no version: they do not end a rewind."""
     rewinds: dict[str, list[Rank]] = field(default_factory=lambda: defaultdict(list))
     tampered: bool = False
     """True if somebody else ever changed it."""
+
+    def heard(self, submit: Submitted, *, event: bool) -> None:
+        """A client was told, by an event or an answer, that its ``submit`` is committed."""
+        for told in (self.acked,) if event else (self.acked, self.answered):
+            told[submit.name] = max(told.get(submit.name, NEVER), submit.rank)
 
 
 @dataclass
@@ -123,12 +130,14 @@ class ServiceJudge(Referee):
         if submit.rewind:
             self.fates[key].rewinds[submit.name].append(submit.rank)
 
-    def told_committed(self, key: ManagerKey, name: str, value: OffsetAndMetadata) -> None:
+    def told_committed(
+        self, key: ManagerKey, name: str, value: OffsetAndMetadata, *, event: bool = False
+    ) -> None:
         fate, order = self.fates[key], order_of(value)
         if order not in fate.applied:
             self.blame(f"{key}: {name} was told that {value} is committed, and it never was")
         elif order in self.submits and self.submits[order].name == name:
-            fate.acked[name] = max(fate.acked.get(name, NEVER), self.submits[order].rank)
+            fate.heard(self.submits[order], event=event)
 
     def acknowledged(self, key: ManagerKey, name: str, value: OffsetAndMetadata) -> None:
         """A client was told that ``value``, or what it submitted later, is committed."""
@@ -138,7 +147,7 @@ class ServiceJudge(Referee):
         if max(mine, default=NEVER) < self.submits[order].rank and not fate.tampered:
             self.blame(f"{key}: {name} was told that {value} is committed, and nothing was since")
         if order in fate.applied:
-            fate.acked[name] = max(fate.acked.get(name, NEVER), self.submits[order].rank)
+            fate.heard(self.submits[order], event=False)
         self.met["client: sync submit acknowledged"] += 1
 
     def told_initial(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
@@ -242,7 +251,7 @@ class ServiceJudge(Referee):
             self.blame(f"{key}: {submit} was committed after a newer submit: {last}")
         if before is None or fate.late or fate.tampered or value.offset >= before.offset:
             return
-        known = fate.acked.get(submit.name, NEVER) if self.rivals else last
+        known = fate.answered.get(submit.name, NEVER) if self.rivals else last
         if not any(known < rewind <= submit.rank for rewind in fate.rewinds[submit.name]):
             self.blame(f"{key}: the committed offset fell from {before} to {value}")
 
