@@ -403,7 +403,7 @@ class Session:
         self._address = address
         self._heard = heard
         self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._busy: dict[Connection, None] = {}  # in order, as a simulation is replayed
         self._ended = False
         self.incarnation = time.time_ns()
         """Larger than that of an older client of the name, which this one replaces."""
@@ -489,7 +489,7 @@ class Session:
         """Have ``end`` break off what is asked on a connection; close it after a failure."""
         try:
             # In this order, and in `end` the other way round: one of the two sees the other.
-            self._busy.add(connection)
+            self._busy[connection] = None
             if self._ended:
                 connection.abort()
             yield
@@ -497,7 +497,7 @@ class Session:
             connection.close()
             raise
         finally:
-            self._busy.discard(connection)
+            self._busy.pop(connection, None)
 
     def _check(self, answer: Answer) -> str:
         """Return the process of the service that answered; raise the error of a failure."""

@@ -28,7 +28,7 @@ class Loop:
         self._scheduled = False
         self._timers: dict[int, TimerHandle] = {}
         """By the identity of asyncio's handle: those of one call at one moment are equal."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a set has the order of addresses
         self.trouble: list[str] = []
         """Exceptions of callbacks and of tasks that nobody awaits."""
         self.stopped = False
@@ -103,8 +103,8 @@ class Loop:
     ) -> asyncio.Task[_T]:
         del context
         task = asyncio.Task(coro, loop=self._loop, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def run_in_executor(

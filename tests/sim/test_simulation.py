@@ -52,8 +52,9 @@ def test_every_fault_is_met(report: Report) -> None:
     assert wanted <= report.met.keys()
 
 
-# In seed 9239 a service does not know some partitions that it is asked to flush or to stop.
-@pytest.mark.parametrize("seeds", [range(21, 25), range(9239, 9240)], ids=str)
+# In seed 9239 a service does not know some partitions that it is asked to flush or to stop, in seed
+# 19 a client is closed while two of its requests are under way.
+@pytest.mark.parametrize("seeds", [range(19, 25), range(9239, 9240)], ids=str)
 def test_a_seed_replays_to_the_last_step_in_any_process(seeds: range) -> None:
     """The same seeds give the same runs, so that a failure can be looked at again anywhere."""
     command = [sys.executable, "-m", "tests.sim.run", f"{seeds.start}:{seeds.stop}"]
