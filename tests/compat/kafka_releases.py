@@ -37,7 +37,7 @@ ROOMS: Final = {
     ),
     "copy": ("tests/kafka/test_migration.py::test_a_group_goes_on_in_the_mirror_where_it_was",),
     "consumer": (
-        "tests/kafka/test_group_consumer.py::test_the_next_member_goes_on_where_the_marks_are",
+        "tests/kafka/test_group_consumer.py::test_members_hand_over_in_order_and_repeat_nothing",
         "tests/kafka/test_acks.py::test_a_restart_repeats_only_unacknowledged_messages",
     ),
     "view": ("tests/kafka/test_views.py::test_a_view_is_served_over_http",),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -31,6 +33,8 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from offsetmgr.coordinator.memory import SentRequest
+
 WHERE: Final = TopicPartition("orders", 3)
 KEY: Final = ManagerKey("g", *WHERE)
 METADATA_TOO_LARGE: Final = 12
@@ -38,6 +42,10 @@ METADATA_TOO_LARGE: Final = 12
 
 def at(offset: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset)
+
+
+def looks_of(kafka: MemoryCoordinator) -> list[SentRequest]:
+    return [request for request in kafka.requests if request.operation == "topic_ids"]
 
 
 @pytest.fixture
@@ -106,8 +114,17 @@ def test_an_offset_of_a_former_log_is_refused_after_a_stop(
     kafka.broker.delete_topic("orders")
     kafka.broker.create_topic("orders", 4)
     kafka.broker.set_log(WHERE, 0, 90)
-    for offset in (5, 6):
-        offsets.submit("h", {WHERE: offset}, rewind=offset == 5, sync=True, timeout=WAIT_S)
+    looks = len(looks_of(kafka))
+    rising = itertools.count(6)
+
+    def is_noticed() -> bool:
+        with suppress(OffsetCommitError):  # the first commit after a look that is older
+            offsets.submit("h", {WHERE: next(rising)}, sync=True, timeout=WAIT_S)
+        return len(looks_of(kafka)) > looks
+
+    offsets.submit("h", {WHERE: 5}, rewind=True, sync=True, timeout=WAIT_S)
+    until(is_noticed)
+    offsets.submit("h", {WHERE: next(rising)}, sync=True, timeout=WAIT_S)
     if by_handle:
         offsets.spawn("g", *WHERE).submit(42)
         left = offsets.flush(group="g", timeout=WAIT_S).uncommitted[KEY]

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import GroupConsumer
-from offsetmgr.errors import OffsetConflictError, OffsetStoreError
+from offsetmgr.errors import OffsetCommitError, OffsetConflictError, OffsetStoreError
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.kafka.messages import WAIT_S, produce, recreate
@@ -121,8 +121,10 @@ def test_managers_forget_the_former_log_of_a_recreated_topic(place: Place) -> No
             place.recreate()
             produce(place.kafka, place.where.topic, range(60), partitions=1)
             assert offsets.committed("etl", timeout=WAIT_S) == {}
-            offsets.submit("etl", {place.where: 50}, sync=True, timeout=WAIT_S)
-            expected = {place.where: OffsetAndMetadata(50)}
+            with pytest.raises(OffsetCommitError, match="TOPIC_RECREATED"):
+                offsets.submit("etl", {place.where: 50}, sync=True, timeout=WAIT_S)
+            offsets.submit("etl", {place.where: 51}, sync=True, timeout=WAIT_S)
+            expected = {place.where: OffsetAndMetadata(51)}
             assert offsets.committed("etl", timeout=WAIT_S) == expected
         assert store.topic_ids is None
 
