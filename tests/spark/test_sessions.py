@@ -110,7 +110,7 @@ def test_a_pattern_and_a_time_start_a_query_on_all_topics_that_spark_takes(
     setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     spark.conf.set(setting, str(whole).lower())
     try:
-        begin = starting_offsets(client, group, pattern=topic.name, missing=moment)
+        begin = starting_offsets(client, group, pattern=topic.name, missing=moment, spark=spark)
         assert len(json.loads(begin)) == (1 if whole else 2)
         assert json.loads(begin)[topic.name] == {"0": 10}
         frame = topic.stream(spark, subscribePattern=topic.name, startingOffsets=begin)
