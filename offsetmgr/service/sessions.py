@@ -251,7 +251,10 @@ class Registry:
             if seen is not None:
                 if seen < version:  # else it was taken before
                     mine[where] = version
-            elif client.stopped.get(ManagerKey(group, *where), client.stopped_all) >= version:
+            elif (
+                client.stopped_all >= version
+                or client.stopped.get(ManagerKey(group, *where), NEVER) >= version
+            ):
                 stopped[where] = version
             else:
                 new[where] = version

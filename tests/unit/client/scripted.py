@@ -87,6 +87,8 @@ class ScriptedService:
         self.instance = "instance-1"
         self.versions: dict[ManagerKey, int] = {}
         """The newest seen, of stopped managers too."""
+        self.stopped_all: dict[str, int] = {}
+        """The version of each client's last stop of everything."""
         self._highest: dict[str, int] = {}
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._readers: list[queue.SimpleQueue[bytes | None]] = []
@@ -122,6 +124,7 @@ class ScriptedService:
             self.instance = f"instance-{int(self.instance.split('-')[1]) + 1}"
             for kept in (self.managers, self.taken, self.initial, self.versions, self._highest):
                 kept.clear()
+            self.stopped_all.clear()
 
     def up(self) -> None:
         """Listen, on the same port as before."""
@@ -181,6 +184,7 @@ class ScriptedService:
             return 412, error_body("other_instance", "the request is for another process")
         if seen.incarnation > self._highest.get(client, 0):
             self.versions.clear()  # those of a newer incarnation begin anew
+            self.stopped_all.clear()
         self._highest[client] = seen.incarnation
         operation = f"{seen.method} {seen.path.rsplit('/', 1)[1]}".replace("-", "_")
         body = json.dumps(self._operations[operation](client, seen)).encode()
@@ -191,10 +195,13 @@ class ScriptedService:
         for each in seen.body["partitions"]:
             key = ManagerKey(seen.body["group"], each["topic"], each["partition"])
             where = {"topic": key.topic, "partition": key.partition}
-            managers.append({**where, "error": self._spawn(key, client)})
+            managers.append({**where, "error": self._spawn(key, client, each["version"])})
         return {"managers": managers}
 
-    def _spawn(self, key: ManagerKey, client: str) -> Json | None:
+    def _spawn(self, key: ManagerKey, client: str, version: int) -> Json | None:
+        stopped = max(self.stopped_all.get(client, 0), self.versions.get(key, 0))
+        if key not in self.managers and version < stopped:
+            return {"code": "manager_stopped", "message": "stopped by a newer request"}
         owner = self.managers.setdefault(key, client)
         if owner != client:
             return {"code": "manager_exists", "message": "held", "owner": owner}
@@ -206,7 +213,7 @@ class ScriptedService:
         refused: list[Json] = []
         for each in seen.body["offsets"]:
             key = ManagerKey(group, each["topic"], each["partition"])
-            error = self._spawn(key, client)
+            error = self._spawn(key, client, each["version"])
             if error is None and each["version"] > self.versions.get(key, 0):
                 error = self._take(key, each)
             if error is not None:
@@ -244,6 +251,8 @@ class ScriptedService:
 
     def _stop(self, client: str, seen: Seen) -> Json:
         answer = self._settle(client, seen)
+        if "group" not in seen.body:
+            self.stopped_all[client] = seen.body["version"]
         for key in self._meant(client, seen):
             self.versions[key] = seen.body["version"]
             del self.managers[key]

@@ -90,6 +90,17 @@ def test_a_closed_client_is_followed_at_once(*, lapsed: bool) -> None:
     registry.enter(Caller("etl", 500), 32.0 if lapsed else 1.0)
 
 
+def test_a_request_from_before_a_stop_of_everything_gets_no_manager() -> None:
+    """The kind: a request that is overtaken by the last of several stops of its manager."""
+    registry = registry_of()
+    client = registry.enter(Caller("etl", 1), 0.0)
+    orders = TopicPartition("orders", 0)
+    registry.stop(client, [ManagerKey(GROUP, *orders)], 2)
+    client.stopped_all = 5
+    assert registry.sort(client, GROUP, [(orders, 3)]).stopped == {orders: 3}
+    assert registry.sort(client, GROUP, [(orders, 6)]).new == {orders: 6}
+
+
 def test_a_waiting_client_is_reported_for_a_lease() -> None:
     """Operators see it while it tries, and no longer."""
     registry = registry_of()
