@@ -70,7 +70,7 @@ class KafkaSource:
         return lag_report(measure(self._reader, names, time.time()))
 
     def watched(self, names: list[str]) -> dict[str, Any]:
-        """Return the state of watched groups, of all if there is no name."""
+        """Return the state of watched groups, or of all groups without ``names``."""
         names, errors = _named(self, names)
         return lag_report(self._watcher.poll(names).values()) | errors
 
@@ -91,7 +91,7 @@ class _Service:
         return {"groups": _in_parts(ask, names)}
 
     def watched(self, names: list[str]) -> dict[str, Any]:
-        """Return the state of watched groups, of all if there is no name."""
+        """Return the state of watched groups, or of all groups without ``names``."""
         ask = partial(self._reader.pages, "/v1/watched", "groups")
         return {"groups": _in_parts(ask, names) if names else ask()}
 
@@ -124,7 +124,7 @@ def _named(source: KafkaSource | _Service, names: list[str]) -> tuple[list[str],
 
 
 def _lag(source: KafkaSource | _Service, names: list[str]) -> dict[str, Any]:
-    """Return the lag of groups, of all if there is no name."""
+    """Return the lag of groups, or of all groups without ``names``."""
     names, errors = _named(source, names)
     return source.lag(names) | errors
 

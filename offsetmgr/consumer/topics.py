@@ -258,7 +258,7 @@ class LogWatch:
     def look(self, partitions: Collection[TopicPartition], wait_s: float = 0.0) -> bool:
         """Look topics up, unless that was done within 1 s; doubt partitions with another log.
 
-        False where there is no answer within ``wait_s``.  One that takes long is not waited for.
+        False if nothing is answered within ``wait_s``.  One that takes long is not waited for.
         """
         if not partitions or time.monotonic() - self._seen_at_s < LOOK_S:
             return True

@@ -107,7 +107,7 @@ def starting_offsets(
     job starts even if the service or Kafka is down.  It is read by the session ``spark``; without
     one, or with Spark Connect, it must be on this machine.
 
-    If there is no answer within ``timeout`` seconds, ``unavailable`` decides: ``error`` raises;
+    Without an answer within ``timeout`` seconds, ``unavailable`` decides: ``error`` raises;
     with ``earliest`` or ``latest`` every partition starts there, with a warning.
 
     Raises InvalidValueError, ServiceError if a topic does not exist, and what ``client.topics``

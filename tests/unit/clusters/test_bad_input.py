@@ -36,6 +36,14 @@ def acks(clusters: Any = DEAD, group: str = "etl", **settings: Any) -> Callable[
     return lambda: MultiClusterAckConsumer(clusters, group, ["orders"], **settings)
 
 
+def run(handler: Any) -> Callable[[], object]:
+    def refused() -> None:
+        with MultiClusterAckConsumer(DEAD, "etl", ["orders"]) as consumer:
+            consumer.run(handler)
+
+    return refused
+
+
 def west(name: str, value: object) -> dict[str, dict[str, object]]:
     return {"west": {"bootstrap.servers": "west:1", name: value}}
 
@@ -76,10 +84,8 @@ WRONG: dict[str, Callable[[], object]] = {
         DEAD,
         settings=5,  # type: ignore[arg-type]
     ),
-    "handler .* returns before its work is done": lambda: MultiClusterAckConsumer(
-        DEAD, "etl", ["orders"]
-    ).run(handle_later),
-    "handler 3 cannot be called": lambda: MultiClusterAckConsumer(DEAD, "etl", ["orders"]).run(3),  # type: ignore[arg-type]
+    "handler .* returns before its work is done": run(handle_later),
+    "handler 3 cannot be called": run(3),
     "mode 'both' is unknown": lambda: WriterSettings(mode="both"),  # type: ignore[arg-type]
     "fail_over_s 2 is not possible; give seconds from 3": lambda: WriterSettings(fail_over_s=2),
     "fail_back_s -1 is not possible": lambda: WriterSettings(fail_back_s=-1),

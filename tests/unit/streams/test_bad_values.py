@@ -62,6 +62,12 @@ def topics() -> TopicManager:
     return TopicManager(DEAD)
 
 
+def using(make: Callable[[], Any], method: str, *values: object, **options: object) -> None:
+    """Call a method of what ``make`` returns, and close it: its client would log for minutes."""
+    with make() as made:
+        getattr(made, method)(*values, **options)
+
+
 def processor() -> TesterProcessor:
     return Tester().add_processor(GRAPH)
 
@@ -72,8 +78,7 @@ def consume_at_five() -> None:
     tester.consume("t", "k", "v", timestamp=FIVE)
 
 
-ensure: Any = topics().ensure_topic
-asks: list[Any] = [topics().partitions, topics().logs, topics().max_bytes]
+asks = "partitions", "logs", "max_bytes"
 view = View(DEAD, "t", TEXT, storage=MemoryStorage())
 waits: list[Any] = [view.stop, view.wait_until_running]
 takers: list[Any] = [
@@ -86,10 +91,14 @@ takers: list[Any] = [
 ]
 
 WRONG: list[tuple[str, Callable[[], object]]] = [
-    ("message 5 is not a message", lambda: acks().commit_up_to(FIVE)),
-    ("message 5 is not a message", lambda: cluster_acks().commit_up_to(FIVE)),
-    (r"workers \d+ is too large", lambda: acks().run(print, workers=2**63)),
-    (r"workers \d+ is too large", lambda: cluster_acks().run(print, workers=2**63)),
+    *(
+        row
+        for make in (acks, cluster_acks)
+        for row in (
+            ("message 5 is not a message", partial(using, make, "commit_up_to", FIVE)),
+            (r"workers \d+ is too large", partial(using, make, "run", print, workers=2**63)),
+        )
+    ),
     ("stash 5 is not a stash", lambda: OffsetStash().mark_offsets(FIVE)),
     ("stash 5 is not a stash", lambda: OffsetStash().reset_offsets(FIVE)),
     ("topic", lambda: MemoryOffsetStore().fetch_offset("etl", LIST, 0)),
@@ -110,15 +119,18 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("table 5 is not a mapping", lambda: TopicSettings(table=FIVE)),
     ("mismatch 'stop' is unknown; give one of ignore", partial(topic_settings, mismatch="stop")),
     ("replication 0 is not possible", lambda: TopicSettings(replication=0)),
-    ("topic .* is not", lambda: topics().ensure_table(LIST, 1)),
-    *(("partition", partial(ensure, "t", n, {})) for n in (-1, 0, True, 2.0)),
+    ("topic .* is not", partial(using, topics, "ensure_table", LIST, 1)),
     *(
-        (r".* is not a list; give one such as \[\"orders\"\]", partial(ask, names))
+        ("partition", partial(using, topics, "ensure_topic", "t", number, {}))
+        for number in (-1, 0, True, 2.0)
+    ),
+    *(
+        (r".* is not a list; give one such as \[\"orders\"\]", partial(using, topics, ask, names))
         for ask, names in product(asks, ("orders", None, 5))
     ),
-    (r"topic 'a.ud800' is not a legal", lambda: topics().logs(["a\ud800"])),
-    (r"config 'a.ud800' is not", lambda: topics().ensure_topic("t", 1, {"a\ud800": "1"})),
-    ("at 5 is not a point in time", lambda: topics().offsets_at(["t"], FIVE)),
+    (r"topic 'a.ud800' is not a legal", partial(using, topics, "logs", ["a\ud800"])),
+    (r"config 'a.ud800' is not", partial(using, topics, "ensure_topic", "t", 1, {"a\ud800": "1"})),
+    ("at 5 is not a point in time", partial(using, topics, "offsets_at", ["t"], FIVE)),
     # Graphs and the tester
     ("input 'a' is consumed twice", lambda: define_group("g", inputs(["a", "a"], TEXT, print))),
     ("topics 'clicks' is not a list", lambda: inputs("clicks", TEXT, print)),
