@@ -25,7 +25,7 @@ from offsetmgr.admin.history import Cause, CommitStep, Move, read_causes, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
@@ -34,11 +34,10 @@ from offsetmgr.kafka.errors import (
     code_of,
     does_not_exist,
     grant_command,
-    known,
     tried,
 )
-from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.lag.measure import GroupLag, as_listed
+from offsetmgr.lag.ages import RecordAges
+from offsetmgr.lag.measure import as_listed, read_groups
 from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
 
@@ -48,9 +47,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
 
     from offsetmgr.admin.service import LiveManager, ServiceReader
-    from offsetmgr.kafka.cluster import GroupDescription
+    from offsetmgr.answers import GroupMember
     from offsetmgr.kafka.commit_log import CommitRecord
-    from offsetmgr.types import OffsetAndMetadata, PartitionRange
+    from offsetmgr.lag.measure import GroupLag, PartitionLag
 
 _EXPIRY_SHARE: Final = 0.75
 """Commits older than this part of the retention are about to expire."""
@@ -62,9 +61,9 @@ _TURNS_S: Final = 3_600.0
 """Two programs that committed by turns longer ago have ended."""
 _CONNECTIONS: Final = 16
 """Brokers to which it connects at once."""
-_STEPS: Final = 5
-"""Questions that follow one upon another, each with the same share of the time-out: the groups,
-their offsets, their history, the logs, and records in them."""
+_STEPS: Final = 6
+"""Questions that follow one upon another, each with the same share of the time-out: the list of
+groups, their members, their offsets, the logs, the history, and records in the logs."""
 _ASKED_BROKERS: Final = 3
 """Brokers that are asked for a setting that all share; one may hang."""
 _ADVERTISED: Final = re.compile(r"/[0-9]+: Failed to resolve")
@@ -102,18 +101,6 @@ class Finding(NamedTuple):
     group: str = ""
 
 
-class GroupFacts(NamedTuple):
-    """Facts of a group; an error takes the place of a fact that could not be read."""
-
-    description: GroupDescription | OffsetManagerError
-    committed: Mapping[TopicPartition, OffsetAndMetadata] | OffsetManagerError
-
-    @property
-    def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets; none if they could not be read."""
-        return {} if isinstance(self.committed, OffsetManagerError) else self.committed
-
-
 @dataclass(frozen=True)
 class Facts:
     """The input of all checks."""
@@ -124,8 +111,8 @@ class Facts:
     """The cluster and its brokers in words."""
     stuck_after_s: float = 600.0
     retention_s: float | OffsetManagerError = 7 * 86_400.0
-    groups: Mapping[str, GroupFacts] = field(default_factory=dict)
-    logs: Mapping[TopicPartition, PartitionRange | OffsetManagerError] = field(default_factory=dict)
+    groups: Mapping[str, GroupLag] = field(default_factory=dict)
+    """Those that committed nothing for long have their lag without the markers of transactions."""
     topic_rights: Mapping[str, frozenset[str] | OffsetManagerError] = field(default_factory=dict)
     history: Mapping[str, Sequence[CommitStep]] | OffsetManagerError = field(default_factory=dict)
     service: ServiceFacts | OffsetManagerError | None = None
@@ -134,10 +121,6 @@ class Facts:
     """The brokers whose advertised addresses lead nowhere from here, in words."""
     leaderless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     """Partitions without a leader, with the brokers that hold their replicas."""
-    next_records: Mapping[tuple[TopicPartition, int], NextRecord | OffsetManagerError] = field(
-        default_factory=dict
-    )
-    """The first record from a committed offset on, of groups that committed nothing for long."""
     causes: Mapping[CommitStep, Cause] = field(default_factory=dict)
     """The causes of the deletions of the last day, as far as they are known."""
     unlisted: Sequence[OffsetManagerError] = ()
@@ -152,19 +135,14 @@ class Facts:
         found = self.service.managers if isinstance(self.service, ServiceFacts) else ()
         return [each for each in found if each.group == group]
 
-    def quiet_s(self, group: str) -> float | None:
-        """Return the seconds since the last commit of a group; None if none is known."""
+    def quiet_s(self, group: str) -> float:
+        """Return the seconds since the last commit of a group; 0 if none is known."""
         steps = self.steps(group)
-        return self.now_s - steps[-1].at_s if steps else None
+        return self.now_s - steps[-1].at_s if steps else 0.0
 
     def steps(self, group: str) -> Sequence[CommitStep]:
         """Return the steps of a group, none if they could not be read."""
         return () if isinstance(self.history, OffsetManagerError) else self.history.get(group, ())
-
-    def log(self, where: TopicPartition) -> PartitionRange | None:
-        """Return the range of a log, None if it could not be read."""
-        found = self.logs.get(where)
-        return None if isinstance(found, OffsetManagerError) else found
 
 
 def gather(
@@ -202,51 +180,46 @@ def gather(
         unreachable = pool.submit(_unreachable, cluster, share_s)
         retention = pool.submit(tried, _retention_s, reader, cluster)
         names, unlisted = _names(reader, groups)
-        described = pool.submit(reader.describe, names)
-        committed = reader.committed(names)
+        found, _ = read_groups(reader, names)
+        found |= as_listed(reader, found.values())
         # Their coordinators, which answer, lead the partitions with their history.
-        readable = [name for name, each in committed.items() if isinstance(each, dict)]
-        left_s = max(deadline.left_s - 2 * share_s, share_s)
+        readable = [name for name, each in found.items() if each.error is None]
+        left_s = max(deadline.left_s - share_s, share_s)
         history, now_s = tried(_history, config, readable, left_s), time.time()
-        partitions = {where for name in readable for where in known(committed[name])}
-        topics = {where.topic for where in partitions}
+        topics = {each.topic for group in found.values() for each in group.offsets}
         rights = pool.submit(reader.topic_rights, topics)
-        walked = () if isinstance(history, OffsetManagerError) else history.values()
-        deleted = [step for each in walked for step in deletions(each, now_s).values()]
+        walked = {} if isinstance(history, OffsetManagerError) else history
+        deleted = [step for each in walked.values() for step in deletions(each, now_s).values()]
         causes = pool.submit(read_causes, reader, deleted)
         leaderless = {
             TopicPartition(topic, number): list(partition.replicas)
-            for topic, found in cluster.topics.items()
-            for number, partition in found.partitions.items()
+            for topic, described in cluster.topics.items()
+            for number, partition in described.partitions.items()
             if partition.leader < 0 and (groups is None or topic in {TOPIC, *topics})
         }
-        descriptions = described.result()
-        read = {n: d for n, d in descriptions.items() if not isinstance(d, OffsetManagerError)}
-        for lag in as_listed(reader, [GroupLag(*each, ()) for each in read.items()]).values():
-            descriptions[lag.name] = lag.error or lag.description or descriptions[lag.name]
         facts = Facts(
             now_s=now_s,
             versions=versions,
             cluster=text,
             stuck_after_s=stuck_after_s,
-            retention_s=retention.result(),
-            groups={name: GroupFacts(descriptions[name], committed[name]) for name in names},
-            logs=reader.log_ranges(partitions),
-            topic_rights=rights.result(),
+            groups=found,
             history=history,
-            service=None if answer is None else answer.result(),
-            unreachable=unreachable.result(),
             leaderless=leaderless,
             unlisted=unlisted,
             connection=connection,
             servers=servers,
         )
-        waiting: dict[TopicPartition, list[int]] = defaultdict(list)
-        for group, each in facts.groups.items():
-            for where, offset in _behind(facts, group, each).items():
-                waiting[where].append(offset)
-        next_records = reader.next_records(waiting)
-        return replace(facts, next_records=next_records, causes=causes.result())
+        quiet = [found[name] for name in walked if facts.quiet_s(name) > stuck_after_s]
+        aged = RecordAges(reader).fill(quiet, now_s)
+        return replace(
+            facts,
+            groups=found | {group.name: group for group in aged},
+            retention_s=retention.result(),
+            topic_rights=rights.result(),
+            causes=causes.result(),
+            service=None if answer is None else answer.result(),
+            unreachable=unreachable.result(),
+        )
 
 
 def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
@@ -306,17 +279,12 @@ def examine(facts: Facts) -> list[Finding]:
     found = []
     for check in _CHECKS:
         found += [each._replace(check=_name_of(check)) for each in check(facts)]
-    if not isinstance(facts.cluster, OffsetManagerError):
-        for group, each in facts.groups.items():
-            for group_check, why in _GROUP_CHECKS.items():
-                seen: list[Finding] = []
-                try:
-                    seen += group_check(facts, group, each)
-                except OffsetManagerError as error:
-                    seen.append(_unknown(error, why))
-                seen = seen or [Finding(Level.OK, "", f"group {_name(group)}")]
-                name = _name_of(group_check)
-                found += [finding._replace(check=name, group=group) for finding in seen]
+    for name, group in facts.groups.items():
+        for group_check in _GROUP_CHECKS if group.error is None else (_offsets, _commits):
+            seen = list(group_check(facts, group)) or [
+                Finding(Level.OK, "", f"group {_name(name)}")
+            ]
+            found += [each._replace(check=_name_of(group_check), group=name) for each in seen]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -346,9 +314,8 @@ def _connection(facts: Facts) -> Iterable[Finding]:
 
 
 def _versions(facts: Facts) -> Iterable[Finding]:
-    if not isinstance(facts.cluster, OffsetManagerError):
-        versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-        yield Finding(Level.OK, "", versions)
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
+    yield Finding(Level.OK, "", versions)
 
 
 def _brokers(facts: Facts) -> Iterable[Finding]:
@@ -414,11 +381,21 @@ def _follow(facts: Facts) -> Iterable[Finding]:
         )
 
 
+def _unread(facts: Facts) -> Iterable[Finding]:
+    for fact, why in (
+        (
+            facts.history,
+            "groups that are stuck, or whose offsets fell or were deleted, are missing",
+        ),
+        (facts.retention_s, "groups whose offsets expire soon are missing here"),
+    ):
+        if facts.groups and isinstance(fact, OffsetManagerError):
+            yield _unknown(fact, why)
+
+
 def _clock(facts: Facts) -> Iterable[Finding]:
-    if isinstance(facts.history, OffsetManagerError):
-        return
-    newest_s = max((step.at_s for steps in facts.history.values() for step in steps), default=0.0)
-    ahead_s = newest_s - facts.now_s
+    steps = (step for name in facts.groups for step in facts.steps(name))
+    ahead_s = max((step.at_s for step in steps), default=0.0) - facts.now_s
     if ahead_s > _SKEW_S:
         yield _trouble(
             f"the newest commit is {seconds_text(ahead_s)} in the future: a clock is wrong",
@@ -430,17 +407,46 @@ def _clock(facts: Facts) -> Iterable[Finding]:
 # Of one group.
 
 
-def _rights(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    for topic in sorted({where.topic for where in each.offsets}):
+def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    name = _name(group.name)
+    if group.error is not None:
+        yield _unknown(group.error, f"nothing can be said of group {name}")
+        return
+    unread = {
+        each.partition: each.error
+        for each in group.partitions
+        if each.committed and each.error is not None and not does_not_exist(each.error)
+        if each.partition not in facts.leaderless
+    }
+    for code in dict.fromkeys(map(code_of, unread.values())):
+        same = [where for where, error in unread.items() if code_of(error) == code]
+        yield _unknown(unread[same[0]], f"nothing can be said of {_places(same)} in group {name}")
+    # Members may not have committed yet; what is empty and never had offsets was only tried out.
+    state = group.description.state if group.description else "Dead"
+    had_offsets = not _members_of(group) and facts.steps(group.name)
+    if not group.offsets and (state == "Dead" or had_offsets):
+        yield _trouble(
+            f"group {name} has no committed offsets",
+            _STARTS_ANEW,
+            facts.connection.command("history", group.name),
+        )
+
+
+def _members_of(group: GroupLag) -> Sequence[GroupMember]:
+    return group.description.members if group.description else ()
+
+
+def _rights(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    for topic in sorted({where.topic for where in group.offsets}):
         rights = facts.topic_rights.get(topic, frozenset())
         if isinstance(rights, OffsetManagerError):
             if not does_not_exist(rights):
                 yield _unknown(rights, _NOT_COMMITTED)
         elif "READ" not in rights:
             yield _lacks_read(facts, "topic", topic, topic)
-    described = known(each.description)
-    if described.state != "Dead" and described.rights and "READ" not in described.rights:
-        yield _lacks_read(facts, "group", group, _name(group))
+    allowed = group.description.rights if group.description else frozenset()
+    if allowed and "READ" not in allowed:
+        yield _lacks_read(facts, "group", group.name, _name(group.name))
 
 
 def _lacks_read(facts: Facts, kind: str, name: str, shown: str) -> Finding:
@@ -448,14 +454,14 @@ def _lacks_read(facts: Facts, kind: str, name: str, shown: str) -> Finding:
     return _trouble(f"this user lacks READ on {kind} {shown}", _NOT_COMMITTED, grant)
 
 
-def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
+def _members(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     # A service with a fence is the only member of its groups.
-    members = [one for one in known(each.description).members if one.group_instance_id != INSTANCE]
+    members = [one for one in _members_of(group) if one.group_instance_id != INSTANCE]
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
-    what = f"group {_name(group)} has live members: {named}"
-    clients = sorted({one.client for one in facts.managers(group)})
+    what = f"group {_name(group.name)} has live members: {named}"
+    clients = sorted({one.client for one in facts.managers(group.name)})
     if not clients:
         yield Finding(Level.OK, "", f"{what}; commits and resets of others are refused")
         return
@@ -466,8 +472,8 @@ def _members(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
     )
 
 
-def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
-    failing = [one for one in facts.managers(group) if one.error]
+def _commits(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    failing = [one for one in facts.managers(group.name) if one.error]
     for reason in sorted({one.error for one in failing}):
         same = [one for one in failing if one.error == reason]
         yield _trouble(
@@ -478,71 +484,53 @@ def _commits(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
         )
 
 
-def _behind(facts: Facts, group: str, each: GroupFacts) -> dict[TopicPartition, int]:
-    """Return the offsets with records behind them, if nothing was committed for long."""
-    quiet_s = facts.quiet_s(group)
-    if quiet_s is None or quiet_s <= facts.stuck_after_s:
-        return {}
-    return {
-        where: committed.offset
-        for where, committed in each.offsets.items()
-        if (log := facts.log(where)) is not None and log.high_watermark > committed.offset
-    }
-
-
-def _stuck(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    waiting, held = {}, {}
-    for where, offset in _behind(facts, group, each).items():
-        log, record = facts.log(where), facts.next_records.get((where, offset))
-        records = log.high_watermark - offset if log else 0
-        if not isinstance(record, NextRecord) or record.at_s is not None:
-            waiting[where] = records
-        elif record.offset - offset < records:
-            held[where] = records
-        # Else there are only markers of transactions, or aborted records.
-    quiet = seconds_text(facts.quiet_s(group))
+def _stuck(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    quiet_s = facts.quiet_s(group.name)
+    behind = [each for each in group.partitions if each.lag]
+    if quiet_s <= facts.stuck_after_s or not behind:
+        return
+    since = f"nothing was committed to group {_name(group.name)} for {seconds_text(quiet_s)}"
+    held = [each for each in behind if each.held_back]
+    waiting = [each for each in behind if not each.held_back]
     if waiting:
         yield _trouble(
-            f"nothing was committed to group {_name(group)} for {quiet}, and "
-            f"{sum(waiting.values())} records wait in {_places(waiting)}",
+            f"{since}, and {_records(waiting)}",
             "the job has stopped, hangs, or cannot commit",
             "look at the job, and at offsetmgr spark status --checkpoint PATH; start it again",
         )
     if held:
         yield _trouble(
-            f"an open transaction holds back {sum(held.values())} records in {_places(held)}; "
-            f"nothing was committed to group {_name(group)} for {quiet}",
+            f"{since}, and {_records(held)} behind an open transaction",
             "a consumer that reads committed records alone waits for its end",
             "end the producer's transaction; Kafka's own kafka-transactions finds and aborts it",
         )
 
 
-def _retention(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    known(facts.history)
-    retention_s = known(facts.retention_s)
-    if not isinstance(each.description, OffsetManagerError) and each.description.members:
+def _retention(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    if isinstance(facts.retention_s, OffsetManagerError) or _members_of(group):
         return  # the offsets of a group with members do not expire
-    last = {step.partition: step.at_s for step in facts.steps(group)}
-    ages = {where: facts.now_s - last[where] for where in each.offsets if where in last}
-    old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * retention_s}
+    last = {step.partition: step.at_s for step in facts.steps(group.name)}
+    ages = {where: facts.now_s - last[where] for where in group.offsets if where in last}
+    old = {where: s for where, s in ages.items() if s > _EXPIRY_SHARE * facts.retention_s}
     if old:
         age_s = max(old.values())
+        left = seconds_text(facts.retention_s - age_s)
+        options = "--all-topics", "--to-current"
         yield _trouble(
             f"the offsets of {_places(old)} were last committed {seconds_text(age_s)} ago; "
-            f"Kafka may forget them in {seconds_text(retention_s - age_s)}",
+            f"Kafka may forget them in {left}",
             f"{_STARTS_ANEW}; to commit them again:",
-            facts.connection.command("reset", group, "--all-topics", "--to-current", execute=True),
+            facts.connection.command("reset", group.name, *options, execute=True),
         )
 
 
-def _turns(facts: Facts, group: str, _each: GroupFacts) -> Iterable[Finding]:
-    turns = by_turns(facts.steps(group), facts.now_s)
+def _turns(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    turns = by_turns(facts.steps(group.name), facts.now_s)
     if turns:
         first = min(turns.values(), key=lambda step: step.at_s)
         yield _trouble(
-            f"two programs commit group {_name(group)} by turns: {_places(turns)} went back and "
-            f"forth, first at {time_text(first.at_s)} ({first.partition} from {first.before} to "
-            f"{first.after})",
+            f"two programs commit group {_name(group.name)} by turns: {_places(turns)} went back "
+            f"and forth, first at {_fall(first)}",
             "each overwrites the other's offsets: after a restart either repeats or skips records",
             "stop one of the two, or give it a group of its own; with the setting fence = true "
             "Kafka refuses a second service",
@@ -587,42 +575,38 @@ def _first_turn(steps: Iterable[CommitStep]) -> CommitStep | None:
     return None
 
 
-def _regressions(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    known(facts.history)
-    turns = by_turns(facts.steps(group), facts.now_s)
+def _regressions(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    turns = by_turns(facts.steps(group.name), facts.now_s)
     highest: dict[TopicPartition, CommitStep] = {}
-    for step in facts.steps(group):
+    for step in facts.steps(group.name):
+        where = step.partition
         if step.move is Move.DELETED:  # perhaps with its topic: what came before is of another log
-            highest.pop(step.partition, None)
-        if step.move is Move.BACKWARD and step.before is not None and step.partition not in turns:
-            higher = highest.get(step.partition)
-            if higher is None or (higher.before or 0) < step.before:
-                highest[step.partition] = step
+            highest.pop(where, None)
+        if step.move is Move.BACKWARD and where not in turns:
+            highest[where] = max(highest.get(where, step), step, key=lambda fall: fall.before or 0)
     fallen = [
         step
         for where, step in highest.items()
-        if where in each.offsets and each.offsets[where].offset < (step.before or 0)
+        if where in group.offsets and group.offsets[where].offset < (step.before or 0)
     ]
-    if not fallen:
-        return
-    first = min(fallen, key=lambda step: step.at_s)
-    at, before = time_text(first.at_s), time_before(first.at_s)
-    yield _trouble(
-        f"{_places(step.partition for step in fallen)} went backwards, first at {at} "
-        f"({first.partition} from {first.before} to {first.after})",
-        f"{_READ_AGAIN}; to go back to where they were:",
-        _reset(facts, group, [step.partition for step in fallen], "--to-history", before),
-    )
+    if fallen:
+        first = min(fallen, key=lambda step: step.at_s)
+        places = [step.partition for step in fallen]
+        yield _trouble(
+            f"{_places(places)} went backwards, first at {_fall(first)}",
+            f"{_READ_AGAIN}; to go back to where they were:",
+            _reset(facts, group, places, "--to-history", time_before(first.at_s)),
+        )
 
 
-def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    beyond, expired = [], []
-    for where, committed in each.offsets.items():
-        log = facts.log(where)
-        if log is not None and committed.offset > log.high_watermark:
-            beyond.append(where)
-        elif log is not None and committed.offset < log.log_start_offset:
-            expired.append(where)
+def _fall(step: CommitStep) -> str:
+    return f"{time_text(step.at_s)} ({step.partition} from {step.before} to {step.after})"
+
+
+def _outside_log(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    outside = [each for each in group.partitions if each.out_of_range]
+    beyond = [each.partition for each in outside if each.is_beyond_end]
+    expired = [each.partition for each in outside if not each.is_beyond_end]
     if beyond:
         yield _trouble(
             f"{_places(beyond)}: committed beyond the end of the log; the topic was recreated, or "
@@ -638,13 +622,11 @@ def _outside_log(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding
         )
 
 
-def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    if isinstance(each.committed, OffsetManagerError):
-        return
+def _deleted(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     found: dict[Cause | None, list[TopicPartition]] = defaultdict(list)
-    deleted = deletions(facts.steps(group), facts.now_s)
+    deleted = deletions(facts.steps(group.name), facts.now_s)
     for where, step in deleted.items():
-        if where not in each.committed:
+        if where not in group.offsets:
             found[facts.causes.get(step)].append(where)
     if gone := found[Cause.TOPIC_DELETED]:
         yield _trouble(
@@ -667,39 +649,14 @@ def _deleted(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
         )
 
 
-def _topics_gone(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    gone = [where for where in each.offsets if does_not_exist(facts.logs.get(where))]
+def _topics_gone(facts: Facts, group: GroupLag) -> Iterable[Finding]:
+    gone = [p.partition for p in group.partitions if p.committed and does_not_exist(p.error)]
     if gone:
+        options = topic_options(gone)
         yield _trouble(
             f"{_places(gone)}: committed, but the topic does not have it; Kafka has not deleted it",
             "lag tools alert on it forever; for a new topic of that name it is a wrong start",
-            facts.connection.command("delete-offsets", group, *topic_options(gone), execute=True),
-        )
-
-
-def _offsets(facts: Facts, group: str, each: GroupFacts) -> Iterable[Finding]:
-    committed = known(each.committed)
-    unread: dict[int | None, list[TopicPartition]] = defaultdict(list)
-    for where in committed:
-        log = facts.logs.get(where)
-        is_known_why = does_not_exist(log) or where in facts.leaderless
-        if isinstance(log, OffsetManagerError) and not is_known_why:
-            unread[code_of(log)].append(where)
-    for partitions in unread.values():
-        places, error = _places(partitions), facts.logs[partitions[0]]
-        if isinstance(error, KafkaRequestError):
-            error = KafkaRequestError(f"log of {places}", error.info, error.detail)
-        if isinstance(error, OffsetManagerError):
-            yield _unknown(error, f"nothing can be said of {places} in group {_name(group)}")
-    if committed or isinstance(each.description, OffsetManagerError):
-        return
-    # Members may not have committed yet; what is empty and never had offsets was only tried out.
-    exists = each.description.state != "Dead"
-    if not exists or (not each.description.members and facts.steps(group)):
-        yield _trouble(
-            f"group {_name(group)} has no committed offsets",
-            _STARTS_ANEW,
-            facts.connection.command("history", group),
+            facts.connection.command("delete-offsets", group.name, *options, execute=True),
         )
 
 
@@ -711,22 +668,22 @@ _CHECKS: Final[tuple[Callable[[Facts], Iterable[Finding]], ...]] = (
     _service,
     _fence,
     _follow,
+    _unread,
     _clock,
 )
-_GROUP_CHECKS: Final[Mapping[Callable[[Facts, str, GroupFacts], Iterable[Finding]], str]] = {
-    _offsets: "nothing can be said of its offsets",
-    _rights: _NOT_COMMITTED,
-    _members: "members would refuse other commits",
-    _commits: "",
-    _stuck: "",
-    _retention: _STARTS_ANEW,
-    _turns: "",
-    _regressions: _READ_AGAIN,
-    _outside_log: "",
-    _deleted: "",
-    _topics_gone: "",
-}
-"""Checks of a group, and why they matter if a fact that they need could not be read."""
+_GROUP_CHECKS: Final[tuple[Callable[[Facts, GroupLag], Iterable[Finding]], ...]] = (
+    _offsets,
+    _rights,
+    _members,
+    _commits,
+    _stuck,
+    _retention,
+    _turns,
+    _regressions,
+    _outside_log,
+    _deleted,
+    _topics_gone,
+)
 
 
 def _trouble(what: str, why: str, mend: str) -> Finding:
@@ -754,6 +711,11 @@ def _places(partitions: Iterable[TopicPartition]) -> str:
     return "; ".join(f"{topic} {listed(each)}" for topic, each in by_topic(partitions).items())
 
 
-def _reset(facts: Facts, group: str, partitions: Iterable[TopicPartition], *mode: str) -> str:
+def _records(partitions: Sequence[PartitionLag]) -> str:
+    records = sum(each.lag or 0 for each in partitions)
+    return f"{records} records wait in {_places(each.partition for each in partitions)}"
+
+
+def _reset(facts: Facts, group: GroupLag, partitions: Iterable[TopicPartition], *mode: str) -> str:
     options = topic_options(partitions)
-    return facts.connection.command("reset", group, *options, *mode, execute=True)
+    return facts.connection.command("reset", group.name, *options, *mode, execute=True)

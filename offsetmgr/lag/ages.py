@@ -171,7 +171,7 @@ def _with_age(
     if found.offset >= (lag.end or 0):  # nothing but markers of transactions, or aborted records
         return lag._replace(lag=0, seconds=0.0)
     why = f"an open transaction holds back the records from offset {found.offset} on"
-    return lag._replace(seconds_unknown=why)
+    return lag._replace(seconds_unknown=why, held_back=True)
 
 
 def measure(

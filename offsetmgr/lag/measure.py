@@ -34,6 +34,8 @@ class PartitionLag(NamedTuple):
     """Age of the first record that is not committed; None where it is not known."""
     seconds_unknown: str = ""
     """Why it is not known although there is lag."""
+    held_back: bool = False
+    """True if an open transaction holds these records back."""
     member: GroupMember | None = None
     """The live member it is assigned to."""
     error: OffsetManagerError | None = None
@@ -74,6 +76,15 @@ class PartitionLag(NamedTuple):
             return False
         return not self.start <= self.committed.offset <= self.end
 
+    @property
+    def is_beyond_end(self) -> bool:
+        """True if the committed offset lies behind the end of its log."""
+        return (
+            self.out_of_range
+            and self.committed is not None
+            and (self.committed.offset > (self.end or 0))
+        )
+
 
 class GroupLag(NamedTuple):
     """A group with its partitions, sorted."""
@@ -93,6 +104,13 @@ class GroupLag(NamedTuple):
         """True if Kafka knows the group: it has members or committed offsets."""
         dead = self.description is not None and self.description.state == "Dead"
         return self.error is None and not (dead and not self.partitions)
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets."""
+        return {
+            each.partition: each.committed for each in self.partitions if each.committed is not None
+        }
 
     @property
     def total(self) -> int | None:

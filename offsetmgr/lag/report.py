@@ -192,9 +192,9 @@ def _partition(lag: PartitionLag, committer: OwningClient | None) -> dict[str, A
 
 
 def _out_of_range(lag: PartitionLag) -> dict[str, str | None] | None:
-    if not lag.out_of_range or lag.committed is None or lag.end is None:
+    if not lag.out_of_range:
         return None
-    if lag.committed.offset > lag.end:
+    if lag.is_beyond_end:
         text = "the committed offset lies above the end of the log: was the topic recreated?"
     else:
         text = "the committed offset lies below the start of the log: records expired unread"

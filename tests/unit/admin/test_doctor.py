@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.doctor import Facts, Finding, GroupFacts, Level, examine
+from offsetmgr.admin.doctor import Facts, Finding, Level, examine
 from offsetmgr.admin.history import Cause, CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
 from offsetmgr.kafka.cluster import GroupDescription
 from offsetmgr.kafka.commit_log import CommitRecord
-from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, PartitionRange, TopicPartition
+from offsetmgr.lag.measure import GroupLag, PartitionLag
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
@@ -33,6 +33,11 @@ def commits(*offsets: int, ago_s: float = 60.0) -> list[CommitRecord]:
         CommitRecord(ManagerKey("etl", *P0), offset, "", NOW_S - ago_s - len(offsets) + index)
         for index, offset in enumerate(offsets, 1)
     ]
+
+
+def lag(where: TopicPartition, committed: int, start: int, end: int, **more: Any) -> PartitionLag:
+    behind = max(end - committed, 0)
+    return PartitionLag(where, OffsetAndMetadata(committed), end, behind, start)._replace(**more)
 
 
 def walked(records: list[CommitRecord]) -> list[CommitStep]:
@@ -62,8 +67,7 @@ HEALTHY = Facts(
     now_s=NOW_S,
     versions={"offsetmgr": "0"},
     cluster="cluster c (b:9092) answered in 1 ms",
-    groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50)})},
-    logs={P0: PartitionRange(10, 60)},
+    groups={"etl": GroupLag("etl", EMPTY, (lag(P0, 50, 10, 60),))},
     topic_rights={"orders": READ},
     history={"etl": walked(commits(40, 50))},
     service=UP,
@@ -74,17 +78,21 @@ def bad(facts: Facts) -> list[Finding]:
     return [each for each in examine(facts) if each.level is not Level.OK]
 
 
-def with_group(**changes: Any) -> Facts:
-    return replace(HEALTHY, groups={"etl": HEALTHY.groups["etl"]._replace(**changes)})
+def with_group(facts: Facts = HEALTHY, **changes: Any) -> Facts:
+    return replace(facts, groups={"etl": facts.groups["etl"]._replace(**changes)})
+
+
+def with_lag(*partitions: PartitionLag, facts: Facts = HEALTHY) -> Facts:
+    return with_group(facts, partitions=partitions)
 
 
 MEMBER = GroupMember("m", "reader", "/10.0.0.7", "", (P0,))
 STABLE = EMPTY._replace(state="Stable", members=(MEMBER,))
 GONE = CommitRecord(ManagerKey("etl", *P1), None, "", NOW_S - 10)
-BOTH = {P0: PartitionRange(10, 60), P1: PartitionRange(0, 60)}
 IDLE_S = 3_600.0
 QUIET = after(50, ago_s=IDLE_S)
 NO_LEADER = KafkaRequestError("log of orders-0", error_info(5))
+UNREAD = PartitionLag(P0, OffsetAndMetadata(50))
 
 
 def without_service(facts: Facts, **changes: Any) -> Facts:
@@ -101,27 +109,23 @@ WELL: dict[str, Facts] = {
     ),
     "a KIP-848 group": without_service(with_group(description=STABLE._replace(type="consumer"))),
     "members that have not committed yet": without_service(
-        with_group(description=STABLE, committed={}), history={"etl": []}
+        with_group(description=STABLE, partitions=()), history={"etl": []}
     ),
     "a group without offsets that never had any": replace(
-        with_group(committed={}), history={"etl": []}
+        with_group(partitions=()), history={"etl": []}
     ),
-    "idle for an hour at the end of the log": replace(QUIET, logs={P0: PartitionRange(10, 50)}),
-    "idle behind nothing but a transaction's marker": replace(
-        QUIET, next_records={(P0, 50): NextRecord(60, None)}
+    "idle for an hour at the end of the log": with_lag(lag(P0, 50, 10, 50), facts=QUIET),
+    "idle behind nothing but a transaction's marker": with_lag(
+        lag(P0, 50, 10, 60, lag=0), facts=QUIET
     ),
     "idle for a week with a member": without_service(
         with_group(description=STABLE),
         history={"etl": walked(commits(50, ago_s=6.9 * DAY_S))},
         stuck_after_s=7 * DAY_S,
     ),
-    "a lag that is read on": replace(HEALTHY, logs={P0: PartitionRange(0, 10**9)}),
-    "an empty log": replace(
-        with_group(committed={P0: OffsetAndMetadata(0)}),
-        logs={P0: PartitionRange(0, 0)},
-        history={"etl": walked(commits(0))},
-    ),
-    "all records expired after they were read": replace(HEALTHY, logs={P0: PartitionRange(50, 50)}),
+    "a lag that is read on": with_lag(lag(P0, 50, 0, 10**9)),
+    "an empty log": with_lag(lag(P0, 0, 0, 0), facts=after(0)),
+    "all records expired after they were read": with_lag(lag(P0, 50, 50, 50)),
     "a fall that was made good": after(45, 20, 50),
     "a reset that the job has read past": after(45, 20, 30, 40, 50),
     "an old deletion": replace(
@@ -133,8 +137,7 @@ WELL: dict[str, Facts] = {
         history={
             "etl": walked([*commits(50), GONE, GONE._replace(offset=5, at_s=NOW_S - 5)]),
         },
-        groups={"etl": GroupFacts(EMPTY, {P0: OffsetAndMetadata(50), P1: OffsetAndMetadata(5)})},
-        logs=BOTH,
+        groups={"etl": GroupLag("etl", EMPTY, (lag(P0, 50, 10, 60), lag(P1, 5, 0, 60)))},
     ),
     "a fall before the offset was deleted and committed again": replace(
         HEALTHY,
@@ -158,13 +161,14 @@ WELL: dict[str, Facts] = {
 
 SICK: dict[str, tuple[Facts, str, str]] = {
     "connection": (
-        replace(HEALTHY, cluster=KafkaRequestError("connection", error_info(-195))),
+        replace(HEALTHY, groups={}, cluster=KafkaRequestError("connection", error_info(-195))),
         "connection",
         "offsetmgr config check",
     ),
     "the names of all brokers cannot be resolved": (
         replace(
             HEALTHY,
+            groups={},
             cluster=KafkaRequestError(
                 "connection to Kafka",
                 error_info(-185),
@@ -224,7 +228,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "set advertised.listeners of the brokers",
     ),
     "no leader": (
-        replace(HEALTHY, leaderless={P0: [2, 3], P1: [3]}, logs={P0: NO_LEADER}),
+        replace(with_lag(UNREAD._replace(error=NO_LEADER)), leaderless={P0: [2, 3], P1: [3]}),
         "without a leader: orders 0, 1",
         "start one of the brokers that hold them: 2, 3",
     ),
@@ -247,14 +251,13 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         without_service(
             with_group(description=STABLE),
             history=QUIET.history,
-            next_records={(P0, 50): NextRecord(50, NOW_S - IDLE_S)},
         ),
         "10 records wait in orders 0",
         "look at the job",
     ),
     "an open transaction": (
-        replace(QUIET, next_records={(P0, 50): NextRecord(52, None)}),
-        "an open transaction holds back 10 records in orders 0",
+        with_lag(lag(P0, 50, 10, 60, held_back=True), facts=QUIET),
+        "10 records wait in orders 0 behind an open transaction",
         "kafka-transactions finds and aborts it",
     ),
     "two resets by hand": (
@@ -264,7 +267,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
     ),
     "a group that does not exist": (
         replace(
-            with_group(description=EMPTY._replace(state="Dead"), committed={}),
+            with_group(description=EMPTY._replace(state="Dead"), partitions=()),
             history={"etl": []},
         ),
         "group etl has no committed offsets",
@@ -303,17 +306,17 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "offsetmgr reset etl --topic orders:0 --to-history 2023-11-14T22:12:18.999Z --execute",
     ),
     "beyond the log": (
-        replace(HEALTHY, logs={P0: PartitionRange(0, 49)}),
+        with_lag(lag(P0, 50, 0, 49)),
         "orders 0: committed beyond the end",
         "offsetmgr reset etl --topic orders:0 --to-earliest --execute",
     ),
     "before the log": (
-        replace(HEALTHY, logs={P0: PartitionRange(51, 60)}),
+        with_lag(lag(P0, 50, 51, 60)),
         "orders 0: committed before the start",
         "offsetmgr reset etl --topic orders:0 --to-earliest --execute",
     ),
     "topic is gone": (
-        replace(HEALTHY, logs={P0: NO_TOPIC}, topic_rights={"orders": NO_TOPIC}),
+        replace(with_lag(UNREAD._replace(error=NO_TOPIC)), topic_rights={"orders": NO_TOPIC}),
         "orders 0: committed, but",
         "offsetmgr delete-offsets etl --topic orders:0 --execute",
     ),
@@ -333,7 +336,7 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "offsetmgr reset etl --topic orders:1 --to-earliest --execute",
     ),
     "nothing committed": (
-        with_group(committed={}),
+        with_group(partitions=()),
         "no committed offsets",
         "offsetmgr history etl",
     ),
@@ -365,27 +368,30 @@ def test_the_members_of_a_consumer_group_are_named() -> None:
     assert "reader (host 10.0.0.7); commits and resets of others are refused" in members.what
 
 
-def test_impossible_checks_are_unknown() -> None:
-    """Without READ on Kafka's log of commits their age and their direction are not known."""
-    found = bad(replace(HEALTHY, history=DENIED))
-    assert {each.check for each in found} == {"retention", "regressions"}
-    assert all(each.level is Level.UNKNOWN and "READ" in each.mend for each in found)
-    denied = KafkaRequestError("setting", error_info(31), "no DESCRIBE_CONFIGS")
-    (found_too,) = bad(replace(HEALTHY, retention_s=denied))
-    assert (found_too.level, found_too.check) == (Level.UNKNOWN, "retention")
-    (unlisted,) = bad(replace(HEALTHY, unlisted=[denied]))
-    assert (unlisted.level, unlisted.group) == (Level.UNKNOWN, "")
-    both = {P0: OffsetAndMetadata(50), P1: OffsetAndMetadata(50)}
-    (unread,) = bad(replace(with_group(committed=both), logs=dict.fromkeys(both, denied)))
-    assert "orders 0, 1" in unread.what  # one cause, one finding
-    assert (unread.level, unread.check) == (Level.UNKNOWN, "offsets")
+DENIED_TOO = KafkaRequestError("setting", error_info(31), "no DESCRIBE_CONFIGS")
+UNKNOWN: dict[str, tuple[Facts, str, str]] = {
+    "history": (replace(HEALTHY, history=DENIED), "", "unread"),
+    "retention": (replace(HEALTHY, retention_s=DENIED_TOO), "", "unread"),
+    "groups of a broker": (replace(HEALTHY, unlisted=[DENIED]), "", "connection"),
+    "group": (with_group(error=DENIED, description=None, partitions=()), "etl", "offsets"),
+    "two logs": (
+        with_lag(UNREAD._replace(error=DENIED), UNREAD._replace(partition=P1, error=DENIED)),
+        "etl",
+        "offsets",
+    ),
+}
 
 
-def test_one_unreadable_group_hides_no_other() -> None:
-    """Its own checks are unknown, and those of its peers are made."""
-    odd = GroupFacts(DENIED, DENIED)
-    peer = WELL["a consumer group with a member"].groups["etl"]
-    facts = replace(HEALTHY, groups={"two\nlines": odd, "etl": HEALTHY.groups["etl"], "b": peer})
-    found = examine(facts)
-    assert {each.group for each in found if each.level is Level.UNKNOWN} == {"two\nlines"}
-    assert {each.group for each in found if each.level is Level.OK} >= {"etl", "b"}
+@pytest.mark.parametrize("unread", UNKNOWN)
+def test_an_unread_fact_is_one_finding(unread: str) -> None:
+    """It names the missing right, once, and hides no other group: its peers are judged."""
+    facts, group, check = UNKNOWN[unread]
+    peer = WELL["a consumer group with a member"].groups["etl"]._replace(name="peer")
+    facts = replace(facts, groups={**facts.groups, "peer": peer})
+    (found,) = bad(facts)
+    assert (found.level, found.group, found.check) == (Level.UNKNOWN, group, check)
+    assert "could not be checked" in found.what
+    assert found.mend.startswith("grant")
+    assert {each.group for each in examine(facts) if each.level is Level.OK} >= {"peer"}
+    if unread == "two logs":
+        assert "orders 0, 1" in found.why
