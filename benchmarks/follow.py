@@ -22,8 +22,7 @@ from benchmarks.harness import at_most, cpu_s, show
 from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.spark.files import open_files
-from offsetmgr.spark.follow import Follower
-from offsetmgr.spark.follow_settings import Follow
+from offsetmgr.spark.follow import Follow, Follower
 from offsetmgr.types import TopicPartition
 from tests.service.support import local_over
 from tests.waiting import until

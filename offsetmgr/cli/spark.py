@@ -150,8 +150,7 @@ def follow(
     - 1: with --once, a checkpoint could not be read, or its offsets were not committed
     - 3: with --once, not all checkpoints were read in time
     """
-    from offsetmgr.spark.follow import Follower
-    from offsetmgr.spark.follow_settings import Follow
+    from offsetmgr.spark.follow import Follow, Follower
 
     if bool(group) == bool(topic_group):
         problem = "is given with --topic-group" if group else "is missing"

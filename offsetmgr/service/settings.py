@@ -31,7 +31,7 @@ from offsetmgr.http.files import Tls
 from offsetmgr.kafka.errors import known, tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
-from offsetmgr.spark.follow_settings import Follow
+from offsetmgr.spark.follow import Follow
 from offsetmgr.text import encodable
 
 if sys.version_info >= (3, 11):

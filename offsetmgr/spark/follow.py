@@ -1,8 +1,8 @@
 """Follows the checkpoints of queries that do not commit: reads them, and commits what they finish.
 
 ``follow_state`` decides when a checkpoint is read, ``group_state`` what its group commits, by the
-committer of ``commit_offsets``.  Here are the threads: one that keeps the times, and one for each
-look, so that a bucket that does not answer delays no other.
+committer of ``commit_offsets``.  Each Follow has threads of its own, so that a bucket that does not
+answer delays no other.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from concurrent.futures import wait
-from functools import partial
-from queue import SimpleQueue
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
-from offsetmgr.config import masked_url
-from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import OffsetManagerError, listed
+from offsetmgr.config import is_number, masked_url
+from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
+from offsetmgr.errors import InvalidValueError, OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Committer, Subscription
-from offsetmgr.spark.follow_settings import expand
+from offsetmgr.spark.files import check_location
 from offsetmgr.spark.follow_state import FollowedCheckpoint
+from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import usable_logs
 from offsetmgr.spark.progress import Run, finished_batch, lowest
 from offsetmgr.text import error_text, visible
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.checkpoint import Batch
-    from offsetmgr.spark.follow_settings import Follow
     from offsetmgr.spark.follow_state import Seen
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
@@ -49,16 +49,89 @@ _log = SafeLogger("offsetmgr.follow")
 MOST_LOOKS: Final = 64
 """Looks at checkpoints of one Follow at once; those of a dead mount may never return."""
 
-LONGEST_PAUSE_S: Final = 5.0
-"""Longest pause before threads that could not be started are tried again."""
-
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
 
-_NUMBER: Final = re.compile(r"\d+")
-
 UNANSWERED_S: Final = 30.0
 """A look that takes longer is a problem of its checkpoint."""
+
+LEAST_INTERVAL_S: Final = 0.1
+
+_NAME: Final = "{name}"
+_ANY: Final = "([^/]*)"
+_NUMBER: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Checkpoints to follow, and the groups that mirror them.  Times are seconds."""
+
+    checkpoint: str
+    """A path or URL of a checkpointLocation; each ``*`` stands for any part of one name."""
+    group: str = ""
+    """The group of all topics; ``{name}`` is what the ``*`` matched (several joined by ``-``), or
+    without one the last name of the path."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Instead of ``group``: topic → group.  Topics that are not named are not committed."""
+    interval_s: float = 10.0
+    keep_alive_s: float = 3_600.0
+    """A query without a finished batch for so long counts as stopped, and its offsets are not
+    renewed any more."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidValueError."""
+        check_location(self.checkpoint)
+        if "**" in self.checkpoint:
+            fix = "give each level a * of its own, as in s3://lake/*/checkpoints/*"
+            raise InvalidValueError("checkpoint", self.checkpoint, "has a **", fix)
+        self.groups_of("name")
+        for name, least in (("interval_s", LEAST_INTERVAL_S), ("keep_alive_s", 1)):
+            value = getattr(self, name)
+            if not is_number(value, (int, float)) or not least <= value <= 366 * 86_400:
+                fix = f"give seconds, from {least} to a year"
+                raise InvalidValueError(name, value, "is not possible", fix)
+
+    def groups_of(self, name: str) -> Groups:
+        """Return the groups of the checkpoint of this name.  Raises InvalidValueError."""
+        group = self.group.replace(_NAME, name)
+        groups = {topic: str(each).replace(_NAME, name) for topic, each in self.groups.items()}
+        return Groups.of(group or None, groups or None)
+
+
+def expand(
+    pattern: str, requests: Counter[str], unreadable: dict[str, OSError]
+) -> Iterator[tuple[str, str]]:
+    """Yield the locations that ``pattern`` matches, each with its name for ``{name}``.
+
+    A location without ``*`` matches itself, even if nothing is there.  Names that begin with a dot
+    or an underscore are omitted, as Spark omits them.  ``requests`` counts the lists.  Folders that
+    cannot be listed are omitted, and ``unreadable`` gets their errors.  Raises InvalidValueError.
+    """
+    pattern = pattern.rstrip("/")
+    if "*" not in pattern:
+        yield pattern, pattern.rpartition("/")[2]
+        return
+    before, _, rest = pattern.partition("*")
+    folder, slash, start = before.rpartition("/")
+    end, _, below = rest.partition("/")
+    fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
+    root = folder or slash or "."
+    try:
+        names = Checkpoint(root, requests=requests).names("")
+    except OSError as error:
+        unreadable[root] = error
+        return
+    for name in sorted(names):
+        match = fits.fullmatch(name)
+        if match is None or name[0] in "._":
+            continue
+        stars = [*match.groups()]
+        found = "/".join([f"{folder}{slash}{name}", *([below] if below else [])])
+        if "*" not in below:
+            yield found, "-".join(stars)
+            continue
+        for location, further in expand(found, requests, unreadable):
+            yield location, "-".join([*stars, further])
 
 
 class FollowedQuery(NamedTuple):
@@ -108,128 +181,63 @@ class Follower:
         """Looks that failed, by name of the Follow."""
         self.closed = False
         self.searches = [_Search(self, name, each) for name, each in follows.items()]
-        self._changed = threading.Condition()
-        self._due: list[tuple[float, int, _Task]] = []
-        self._numbers = itertools.count()
-        self._waiting: dict[str, SimpleQueue[_Task | None]]
-        self._waiting = {name: SimpleQueue() for name in follows}
-        self._in_work = Counter(dict.fromkeys(follows, 0))
-        """Tasks that wait or are looked at, by name of the Follow."""
-        self._readers = Counter(dict.fromkeys(follows, 0))
-        """Threads that look at checkpoints, by name of the Follow."""
-        self._worker = Worker("offsetmgr-follow", self._run)
 
     def start(self) -> None:
         for search in self.searches:
-            self.schedule(search, self.now())
-        self._worker.ensure()
+            search.start()
 
     def close(self) -> None:
         """Follow no more; a look that is under way commits nothing.
 
         The managers are left to whoever closes the client.
         """
-        with self._changed:
-            was_closed, self.closed = self.closed, True
-            self._changed.notify_all()
-            for name in self._readers.elements():
-                self._waiting[name].put(None)
+        was_closed, self.closed = self.closed, True
+        for search in self.searches:
+            search.wake()
         for each in [] if was_closed else self._followed():
             each.drop()
 
     def once(self, timeout: float) -> bool:
-        """Look at each checkpoint once; False if some have not answered in ``timeout`` seconds."""
+        """Start, and wait until each checkpoint was looked at; False if ``timeout`` s are over."""
         deadline = Deadline(timeout)
-        for tasks in (lambda: self.searches, self._followed):
-            for task in tasks():
-                self._begin(task)
-            with self._changed:
-                if not self._changed.wait_for(self._is_idle, deadline.left_s):
-                    return False
+        self.start()
+        if not all(each.looked.wait(deadline.left_s) for each in self.searches):
+            return False
+        if not all(each.looked.wait(deadline.left_s) for each in self._followed()):
+            return False
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
         """Return what is known of each checkpoint, and of each Follow with a problem."""
-        searches = [each.view() for each in self.searches if each.problem]
+        searches = [each.view() for each in self.searches if each.trouble()]
         return searches + [each.view() for each in self._followed()]
 
     def _followed(self) -> list[_Followed]:
         return [each for search in self.searches for each in list(search.found.values())]
 
-    def _is_idle(self) -> bool:
-        return not any(self._in_work.values())
-
-    # The thread that keeps the times.
-
-    def _run(self) -> None:
-        while not self.closed:
-            with self._changed:
-                pause_s = self._due[0][0] - self.now() if self._due else LONGEST_PAUSE_S
-                if pause_s > 0:
-                    self._changed.wait(min(pause_s, LONGEST_PAUSE_S))
-                    self._start_readers()
-                else:
-                    self._begin(heapq.heappop(self._due)[2])
-
-    def schedule(self, task: _Task, due_s: float) -> None:
-        with self._changed:
-            heapq.heappush(self._due, (due_s, next(self._numbers), task))
-            self._changed.notify_all()
-
-    def _begin(self, task: _Task) -> None:
-        with self._changed:
-            self._in_work[task.follow_name] += 1
-            task.begun_s = self.now()
-            self._waiting[task.follow_name].put(task)
-            self._start_readers()
-
-    def _start_readers(self) -> None:
-        for name, wanted in self._in_work.items():
-            while self._readers[name] < min(wanted, MOST_LOOKS) and not self.closed:
-                if not Worker(f"offsetmgr-follow {name}", partial(self._read, name)).ensure():
-                    return
-                self._readers[name] += 1
-
-    # The threads of the looks.
-
-    def _read(self, name: str) -> None:
-        while (task := self._waiting[name].get()) is not None:
-            due_s = self.now()
-            try:
-                if not self.closed:
-                    due_s = task.look()
-            except BaseException as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
-                is_plain = isinstance(error, (OffsetManagerError, OSError))
-                text = visible(str(error) if is_plain else error_text(error))
-                due_s = task.failed(text if task.location in text else f"failed: {text}")
-            finally:
-                task.begun_s = None
-                with self._changed:
-                    self._in_work[name] -= 1
-                    self._changed.notify_all()
-                if not task.is_gone:
-                    self.schedule(task, due_s)
-
 
 class _Task(ABC):
     """A look that is repeated.  ``look`` and ``failed`` return when the next one is due."""
 
-    def __init__(self, follower: Follower, follow_name: str, location: str) -> None:
+    def __init__(self, follower: Follower, name: str, follow: Follow, location: str) -> None:
         self.follower = follower
-        self.follow_name = follow_name
+        self.follow_name = name
+        self.follow = follow
         # For logs, pages and metrics, which an odd name must not spoil.
         has_login = "://" in location and not location.startswith("file:")
         self.location = visible(masked_url(location) if has_login else location)
         self.begun_s: float | None = None
         """When the look began that is under way."""
+        self.looked = threading.Event()
+        """Set after the first look."""
         self.problem: str | None = None
         self.is_gone = False
 
     @abstractmethod
     def look(self) -> float: ...
 
-    @abstractmethod
-    def failed(self, problem: str) -> float: ...
+    def failed(self) -> float:
+        return self.follower.now() + self.follow.interval_s
 
     def report(self, problem: str | None) -> None:
         """Note the state, and log it if its cause is another than before."""
@@ -241,10 +249,6 @@ class _Task(ABC):
         elif problem is None and before is not None:
             _log.info("checkpoint %s of follow %s is well again", self.location, self.follow_name)
 
-    def report_failure(self, problem: str) -> None:
-        self.follower.failures[self.follow_name] += 1
-        self.report(problem)
-
     def trouble(self) -> str | None:
         """Return the problem, or that the look under way is not answered."""
         begun_s = self.begun_s
@@ -253,26 +257,84 @@ class _Task(ABC):
 
 
 class _Search(_Task):
-    """The search for the checkpoints of one Follow."""
+    """The search for the checkpoints of one Follow, and the threads that look at them.
+
+    One thread waits for the next look that is due, the others that are free for their turn to.
+    """
 
     def __init__(self, follower: Follower, name: str, follow: Follow) -> None:
-        super().__init__(follower, name, follow.checkpoint)
-        self.follow = follow
+        super().__init__(follower, name, follow, follow.checkpoint)
         self.found: dict[str, _Followed] = {}
+        self._due: list[tuple[float, int, _Task]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._threads = self._free = 0
+
+    def start(self) -> None:
+        self.schedule(self, self.follower.now())
+        self._add_thread()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def schedule(self, task: _Task, due_s: float) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (due_s, next(self._numbers), task))
+            self._changed.notify_all()
+
+    def _add_thread(self) -> None:
+        """Start a thread unless one is free already, or there are enough."""
+        with self._changed:
+            if self._free or self._threads == MOST_LOOKS:
+                return
+            if Worker(f"offsetmgr-follow {self.follow_name}", self._run).ensure():
+                self._threads += 1
+                self._free += 1
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            due_s = task.begun_s = self.follower.now()
+            try:
+                due_s = task.look()
+            except BaseException as error:  # noqa: BLE001 -- a bad checkpoint is one bad row
+                is_plain = isinstance(error, (OffsetManagerError, OSError))
+                text = visible(str(error) if is_plain else error_text(error))
+                self.follower.failures[self.follow_name] += 1
+                task.report(text if task.location in text else f"failed: {text}")
+                due_s = task.failed()
+            finally:
+                task.begun_s = None
+                task.looked.set()
+                with self._changed:
+                    self._free += 1
+                self.schedule(task, due_s)
+
+    def _next(self) -> _Task | None:
+        """Wait for the next look that is due; None after the end."""
+        with self._turn, self._changed:
+            while not self.follower.closed:
+                pause_s = self._due[0][0] - self.follower.now() if self._due else LONGEST_WAIT_S
+                if pause_s <= 0:
+                    task = heapq.heappop(self._due)[2]
+                    if task.is_gone:
+                        continue
+                    self._free -= 1
+                    self._add_thread()
+                    return task
+                self._changed.wait(min(pause_s, LONGEST_WAIT_S))
+        return None
 
     def look(self) -> float:
         now_s, follow = self.follower.now(), self.follow
         unreadable: dict[str, OSError] = {}
         locations = dict(expand(follow.checkpoint, self.follower.requests, unreadable))
-        if unreadable:
-            self.report_failure(visible(f"failed: {listed(unreadable.values())}"))
-        else:
-            self.report(None if locations else "nothing matches it")
         for location, name in locations.items():
             known = self.found.get(location)
             if known is None:
                 known = self.found[location] = _Followed(self, location, name)
-                self.follower.schedule(known, now_s)
+                self.schedule(known, now_s)
             known.listed_s = now_s
         not_listed = tuple(f"{folder}/" for folder in unreadable)
         for location, known in list(self.found.items()):
@@ -282,11 +344,10 @@ class _Search(_Task):
             elif now_s - known.listed_s > follow.keep_alive_s:
                 del self.found[location]
                 known.forget()
+        if unreadable:
+            raise OSError(listed(unreadable.values()))
+        self.report(None if locations else "nothing matches it")
         return now_s + follow.interval_s
-
-    def failed(self, problem: str) -> float:
-        self.report_failure(problem)
-        return self.follower.now() + self.follow.interval_s
 
     def view(self) -> FollowedQuery:
         return FollowedQuery(self.follow_name, "", self.location, problem=self.trouble())
@@ -297,12 +358,12 @@ class _Followed(_Task):
 
     def __init__(self, search: _Search, location: str, name: str) -> None:
         follower, follow = search.follower, search.follow
-        super().__init__(follower, search.follow_name, location)
+        super().__init__(follower, search.follow_name, follow, location)
         self.listed_s = follower.now()
         self.state = FollowedCheckpoint(
             follow.interval_s, follow.keep_alive_s, self.listed_s, follower.rng
         )
-        self._follow, self._url, self._name = follow, location, name
+        self._url, self._name = location, name
         self._checkpoint: Checkpoint | None = None
         self._subscription: Subscription | None = None
         self._run: Run | None = None
@@ -332,8 +393,7 @@ class _Followed(_Task):
         self.report(self._problem(subscription))
         return state.due_s
 
-    def failed(self, problem: str) -> float:
-        self.report_failure(problem)
+    def failed(self) -> float:
         self.state.failed(self.follower.now())
         self._view = self._view._replace(looked_at_s=self.follower.wall())
         self._end_if_quiet()
@@ -358,7 +418,7 @@ class _Followed(_Task):
     def _opened(self) -> tuple[Subscription, Checkpoint]:
         if self._subscription is None or self._checkpoint is None:
             follower = self.follower
-            groups = self._follow.groups_of(self._name)
+            groups = self.follow.groups_of(self._name)
             self._checkpoint = Checkpoint(self._url, requests=follower.requests)
             self._subscription = Subscription(follower.committer, groups, follower)
             self._view = self._view._replace(groups=tuple(sorted(groups.names())))

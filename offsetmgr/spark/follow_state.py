@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 QUIET_INTERVALS: Final = 6
 """A query without a batch for ``keep_alive_s`` is looked at this many times less often."""
 
+MOST_NAMES: Final = 10
+"""Batches that are asked for by name in one look; if all are there, a list finds the newest."""
+
 LATE_INTERVALS: Final = 3
 """After a longer pause between two looks a list is asked for."""
 
@@ -45,24 +48,6 @@ class Seen(NamedTuple):
     @property
     def batch_id(self) -> int:
         return -1 if self.batch is None else self.batch.batch_id
-
-
-def newest_by_name(is_finished: Callable[[int], bool], known: int) -> int:
-    """Return the newest finished batch from ``known`` on, in about 2 log2(n) questions.
-
-    Where numbers are missing it may be an older one, but always a finished one.
-    """
-    step = 1
-    while is_finished(known + step):
-        known, step = known + step, step * 2
-    missing = known + step
-    while missing - known > 1:
-        middle = (known + missing) // 2
-        if is_finished(middle):
-            known = middle
-        else:
-            missing = middle
-    return known
 
 
 class FollowedCheckpoint:
@@ -92,28 +77,32 @@ class FollowedCheckpoint:
 
         Raises InvalidValueError, OSError.
         """
-        may_list = now() >= self._list_s or self._is_late(now())
+        is_late = self._is_late(now())
         # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for
         # those of the old query, which do not put the group ahead.
         query_id, known = checkpoint.query_id(), self.seen
         is_other = query_id != known.query_id
         if is_other:
             known, self._is_replaced, self.is_gapped = Seen(), True, False
-        batch, newest = known.batch, known.batch_id
-        if not is_other and not self.is_gapped:
-            newest = newest_by_name(checkpoint.is_finished, newest)
-        is_listed = newest == known.batch_id and (is_other or self.is_gapped or may_list)
-        if newest > known.batch_id:
-            batch = checkpoint.batch(newest)
-        elif is_listed:
+        is_listed = is_other or is_late or self.is_gapped
+        newest, most = known.batch_id, known.batch_id + MOST_NAMES
+        while not is_listed and newest < most and checkpoint.is_finished(newest + 1):
+            newest += 1
+        has_next, batch = newest > known.batch_id, known.batch
+        is_listed |= newest == most or (not has_next and now() >= self._list_s)
+        if is_listed:
             # After batches were removed, a known number may be that of another batch.
             batch = checkpoint.last_finished()
-        now_s, was_late = now(), self._is_late(now())
+        elif has_next:
+            batch = checkpoint.batch(newest)
+        now_s = now()
+        is_late |= self._is_late(now_s)
         self.seen, self._looked_s = Seen(query_id, batch), now_s
         self._backoff.succeeded()
         is_news = batch is not None and batch != known.batch
         goes_on = self.seen.batch_id > known.batch_id
-        self.is_gapped |= is_listed and is_news and goes_on and not (is_other or was_late)
+        is_gap = is_listed and is_news and goes_on and not has_next
+        self.is_gapped |= is_gap and not (is_other or is_late)
         if is_news:
             if self._is_replaced or not goes_on or not self.is_running:
                 self.run += 1

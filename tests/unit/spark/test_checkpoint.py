@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.follow_settings import expand
+from offsetmgr.spark.follow import expand
 from offsetmgr.types import TopicPartition
 from tests.unit.spark.checkpoints import HEAD, WrittenCheckpoint, finished, orders
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
-from offsetmgr.spark.follow import Follower
-from offsetmgr.spark.follow_settings import Follow, expand
+from offsetmgr.spark import follow as follow_module
+from offsetmgr.spark.follow import Follow, Follower, expand
 from offsetmgr.types import TopicPartition
 from tests.service.support import WAIT_S, local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of
@@ -203,6 +204,35 @@ def test_a_place_without_an_answer_delays_no_other(
         follower.close()
         for path in dead:  # let the readers go
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_search_without_an_answer_is_a_row(
+    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a dead mount whose folders cannot be listed: no checkpoint of it is known yet."""
+    listed = threading.Event()
+    monkeypatch.setattr(follow_module, "UNANSWERED_S", 0.0)
+    monkeypatch.setattr(follow_module, "expand", lambda *_: listed.wait() and ())
+    with following(coordinator, follow(tmp_path / "*")) as follower:
+        eventually(lambda: [str(each.problem)[:9] for each in follower.queries()], ["no answer"])
+        listed.set()
+
+
+def test_a_removed_checkpoint_is_not_looked_at_again(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Its group goes on without it, and nothing of it is left."""
+    WrittenCheckpoint(tmp_path / "a").batch(0, orders(5))
+    wanted = Follow(str(tmp_path / "*"), "etl", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
+        (removed,) = follower._followed()
+        shutil.rmtree(tmp_path / "a")
+        until(lambda: removed.is_gone)
+        search = follower.searches[0]
+        until(lambda: removed not in [task for _, _, task in search._due.copy()])
+        until(lambda: removed.begun_s is None)
+        assert follower.committer._subscriptions == []
 
 
 def test_offsets_of_another_log_block_no_other(

@@ -11,8 +11,7 @@ from moto.server import ThreadedMotoServer
 from offsetmgr.spark import starting_offsets
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.files import open_files
-from offsetmgr.spark.follow import Follower
-from offsetmgr.spark.follow_settings import Follow
+from offsetmgr.spark.follow import Follow, Follower
 from tests.service.support import local_over
 from tests.unit.spark.broker import ORDERS, offset_of
 from tests.unit.spark.checkpoints import HEAD, finished

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.follow_state import FollowedCheckpoint, newest_by_name
+from offsetmgr.spark.follow_state import MOST_NAMES, FollowedCheckpoint
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
@@ -49,21 +49,6 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("newest", range(20))
-def test_the_newest_batch_is_found_by_name(newest: int) -> None:
-    """It takes about twice the logarithm of the distance; with gaps, it is a finished one."""
-    asked: list[int] = []
-
-    def is_finished(batch: int) -> bool:
-        asked.append(batch)
-        return batch <= newest
-
-    assert newest_by_name(is_finished, 0) == newest
-    assert len(asked) <= 2 * (newest + 1).bit_length()
-    finished = {0, *random.Random(newest).sample(range(1, 40), 15)}  # noqa: S311
-    assert newest_by_name(finished.__contains__, 0) in finished
-
-
 def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:
     """After the first looks only the query's id and the next batch are asked for."""
     watched.written.batch(7, orders(1))
@@ -75,6 +60,17 @@ def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:
     watched.written.batch(9, orders(3))
     assert watched.look() == 9
     assert not [name for name in watched.asked if name.endswith("*")]
+
+
+def test_many_new_batches_are_found_by_a_list(watched: Watched) -> None:
+    """A query may finish batches faster than they are asked for by name; it is no gap."""
+    watched.written.batch(0, orders(1))
+    assert watched.look() == 0
+    for number in range(1, 2 * MOST_NAMES):
+        watched.written.batch(number, orders(number))
+    assert watched.look() == 2 * MOST_NAMES - 1
+    assert len(watched.asked) <= MOST_NAMES + 6
+    assert not watched.state.is_gapped
 
 
 def test_lists_become_rare(watched: Watched) -> None:
