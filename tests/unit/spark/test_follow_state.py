@@ -63,7 +63,7 @@ def test_an_idle_checkpoint_costs_two_requests(watched: Watched) -> None:
 
 
 def test_many_new_batches_are_found_by_a_list(watched: Watched) -> None:
-    """A query may finish batches faster than they are asked for by name; it is no gap."""
+    """A query may finish batches faster than they are asked for by name; nothing is skipped."""
     watched.written.batch(0, orders(1))
     assert watched.look() == 0
     for number in range(1, 2 * MOST_NAMES):
