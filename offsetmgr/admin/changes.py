@@ -303,7 +303,7 @@ class GroupChanges:
         """
         if not offsets:
             return {}
-        left, failures = offsets, dict[TopicPartition, OffsetManagerError]()
+        failures: dict[TopicPartition, OffsetManagerError] = {}
         opened = (
             open_store(self._store)
             if self._store
@@ -311,17 +311,10 @@ class GroupChanges:
         )
         with opened as store:
             for _ in Deadline(self._timeout_s).polls():
-                failures = {where: e for where, e in failures.items() if where not in left}
-                try:
-                    store.commit(group, left)
-                except OffsetManagerError as error:
-                    failures |= refusals(error, left)
-                left = {
-                    where: offsets[where]
-                    for where, error in failures.items()
-                    if (info := getattr(error, "info", None)) and info.code == _LOADING
-                }
-                if not left:
+                error = tried(store.commit, group, offsets)
+                failures = {} if error is None else refusals(error, offsets)
+                infos = (getattr(each, "info", None) for each in failures.values())
+                if not any(info is not None and info.code == _LOADING for info in infos):
                     break
         return {where: self._reason(each, group, where) for where, each in failures.items()}
 

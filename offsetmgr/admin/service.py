@@ -34,8 +34,8 @@ _OK: Final = 200
 _UNREADY: Final = 503
 _SILENT_S: Final = 30.0
 """The service writes to a stream of events every 10 s; a longer silence is its end."""
-_MAX_ENTRIES: Final = 10_000
-"""Offsets that the service takes in one request, and managers that it answers in one page."""
+_PAGE: Final = 10_000
+"""Rows that the service answers in one page."""
 _ANSWER_S: Final = 5.0
 """More than the service is given, for its answer to arrive."""
 
@@ -97,7 +97,7 @@ class ServiceReader:
         Raises ServiceUnavailableError, ServiceError.
         """
         found: list[dict[str, Any]] = []
-        first = f"{path}?limit={_MAX_ENTRIES}{query and '&'}{query}"
+        first = f"{path}?limit={_PAGE}{query and '&'}{query}"
         target: str | None = first
         deadline = deadline or self._deadline()
         while target is not None:
@@ -146,26 +146,15 @@ class ServiceReader:
     ) -> dict[TopicPartition, str]:
         """Have live managers set ``offsets``; return why those of some partitions were not.
 
-        Raises as ``managers`` if that is known of none.
+        Raises as ``managers``, also for more offsets than the service takes at once.
         """
         entries = [
             {"topic": topic, "partition": partition, "offset": offset, "metadata": metadata}
             for (topic, partition), (offset, metadata, _) in offsets.items()
         ]
-        failures: dict[TopicPartition, str] = {}
-        for first in range(0, len(entries), _MAX_ENTRIES):
-            asked = entries[first : first + _MAX_ENTRIES]
-            body = {"group": group, "offsets": asked, "wait": True, "timeout_s": self._timeout_s}
-            try:
-                with reading("the offsets"):
-                    failures |= rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
-            except OffsetManagerError as error:
-                if not first:
-                    raise
-                sent, rest = list(offsets)[first:], list(offsets)[first + _MAX_ENTRIES :]
-                failures |= dict.fromkeys(sent, f"{NOT_KNOWN}{error}")
-                return failures | dict.fromkeys(rest, "not sent to the service")
-        return failures
+        body = {"group": group, "offsets": entries, "wait": True, "timeout_s": self._timeout_s}
+        with reading("the offsets"):
+            return rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
 
     def ask(
         self,

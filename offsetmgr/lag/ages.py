@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.lag.burrow import INTERVALS
 from offsetmgr.lag.measure import as_listed, read_groups
 from offsetmgr.types import TopicPartition
 
@@ -45,27 +44,21 @@ class LogTimeline(NamedTuple):
     """Measured ends of one log with their times."""
 
     points: tuple[_Point, ...] = ()
-    ends: tuple[int, ...] = ()
-    """The ends in the last rounds, oldest first."""
 
     def with_end(self, end: int, at_s: float) -> LogTimeline:
         """Return the timeline with one more end.
 
         It begins anew if the log shrank, as it was recreated, and if the clock was set back.
         """
-        points, ends = self.points, self.ends
-        if ends and end < ends[-1]:
-            points, ends = (), ()
-        if points and at_s < points[-1].last_s - CLOSE_S:
-            points = ()
-        last = points[-1] if points else None
-        if last is None or (end > last.offset and at_s >= last.last_s):
-            points = (*points, _Point(end, at_s, at_s))
-            if len(points) > POINTS:
-                points = (points[0], *points[2:-1:2], points[-1])
-        elif at_s >= last.last_s:
-            points = (*points[:-1], last._replace(last_s=at_s))
-        return LogTimeline(points, (*ends, end)[-INTERVALS:])
+        *earlier, last = self.points or (_Point(end, at_s, at_s),)
+        if end < last.offset or at_s < last.last_s:
+            return LogTimeline((_Point(end, at_s, at_s),))
+        if end == last.offset:
+            return LogTimeline((*earlier, last._replace(last_s=at_s)))
+        points = (*self.points, _Point(end, at_s, at_s))
+        if len(points) > POINTS:
+            points = (points[0], *points[2:-1:2], points[-1])
+        return LogTimeline(points)
 
     def seconds_behind(self, committed: int, now_s: float) -> float | None:
         """Return the age of the record at ``committed``: 0 or more, 0 where all is read.

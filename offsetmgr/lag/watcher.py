@@ -75,7 +75,7 @@ class Watcher:
             where = key.topic_partition
             watch = self._groups.get(key.group, {}).get(where)
             if watch is not None and offset is not None:
-                watch.add(offset, at_s, now_s, self.ages.timelines[where].ends[-1])
+                watch.add(offset, at_s, now_s, self.ages.timelines[where].points[-1].offset)
         view: dict[str, GroupLag] = {}
         for found in self.ages.fill(read.values(), now_s, is_round=True):
             before = self.view.get(found.name, found._replace(status=Status.NOTFOUND))
@@ -101,21 +101,21 @@ class Watcher:
         for where, log in logs.items():
             if not isinstance(log, OffsetManagerError):
                 timelines[where] = timelines[where].with_end(log.high_watermark, now_s)
-        self.ages.timelines = {where: each for where, each in timelines.items() if each.ends}
+        self.ages.timelines = {where: each for where, each in timelines.items() if each.points}
 
     def _watched(self, found: GroupLag, now_s: float, *, logged: bool) -> GroupLag:
         before = self._groups.get(found.name, {})
         watches = self._groups[found.name] = {}
         partitions = []
         for each in found.partitions:
-            where, timeline = each.partition, self.ages.timelines.get(each.partition)
+            where = each.partition
             seen = each._replace(status=Status.OK)
-            if each.committed is not None and timeline is not None:
+            if each.committed is not None and where in self.ages.timelines:
                 watch = watches[where] = before.get(where) or _PartitionWatch(
                     self._min_distance_s, self._allowed_lag
                 )
                 if each.end is not None:
-                    seen = watch.seen(each, each.committed, timeline.ends, now_s, logged=logged)
+                    seen = watch.seen(each, each.committed, each.end, now_s, logged=logged)
             partitions.append(seen)
         status = group_status(each.status or Status.OK for each in partitions)
         return found._replace(partitions=tuple(partitions), status=status)
@@ -141,8 +141,7 @@ class _PartitionWatch:
         self._allowed_lag = allowed_lag
         self._commits: deque[ObservedCommit] = deque(maxlen=INTERVALS)
         self._newest: OffsetAndMetadata | None = None
-        self._samples: deque[_Sample] = deque(maxlen=_RATE_ROUNDS)
-        self._rounds = 0
+        self._samples: deque[_Sample] = deque(maxlen=INTERVALS + 1)
 
     def add(self, offset: int, at_s: float, now_s: float, end: int) -> None:
         """Take in a commit; one that is older than the newest is left out.
@@ -163,7 +162,7 @@ class _PartitionWatch:
         self,
         found: PartitionLag,
         committed: OffsetAndMetadata,
-        ends: tuple[int, ...],
+        end: int,
         now_s: float,
         *,
         logged: bool,
@@ -172,18 +171,17 @@ class _PartitionWatch:
         if self._samples and now_s < self._samples[-1].at_s:  # the clock was set back
             self._samples.clear()
             self._commits.clear()
-            self._rounds, self._newest = 0, None
+            self._newest = None
         if committed != self._newest and not (logged and self._commits):
-            self.add(committed.offset, now_s, now_s, ends[-1])
+            self.add(committed.offset, now_s, now_s, end)
         self._newest = committed
-        self._rounds += 1
-        self._samples.append(_Sample(now_s, ends[-1], committed.offset))
+        self._samples.append(_Sample(now_s, end, committed.offset))
         commits, status = tuple(self._commits), Status.OK
         if found.out_of_range:
             status = Status.OUT_OF_RANGE
         # Of one that was first seen just now it is not known how long it has stood there.
-        elif len(commits) == INTERVALS or self._rounds > INTERVALS:
-            lag = found.lag or 0
+        elif len(commits) == INTERVALS or len(self._samples) > INTERVALS:
+            lag, ends = found.lag or 0, [each.end for each in self._samples][-INTERVALS:]
             status = partition_status(commits, ends, lag, now_s, self._allowed_lag)
         rate_in, rate_out = _rates(self._samples)
         return found._replace(status=status, commits=commits, rate_in=rate_in, rate_out=rate_out)
@@ -191,7 +189,8 @@ class _PartitionWatch:
 
 def _rates(samples: deque[_Sample]) -> tuple[float | None, float | None]:
     """Return records written and committed a second; never below 0."""
-    first, last = samples[0], samples[-1]
+    recent = list(samples)[-_RATE_ROUNDS:]
+    first, last = recent[0], recent[-1]
     elapsed_s = last.at_s - first.at_s
     if elapsed_s <= 0:
         return None, None

@@ -14,7 +14,7 @@ from offsetmgr.admin.service import LiveManager, ServiceReader, view_status
 from offsetmgr.errors import ServiceError, ServiceUnavailableError
 from offsetmgr.lag.measure import GroupLag
 from offsetmgr.lag.report import lag_report
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import TopicPartition
 from tests.answering import Answering, answering
 from tests.commands import run_alone
 
@@ -105,25 +105,6 @@ def test_further_fields_of_a_newer_view_are_left_out(server: Answering) -> None:
     found = view_status(server.url, 5.0)
     assert (found["url"], found["topic"], found["error"]) == (server.url, "t", None)
     assert "newer" not in found
-
-
-def test_a_live_reset_that_breaks_off_names_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets go to the service in several requests: an error of a later one is of its offsets."""
-    answers: list[dict[str, list[object]]]
-    answers = [{"refused": [], "uncommitted": [], "committed": []}]
-
-    def ask(*_: object) -> Any:
-        if not answers:
-            raise ServiceUnavailableError("it has gone")
-        return answers.pop()
-
-    monkeypatch.setattr(ServiceReader, "ask", ask)
-    count = 10_001
-    offsets = {TopicPartition("t", number): OffsetAndMetadata(7) for number in range(count)}
-    failures = ServiceReader("http://s").rewind("g", offsets)
-    assert failures == {TopicPartition("t", count - 1): "not known: it has gone"}
-    with pytest.raises(ServiceUnavailableError):
-        ServiceReader("http://s").rewind("g", offsets)
 
 
 def test_a_list_without_an_end_is_an_error(
