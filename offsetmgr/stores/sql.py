@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
@@ -33,7 +33,6 @@ from offsetmgr.stores.base import OffsetStore, passes_later, raise_for
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
-    ManagerKey,
     OffsetAndMetadata,
     TopicPartition,
     check_callable,
@@ -95,8 +94,7 @@ class StoredOffset(NamedTuple):
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 _Rows: TypeAlias = "Mapping[TopicPartition, StoredOffset]"
-
-_NO_ROW: Final = StoredOffset(None, 0)  # the row of a partition that was never claimed or committed
+_Key: TypeAlias = "tuple[str, TopicPartition]"  # a group's partition
 
 TABLES: Final = sa.MetaData()
 
@@ -140,11 +138,10 @@ _OF_PARTITION: Final = sa.update(OFFSETS).where(
     OFFSETS.c.topic == sa.bindparam("of_topic"),
     OFFSETS.c.partition_id == sa.bindparam("partition"),
 )
-_OF_CLAIM: Final = (OFFSETS.c.generation, OFFSETS.c.topic_id)
-_CLAIM: Final = _OF_PARTITION.values({each: sa.bindparam(each.name) for each in _OF_CLAIM})
-_COMMIT: Final = _CLAIM.values({each: sa.bindparam(each.name) for each in _OFFSET}).values(
-    committed_at=sa.func.now()
+_CLAIM: Final = _OF_PARTITION.values(
+    {each: sa.bindparam(each.name) for each in (OFFSETS.c.generation, OFFSETS.c.topic_id, *_OFFSET)}
 )
+_COMMIT: Final = _CLAIM.values(committed_at=sa.func.now())
 
 
 class SqlOffsetStore(OffsetStore):
@@ -180,9 +177,9 @@ class SqlOffsetStore(OffsetStore):
         self._reader = None if kafka is None else ClusterReader(kafka)
         if self._reader is not None:
             self.topic_ids = self._reader.existing_ids
-        self._generations: dict[ManagerKey, int] = {}  # of what this store has claimed
-        self._ends: dict[ManagerKey, int] = {}  # of the messages that were given to a transaction
-        self._new_logs: dict[ManagerKey, str | None] = {}
+        self._generations: dict[_Key, int] = {}  # of what this store has claimed
+        self._ends: dict[_Key, int] = {}  # of the messages that were given to a transaction
+        self._new_logs: dict[_Key, str | None] = {}
         """Ids of recreated topics, whose former logs the rows may still be of."""
 
     @property
@@ -226,12 +223,9 @@ class SqlOffsetStore(OffsetStore):
         the failure is raised.
         """
         check_callable(work, "work")
-
-        def with_offsets(connection: Connection) -> _T:
-            with self.transaction(connection) as offsets:
-                return work(connection, offsets)
-
-        return self._retried(with_offsets)
+        return self._retried(
+            lambda connection: work(connection, OffsetTransaction(connection, self))
+        )
 
     def groups(self) -> list[str]:
         query = sa.select(OFFSETS.c.group_id).where(OFFSETS.c.next_offset.is_not(None))
@@ -259,52 +253,40 @@ class SqlOffsetStore(OffsetStore):
         check_group(group)
 
         def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
-            rows = _lock_rows(connection, group, wanted)
+            rows = self._lock_rows(connection, group, wanted)
             rows = self._in_current_logs(group, rows, doubted=rows)
             rows = {w: row._replace(generation=row.generation + 1) for w, row in rows.items()}
-            connection.execute(_CLAIM, [_claim_of(group, w, row) for w, row in rows.items()])
-            starts = {w: row.offset for w, row in rows.items() if row.offset and row.is_of_new_log}
-            _write_rows(connection, group, starts, rows)
+            _write_rows(connection, group, rows, _CLAIM)
             return rows
 
         with _raised_as(OffsetFetchError, group, *wanted[0], None):
             found = self._retried(work)
         with self._lock:
             for where, row in found.items():
-                key = ManagerKey(group, *where)
-                self._generations[key] = row.generation
-                self._ends.pop(key, None)
+                self._generations[group, where] = row.generation
+                self._ends.pop((group, where), None)
         return {where: found[where].offset for where in wanted}
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets; a recreated topic has none, where Kafka can be asked."""
-        if partitions is not None and not partitions:
-            return {}
-        read = partial(_read, group=group, partitions=partitions)
-        with (
-            _raised_as(OffsetStoreError, f"committed offsets of group {group}")
-            if partitions is None
-            else _raised_as(OffsetFetchError, group, *next(iter(partitions)), None)
-        ):
-            found = self._retried(read)
-        with_ids = {where: row for where, row in found.items() if row.offset and row.topic_id}
-        logs = self._in_current_logs(group, with_ids, doubted=with_ids)
-        committed = {where: row.offset for where, row in found.items()}
-        committed |= {where: None for where, row in logs.items() if row.is_of_new_log}
-        if partitions is None:
-            return {where: offset for where, offset in committed.items() if offset}
-        return {where: committed.get(where) for where in partitions}
+        kind: tuple[Any, ...] = (OffsetStoreError, f"committed offsets of group {group}")
+        if partitions is not None:
+            if not partitions:
+                return {}
+            kind = (OffsetFetchError, group, *next(iter(partitions)), None)
+        with _raised_as(*kind):
+            found = self._retried(partial(_read, group=group, partitions=partitions))
+        committed = {where: row for where, row in found.items() if row.offset}
+        rows = self._in_current_logs(group, committed, doubted=committed)
+        return {where: row.offset for where, row in rows.items() if not row.is_of_new_log}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
-        marked = {
-            where: offset
-            for where, offset in offsets.items()
-            if ManagerKey(group, *where) not in self._ends
-        }
-        self._commit(group, marked)
+        self._commit(
+            group, {w: each for w, each in offsets.items() if (group, w) not in self._ends}
+        )
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
@@ -312,13 +294,7 @@ class SqlOffsetStore(OffsetStore):
         self._commit(check_group(group), check_offsets(offsets))
 
     def _commit(self, group: str, offsets: _Offsets) -> None:
-        def work(connection: Connection) -> dict[TopicPartition, OffsetCommitError]:
-            found = _lock_rows(connection, group, offsets)
-            refused = self._refusals(group, offsets, found)
-            taken = {where: each for where, each in offsets.items() if where not in refused}
-            self._write(connection, group, taken, found)
-            return refused
-
+        work = partial(self._write, group=group, offsets=offsets)
         try:
             refused = self._retried(work) if offsets else {}
         except exc.SQLAlchemyError as error:
@@ -347,64 +323,48 @@ class SqlOffsetStore(OffsetStore):
                     raise
             time.sleep(pause_s)
 
-    def _write(self, connection: Connection, group: str, offsets: _Offsets, found: _Rows) -> None:
-        """Commit ``offsets`` over the locked rows ``found``."""
-        rows = {where: found[where] for where in offsets}
-        lower = {where for where, each in offsets.items() if each.offset < rows[where].position}
-        _write_rows(connection, group, offsets, self._in_current_logs(group, rows, lower))
+    # In a transaction
 
-    def _in_current_logs(
-        self, group: str, found: _Rows, doubted: Collection[TopicPartition]
+    def _lock_rows(
+        self, connection: Connection, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, StoredOffset]:
-        """Return rows as of the logs that their topics have now.
+        """Return the rows of ``partitions``, locked; those that do not exist are made.
 
-        Kafka is asked only about those that are ``doubted``, or whose log is not known.  A
-        generation that a fail-over or a restored backup has set back is again that of our claim.
+        A generation that a fail-over or a restored backup has set back is again that of our claim.
         """
-        claimed = {w: self._generations.get(ManagerKey(group, *w), 0) for w in found}
-        rows = {
-            w: row if row.generation >= claimed[w] else row._replace(generation=claimed[w])
-            for w, row in found.items()
-        }
-        ask = self.topic_ids  # which another thread may withdraw
-        if ask is None:
-            return rows
-        doubtful = [
-            where
-            for where, row in found.items()
-            if where in doubted
-            or row.topic_id is None
-            or row.offset is None
-            or row.topic_id != self._new_logs.get(ManagerKey(group, *where), row.topic_id)
-        ]
-        if not doubtful:
-            return rows
-        ids = ask({where.topic for where in doubtful})
-        for where in doubtful:
-            row, topic_id = rows[where], ids.get(where.topic) or found[where].topic_id
-            rows[where] = row._replace(topic_id=topic_id)
-            if row.topic_id not in {None, topic_id} and row.offset is not None:
-                rows[where] = StoredOffset(OffsetAndMetadata(0), row.generation, topic_id, True)  # noqa: FBT003
-                if self._new_logs.get(key := ManagerKey(group, *where)) != topic_id:
-                    self._new_logs[key] = topic_id
-                    with self._lock:  # what was read of the former log says nothing about this one
-                        self._ends.update({key: 0} if key in self._ends else {})
-                    log.warning(
-                        "group %s: topic %s was recreated (its id is %s, it was %s): the offset %d "
-                        "stored for partition %d is of the former log; the new one begins anew",
-                        group, where.topic, topic_id, row.topic_id, row.offset.offset,
-                        where.partition,
-                    )  # fmt: skip
+        rows = _read(connection, group, partitions, _LOCKED)
+        missing = sorted(where for where in partitions if where not in rows)
+        if missing:
+            empty = {"group_id": group, "metadata": "", "generation": 0}
+            new = [{**empty, "topic": topic, "partition_id": number} for topic, number in missing]
+            connection.execute(sa.insert(OFFSETS), new)
+            rows |= dict.fromkeys(missing, StoredOffset(None, 0))
+        for where, row in rows.items():
+            if row.generation < (claimed := self._generations.get((group, where), 0)):
+                rows[where] = row._replace(generation=claimed)
         return rows
 
-    def _refusals(
-        self, group: str, offsets: _Offsets, found: _Rows
+    def _write(
+        self, connection: Connection, group: str, offsets: _Offsets
     ) -> dict[TopicPartition, OffsetCommitError]:
-        """Return which commits over the rows ``found`` are refused, and why."""
+        """Commit ``offsets``; return those that are refused, and why."""
+        rows = self._lock_rows(connection, group, offsets.keys())
+        refused = self._refusals(group, offsets, rows)
+        rows = {where: row for where, row in rows.items() if where not in refused}
+        lower = {where for where, row in rows.items() if offsets[where].offset < row.position}
+        rows = self._in_current_logs(group, rows, lower)
+        changed = {where: row._replace(offset=offsets[where]) for where, row in rows.items()}
+        _write_rows(connection, group, changed)
+        return refused
+
+    def _refusals(
+        self, group: str, offsets: _Offsets, rows: _Rows
+    ) -> dict[TopicPartition, OffsetCommitError]:
+        """Return which commits over locked ``rows`` are refused, and why."""
         refused = {}
         for where, offset in offsets.items():
-            now = found[where].generation
-            mine = self._generations.get(ManagerKey(group, *where), now)
+            now = rows[where].generation
+            mine = self._generations.get((group, where), now)
             if mine < now:
                 text = (
                     "another process has claimed the partition since: its generation is "
@@ -414,6 +374,52 @@ class SqlOffsetStore(OffsetStore):
                 refused[where] = OffsetCommitError(group, *where, offset.offset, fenced, text)
         return refused
 
+    def _in_current_logs(
+        self, group: str, rows: _Rows, doubted: Collection[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """Return rows as of the logs that their topics have now.
+
+        Kafka is asked only about those that are ``doubted``, or whose log is not known.
+        """
+        current = dict(rows)
+        doubtful = [
+            where
+            for where, row in rows.items()
+            if where in doubted
+            or row.topic_id is None
+            or row.offset is None
+            or row.topic_id != self._new_logs.get((group, where), row.topic_id)
+        ]
+        ask = self.topic_ids  # which another thread may withdraw
+        if ask is None or not doubtful:
+            return current
+        ids = ask({where.topic for where in doubtful})
+        for where in doubtful:
+            row = rows[where]
+            topic_id = ids.get(where.topic) or row.topic_id
+            current[where] = row._replace(topic_id=topic_id)
+            if row.topic_id not in {None, topic_id} and row.offset is not None:
+                current[where] = StoredOffset(
+                    OffsetAndMetadata(0), row.generation, topic_id, is_of_new_log=True
+                )
+                self._begin_log((group, where), row, topic_id)
+        return current
+
+    def _begin_log(self, key: _Key, row: StoredOffset, topic_id: str | None) -> None:
+        """Report, once, that the topic of ``row`` was recreated."""
+        if self._new_logs.get(key) == topic_id:
+            return
+        self._new_logs[key] = topic_id
+        with self._lock:
+            if key in self._ends:  # what was read of the former log says nothing about this one
+                self._ends[key] = 0
+        group, where = key
+        log.warning(
+            "group %s: topic %s was recreated (its id is %s, it was %s): the offset %d "
+            "stored for partition %d is of the former log; the new one begins anew",
+            group, where.topic, topic_id, row.topic_id, row.position, where.partition,
+        )  # fmt: skip
+
     def _check_order(
         self, group: str, where: TopicPartition, first: int, end: int, at: int
     ) -> None:
@@ -422,10 +428,9 @@ class SqlOffsetStore(OffsetStore):
         Raises OffsetConflictError where messages before them were given to a transaction, and
         ``at``, the stored offset, says that it was rolled back.
         """
-        key = ManagerKey(group, *where)
         with self._lock:
-            before = self._ends.get(key, 0)
-            self._ends[key] = max(before, end)
+            before = self._ends.get((group, where), 0)
+            self._ends[group, where] = max(before, end)
         if first >= before > at:
             raise OffsetConflictError(
                 f"group {group}: {where} was read up to offset {before}, and is stored up to {at}: "
@@ -448,17 +453,17 @@ class OffsetTransaction:
         self._bound = connection
         self._store = store
 
-    def begin(self) -> None:
+    def begin(self) -> Connection:
         """Begin where that is not done; a session makes its savepoint now, not at its next use."""
-        bound: Any = self._bound
-        found: object = bound
-        if not isinstance(bound, sa.Connection):
-            found = getattr(bound, "connection", dict)()
+        found: Any = self._bound
+        if not isinstance(found, sa.Connection):
+            found = getattr(found, "connection", dict)()
         if not isinstance(found, sa.Connection):
             hint = "give a Connection, a Session or a scoped_session of SQLAlchemy's"
-            raise InvalidValueError("connection", type(bound).__name__, "is not one", hint)
-        self._connection = found
+            kind = type(self._bound).__name__
+            raise InvalidValueError("connection", kind, "is not one", hint)
         _begin(found)
+        return found
 
     def new_messages(self, group: str, messages: Iterable[Message]) -> list[Message]:
         """Return those of a consumer's ``messages`` that are not stored yet, and commit them.
@@ -471,37 +476,28 @@ class OffsetTransaction:
         InvalidValueError for messages of an AckConsumer, which come in any order.
         """
         given = check_list(messages, "messages", "[message]")
-        if any(hasattr(each, "nack") for each in given):
-            hint = "read with GroupConsumer, or store each message under its partition and offset"
-            problem = "may come after later ones, which would make it count as stored"
-            raise InvalidValueError("messages", "of an AckConsumer", problem, hint)
-        for each in given:
-            if not isinstance(each, Message) or each.error():
-                hint = "give messages whose error() is None"
-                raise InvalidValueError("messages", each, "is not a message of Kafka's", hint)
-        spans: dict[TopicPartition, list[int]] = {}
-        for message in given:
-            where, offset = _place(message)
-            spans.setdefault(where, []).append(offset)
-        back = {w for w, each in spans.items() if any(b <= a for a, b in pairwise(each))}
-        ends = {w: each[-1] + 1 for w, each in spans.items()}
-        with self._locked(group, ends) as found:
-            offsets = {w: OffsetAndMetadata(end) for w, end in ends.items()}
-            raise_for(group, self._store._refusals(group, offsets, found))
-            stored = {w: row.position for w, row in found.items()}
-            doubted = back | {w for w in ends if spans[w][0] != stored[w]}  # a new log, or a gap
+        spans = _offsets_of(given)
+        ends = {where: OffsetAndMetadata(each[-1] + 1) for where, each in spans.items()}
+        back = {where for where, each in spans.items() if each != sorted(set(each))}
+        with self._begun(group, spans) as connection:
+            found = self._store._lock_rows(connection, group, spans)
+            raise_for(group, self._store._refusals(group, ends, found))
+            # A new log, or a gap.
+            doubted = back | {w for w, row in found.items() if spans[w][0] != row.position}
             rows = self._store._in_current_logs(group, found, doubted)
             new = given
             if doubted:
-                new_logs = {w for w, row in rows.items() if row.is_of_new_log}
-                new, ends = _not_stored(given, stored, new_logs, back)
-            changed = {}
+                new_logs = {where for where, row in rows.items() if row.is_of_new_log}
+                new, ends = _not_stored(given, found, new_logs, back)
             for where, end in ends.items():
-                at = rows[where].position  # 0 in a new log
-                self._store._check_order(group, where, spans[where][0], end, at)
-                if end > at:
-                    changed[where] = OffsetAndMetadata(end)
-            _write_rows(self._connection, group, changed, rows)
+                first, at = spans[where][0], rows[where].position  # 0 in a new log
+                self._store._check_order(group, where, first, end.offset, at)
+            changed = {
+                w: rows[w]._replace(offset=end)
+                for w, end in ends.items()
+                if end.offset > rows[w].position
+            }
+            _write_rows(connection, group, changed)
         return new
 
     def is_new_range(self, group: str, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
@@ -514,13 +510,12 @@ class OffsetTransaction:
         """
         checked = _checked_ranges(ranges)
         wanted = {where: each for where, each in checked.items() if each[0] < each[1]}
-        with self._locked(group, wanted) as found:
+        with self._begun(group, wanted) as connection:
+            found = self._store._lock_rows(connection, group, wanted)
             doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
             rows = self._store._in_current_logs(group, found, doubted)
             stored = {
-                w: row.offset.offset
-                for w, row in rows.items()
-                if row.offset is not None and not row.is_of_new_log
+                w: row.position for w, row in rows.items() if row.offset and not row.is_of_new_log
             }
             if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
                 return False
@@ -535,8 +530,10 @@ class OffsetTransaction:
                     f"{listed(wrong)}; start the query, with a new checkpoint, at the offsets of "
                     "the store"
                 )
-            offsets = {w: OffsetAndMetadata(end) for w, (_, end) in wanted.items()}
-            _write_rows(self._connection, group, offsets, rows)
+            changed = {
+                w: rows[w]._replace(offset=OffsetAndMetadata(end)) for w, (_, end) in wanted.items()
+            }
+            _write_rows(connection, group, changed)
         return True
 
     def is_new_batch(self, group: str, checkpoint: str, batch_id: int) -> bool:
@@ -554,13 +551,12 @@ class OffsetTransaction:
         key = {"group_id": check_group(group), "checkpoint_location": checkpoint}
         query = sa.select(BATCHES.c.batch_id).filter_by(**key).with_for_update()
         with _raised_as(OffsetStoreError, f"batch {batch_id} of {checkpoint}, group {group}"):
-            self.begin()
-            last = self._connection.execute(query).scalar()
+            connection = self.begin()
+            last = connection.execute(query).scalar()
             if last is None:
-                self._connection.execute(sa.insert(BATCHES).values(**key, batch_id=batch_id))
+                connection.execute(sa.insert(BATCHES).values(**key, batch_id=batch_id))
             elif batch_id > last:
-                changed = sa.update(BATCHES).filter_by(**key).values(batch_id=batch_id)
-                self._connection.execute(changed)
+                connection.execute(sa.update(BATCHES).filter_by(**key).values(batch_id=batch_id))
         return last is None or batch_id > last
 
     def commit_offsets(
@@ -572,20 +568,16 @@ class OffsetTransaction:
         partitions after this store has.
         """
         wanted = check_offsets(offsets)
-        with self._locked(group, wanted) as found:
-            raise_for(group, self._store._refusals(group, wanted, found))
-            self._store._write(self._connection, group, wanted, found)
+        with self._begun(group, wanted) as connection:
+            raise_for(group, self._store._write(connection, group, wanted))
 
     @contextmanager
-    def _locked(
-        self, group: str, partitions: Collection[TopicPartition]
-    ) -> Iterator[dict[TopicPartition, StoredOffset]]:
-        """Lock the rows of ``partitions``; name one of them where the database fails."""
+    def _begun(self, group: str, partitions: Collection[TopicPartition]) -> Iterator[Connection]:
+        """Begin, and name one of ``partitions`` where the database fails."""
         check_group(group)
         place = next(iter(partitions), ("", 0))
         with _raised_as(OffsetCommitError, group, *place, None):
-            self.begin()
-            yield _lock_rows(self._connection, group, partitions) if partitions else {}
+            yield self.begin()
 
 
 def _checked_ranges(ranges: object) -> dict[TopicPartition, tuple[int, int]]:
@@ -600,6 +592,17 @@ def _checked_ranges(ranges: object) -> dict[TopicPartition, tuple[int, int]]:
             check_offset(ends[1], f"end of {where}"),
         )
     return checked
+
+
+def _offsets_of(messages: Iterable[object]) -> dict[TopicPartition, list[int]]:
+    """Return the offsets of messages by partition."""
+    found: defaultdict[Any, list[Any]] = defaultdict(list)
+    for message in messages:
+        if not isinstance(message, Message) or message.error():
+            hint = "give those whose error() is None; an AckConsumer's come in any order"
+            raise InvalidValueError("messages", message, "is not one of a GroupConsumer", hint)
+        found[message.topic(), message.partition()].append(message.offset())
+    return {TopicPartition(*where): offsets for where, offsets in found.items()}
 
 
 # Statements
@@ -641,33 +644,27 @@ def _read(
     }
 
 
-def _lock_rows(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, StoredOffset]:
-    """Return the rows of ``partitions``, locked; those that do not exist are made."""
-    wanted = list(partitions)
-    found = _read(connection, group, wanted, _LOCKED)
-    missing = sorted(where for where in wanted if where not in found)
-    if missing:
-        row = {"group_id": group, "metadata": "", "generation": 0}
-        new = [{**row, "topic": each.topic, "partition_id": each.partition} for each in missing]
-        connection.execute(sa.insert(OFFSETS), new)
-    return found | dict.fromkeys(missing, _NO_ROW)
-
-
-def _write_rows(connection: Connection, group: str, offsets: _Offsets, rows: _Rows) -> None:
-    """Commit ``offsets`` over locked rows, whose claims and topic ids are written too."""
-    changes = [
-        {
-            **_claim_of(group, where, rows[where]),
-            "next_offset": offset.offset,
-            "metadata": offset.metadata,
-            "leader_epoch": offset.leader_epoch,
-        }
-        for where, offset in offsets.items()
-    ]
+def _write_rows(
+    connection: Connection, group: str, rows: _Rows, statement: sa.Update = _COMMIT
+) -> None:
+    """Write locked rows, as changed."""
+    changes = []
+    for where, (offset, generation, topic_id, _) in rows.items():
+        next_offset, metadata, leader_epoch = offset or (None, "", None)
+        changes.append(
+            {
+                "group": group,
+                "of_topic": where.topic,
+                "partition": where.partition,
+                "generation": generation,
+                "topic_id": topic_id,
+                "next_offset": next_offset,
+                "metadata": metadata,
+                "leader_epoch": leader_epoch,
+            }
+        )
     if changes:
-        connection.execute(_COMMIT, changes)
+        connection.execute(statement, changes)
 
 
 @contextmanager
@@ -680,19 +677,20 @@ def _raised_as(kind: Callable[..., OffsetManagerError], *args: object) -> Iterat
 
 
 def _not_stored(
-    messages: Iterable[Message],
-    stored: Mapping[TopicPartition, int],
+    messages: Iterable[Any],
+    stored: _Rows,
     new_logs: Collection[TopicPartition],
     back: Collection[TopicPartition],
-) -> tuple[list[Message], dict[TopicPartition, int]]:
+) -> tuple[list[Message], dict[TopicPartition, OffsetAndMetadata]]:
     """Return the messages that are not stored, and the offsets behind them.
 
     A new log begins with the first message of its partition, or where its offsets go ``back``.
     """
-    positions, lasts, new = dict(stored), dict.fromkeys(stored, -1), []
+    positions = {where: row.position for where, row in stored.items()}
+    lasts, new = dict.fromkeys(stored, -1), []
     left = set(new_logs)
     for message in messages:
-        where, offset = _place(message)
+        where, offset = TopicPartition(message.topic(), message.partition()), message.offset()
         if where in left and (where not in back or offset <= lasts[where]):
             left.remove(where)
             positions[where] = 0
@@ -700,15 +698,4 @@ def _not_stored(
         if offset >= positions[where]:
             new.append(message)
             positions[where] = offset + 1
-    return new, positions
-
-
-def _claim_of(group: str, where: TopicPartition, row: StoredOffset) -> dict[str, object]:
-    """Return a row's key, generation and topic id as parameters of a statement."""
-    key = {"group": group, "of_topic": where.topic, "partition": where.partition}
-    return {**key, "generation": row.generation, "topic_id": row.topic_id}
-
-
-def _place(message: Message) -> tuple[TopicPartition, int]:
-    topic_partition = TopicPartition(message.topic() or "", message.partition() or 0)
-    return topic_partition, message.offset() or 0
+    return new, {where: OffsetAndMetadata(end) for where, end in positions.items()}
