@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, fields
 from typing import Final, TypeGuard
 
@@ -17,35 +16,6 @@ LARGEST: Final = 2**63 - 1
 
 MOST: Final = {"request_timeout_s": 300}
 """Upper bounds: librdkafka takes a time-out of over an hour for none, and then its own of 10 s."""
-
-SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase)|secret|key|token|jaas|credential|oauthbearer\.(config|extensions)",
-    re.IGNORECASE,
-)
-"""Names of settings whose values are never shown."""
-
-
-MASK: Final = "***"
-"""Shown in the place of a secret."""
-
-
-_PLACE: Final = re.compile(r"(\[[0-9a-fA-F:.]*\]|[^:/\[\]]*)(:\d+(,[^:/]*:\d+)*)?(/.*)?")
-"""Hosts with ports, and a path."""
-
-
-def masked_url(text: str) -> str:
-    """Return a URL without the password of its login, and without its options.
-
-    If it is not clear where the password ends, the scheme alone is shown.
-    """
-    scheme, colon, rest = text.partition("://") if "://" in text else ("", "", text)
-    base, *options = re.split(r"[?;#]", rest, maxsplit=1)
-    login, at, place = base.rpartition("@")
-    unclear = options and "@" in options[0]
-    if unclear or (scheme and _PLACE.fullmatch(place) is None):
-        return f"{scheme}{colon}{MASK}"
-    shown = MASK if ":" in login else login
-    return f"{scheme}{colon}{shown}{at}{place}" + (f"?{MASK}" if options else "")
 
 
 def is_number(value: object, kind: type | tuple[type, ...]) -> TypeGuard[float]:

@@ -81,16 +81,11 @@ class ManagerExistsError(OffsetManagerError):
         ``lease_left_s`` is how long a client of the service keeps it if it stays silent.
         """
         if lease_left_s is None:
-            text = (
-                f"{name} is held by {owner}; stop that one first, or use its handle (a partition "
-                "of a group has one owner at a time)"
-            )
+            owned = f"{owner}; stop that one first, or use its handle"
         else:
-            text = (
-                f"{name} is held by client {owner!r}; close that client first; if it has ended "
-                f"without a close, its lease frees the partition in {lease_left_s:.0f} s"
-            )
-        super().__init__(text)
+            lease = f"if it has ended, its lease frees the partition in {lease_left_s:.0f} s"
+            owned = f"client {owner!r}; close that client first; {lease}"
+        super().__init__(f"{name} is held by {owned}")
         self.name = name
         self.owner = owner
         self.lease_left_s = lease_left_s
@@ -168,8 +163,23 @@ class ServiceUnavailableError(OffsetManagerError):
 class _CodedError(OffsetManagerError):
     """An error with the code of Kafka, or of an offset store."""
 
-    def __init__(self, message: str, info: ErrorInfo, detail: str) -> None:
-        super().__init__(message)
+    names_fault = True
+
+    def __init__(
+        self,
+        what: str,
+        info: ErrorInfo,
+        detail: str = "",
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        """``what`` was asked for; ``detail`` is advice for this case."""
+        fault = f", fault: {info.fault.value}" if self.names_fault else ""
+        super().__init__(f"{what}: {detail or info.hint} ({info.name}{fault})")
+        self.what = what
+        self.topic, self.partition, self.offset = topic, partition, offset
         self.info = info
         self.detail = detail
         self.code = info.name
@@ -189,6 +199,7 @@ class CoordinatorError(_CodedError):
     partition: int
     verb = "request"
     outcome = " failed"
+    names_fault = False
 
     def __init__(
         self,
@@ -200,14 +211,10 @@ class CoordinatorError(_CodedError):
         detail: str = "",
     ) -> None:
         """``detail`` is advice for this case, such as the names of the live members."""
-        place = f"{self.verb} of {group}/{topic}/{partition}"
         at = "" if offset is None else f" at offset {offset}"
-        text = f"{place}{at}{self.outcome}: {detail or info.hint} ({info.name})"
-        super().__init__(text, info, detail)
+        what = f"{self.verb} of {group}/{topic}/{partition}{at}{self.outcome}"
+        super().__init__(what, info, detail, topic=topic, partition=partition, offset=offset)
         self.group = group
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
 
 
 class OffsetCommitError(CoordinatorError):
@@ -233,27 +240,9 @@ class OffsetNoticeError(CoordinatorError):
     outcome = ""
 
 
-class _RequestError(_CodedError):
-    def __init__(
-        self,
-        what: str,
-        info: ErrorInfo,
-        detail: str = "",
-        *,
-        topic: str | None = None,
-        partition: int | None = None,
-        offset: int | None = None,
-    ) -> None:
-        """``what`` was asked for; ``detail`` is advice for this case."""
-        text = f"{what}: {detail or info.hint} ({info.name}, fault: {info.fault.value})"
-        super().__init__(text, info, detail)
-        self.what = what
-        self.topic, self.partition, self.offset = topic, partition, offset
-
-
-class KafkaRequestError(_RequestError):
+class KafkaRequestError(_CodedError):
     """Kafka refused a request that is not about a single manager, or did not answer it."""
 
 
-class OffsetStoreError(_RequestError):
+class OffsetStoreError(_CodedError):
     """The database of an offset store refused a statement, or did not answer."""

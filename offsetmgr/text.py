@@ -1,4 +1,6 @@
-"""Text of others in messages, logs, terminals and printed commands; standard library only.
+"""Text of others, and text with secrets, in messages, logs, terminals and printed commands.
+
+Standard library only.
 
 Names of groups, clients and hosts, and the answers of brokers, come from others: they may hold
 line breaks, terminal sequences or characters that turn the direction of writing.
@@ -6,6 +8,7 @@ line breaks, terminal sequences or characters that turn the direction of writing
 
 from __future__ import annotations
 
+import re
 import shlex
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -17,6 +20,18 @@ _SHOWN_CHARS: Final = 80
 _LISTED: Final = 10
 _FORMULA: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 -- some spreadsheets take wide ones too
 """First characters of a formula; a tab or a line break is escaped."""
+
+SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)|secret|key|token|jaas|credential|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
+"""Names of settings whose values are never shown."""
+
+MASK: Final = "***"
+"""Shown in the place of a secret."""
+
+_PLACE: Final = re.compile(r"(\[[0-9a-fA-F:.]*\]|[^:/\[\]]*)(:\d+(,[^:/]*:\d+)*)?(/.*)?")
+"""Hosts with ports, and a path."""
 
 
 def visible(text: str, most_chars: int | None = None) -> str:
@@ -95,3 +110,18 @@ def _shell_character(character: str) -> str:
         return character
     # Octal, as a hexadecimal escape has no end; bytes, as a shell may not use UTF-8.
     return "".join(f"\\{byte:03o}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def masked_url(text: str) -> str:
+    """Return a URL without the password of its login, and without its options.
+
+    If it is not clear where the password ends, the scheme alone is shown.
+    """
+    scheme, colon, rest = text.partition("://") if "://" in text else ("", "", text)
+    base, *options = re.split(r"[?;#]", rest, maxsplit=1)
+    login, at, place = base.rpartition("@")
+    unclear = options and "@" in options[0]
+    if unclear or (scheme and _PLACE.fullmatch(place) is None):
+        return f"{scheme}{colon}{MASK}"
+    shown = MASK if ":" in login else login
+    return f"{scheme}{colon}{shown}{at}{place}" + (f"?{MASK}" if options else "")

@@ -291,36 +291,31 @@ def check_topic(value: object, field: str = "topic") -> str:
 
 def check_partition(value: object, field: str = "partition") -> int:
     """Return a partition number, 0 to 1,000,000."""
-    return _check_int(value, field, MAX_PARTITION, "partition number")
+    return _check_int(value, field, MAX_PARTITION)
 
 
 def check_offset(value: object, field: str = "offset") -> int:
     """Return an offset, 0 to 2^63-1: the next one to read."""
-    return _check_int(value, field, MAX_OFFSET, "offset")
-
-
-def check_time_ms(value: object, field: str) -> int:
-    """A point in time, as milliseconds since 1970."""
-    return _check_int(value, field, MAX_OFFSET, "time in milliseconds")
+    return _check_int(value, field, MAX_OFFSET)
 
 
 def check_leader_epoch(value: object, field: str = "leader_epoch") -> int | None:
     """Return a leader epoch, or None if it is not known."""
-    return None if value is None else _check_int(value, field, MAX_INT32, "leader epoch")
+    return None if value is None else _check_int(value, field, MAX_INT32)
 
 
-def _check_int(value: object, field: str, highest: int, what: str) -> int:
+def _check_int(value: object, field: str, highest: int) -> int:
     number = value if type(value) is int else _index_of(value)
+    if number is not None and 0 <= number <= highest:
+        return number
+    hint = f"give a whole number from 0 to {highest}"
     if number is None:
         problem = f"is a {type(value).__name__}, not an integer"
-        raise InvalidValueError(field, value, problem, f"give the {what} as a whole number")
-    if not 0 <= number <= highest:
+    else:
         problem = "is negative" if number < 0 else "is too large"
-        hint = f"give a whole number from 0 to {highest}"
-        if field.endswith("offset") and number < 0:
-            hint += "; 'nothing committed' is not an offset: submit nothing instead"
-        raise InvalidValueError(field, value, problem, hint)
-    return number
+    if problem == "is negative" and field.endswith("offset"):
+        hint += "; 'nothing committed' is not an offset: submit nothing instead"
+    raise InvalidValueError(field, value, problem, hint)
 
 
 def _index_of(value: object) -> int | None:

@@ -23,7 +23,6 @@ from typer import Argument, Option
 from offsetmgr.admin.commands import Connection
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.client.transport import Credentials
-from offsetmgr.config import SECRET_NAME
 from offsetmgr.errors import (
     Fault,
     InvalidValueError,
@@ -34,7 +33,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.text import csv_cell, visible
+from offsetmgr.text import MASK, SECRET_NAME, csv_cell, visible
 from offsetmgr.types import add_once
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class SettingsOptions:
         kafka = self._given("config", "bootstrap_servers", "cluster")
         for setting in self.set_ or ():
             name = setting.partition("=")[0]
-            kafka += ["--set", f"{name}=***" if SECRET_NAME.search(name) else setting]
+            kafka += ["--set", f"{name}={MASK}" if SECRET_NAME.search(name) else setting]
         return Connection(tuple(kafka), tuple(self._given("service", "token_file")))
 
     def _given(self, *names: str) -> list[str]:

@@ -30,8 +30,8 @@ from offsetmgr.types import (
     check_choice,
     check_instance,
     check_list,
+    check_offset,
     check_partition,
-    check_time_ms,
     check_topic,
 )
 from offsetmgr.workers import Worker
@@ -123,7 +123,7 @@ class ProducerRecord(NamedTuple):
         if partition is not None:
             partition = check_partition(partition)
         headers = _checked_headers(headers)
-        timestamp_ms = check_time_ms(timestamp_ms, "timestamp_ms")
+        timestamp_ms = check_offset(timestamp_ms, "timestamp_ms")
         return ProducerRecord(value, key, topic, partition, headers, timestamp_ms)
 
 

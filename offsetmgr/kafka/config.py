@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.config import SECRET_NAME
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.oauth import TokenFunction
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.text import visible
+from offsetmgr.text import SECRET_NAME, visible
 from offsetmgr.types import check_callable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from offsetmgr.admin.service import ServiceReader
-from offsetmgr.config import MASK, SECRET_NAME, CommitSettings, masked_url
+from offsetmgr.config import CommitSettings
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.address import Address
 from offsetmgr.http.errors import MissingError
@@ -32,7 +32,7 @@ from offsetmgr.kafka.errors import known, tried
 from offsetmgr.kafka.oauth import token_function
 from offsetmgr.service.errors import explained
 from offsetmgr.spark.follow import Follow
-from offsetmgr.text import encodable
+from offsetmgr.text import MASK, SECRET_NAME, encodable, masked_url
 
 if sys.version_info >= (3, 11):
     import tomllib

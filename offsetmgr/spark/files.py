@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from offsetmgr.config import masked_url
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.text import visible
+from offsetmgr.text import masked_url, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

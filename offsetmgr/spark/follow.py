@@ -21,7 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
-from offsetmgr.config import is_number, masked_url
+from offsetmgr.config import is_number
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
 from offsetmgr.errors import InvalidValueError, OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
@@ -32,7 +32,7 @@ from offsetmgr.spark.follow_state import FollowedCheckpoint
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import usable_logs
 from offsetmgr.spark.progress import Run, finished_batch, lowest
-from offsetmgr.text import error_text, visible
+from offsetmgr.text import error_text, masked_url, visible
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:

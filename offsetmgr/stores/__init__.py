@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from offsetmgr.client.offsets import Offsets
-from offsetmgr.config import MASK
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.extras import install_hint, package_of
 from offsetmgr.stores.base import ManagerStore, MemoryOffsetStore, OffsetStore
+from offsetmgr.text import MASK
 
 __all__ = ["MemoryOffsetStore", "OffsetStore", "open_store"]
 

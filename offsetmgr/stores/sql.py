@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED
-from offsetmgr.config import masked_url
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     InvalidValueError,
@@ -30,6 +29,7 @@ from offsetmgr.extras import naming_extra
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores.base import OffsetStore, passes_later, raise_for
+from offsetmgr.text import masked_url
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_TOPIC_CHARS,
