@@ -90,7 +90,7 @@ def check_unowned(group: str, clients: Collection[str], url: str) -> None:
 class GroupChanges:
     """Changes of groups on one cluster; every method waits for Kafka and raises KafkaRequestError.
 
-    Nothing is changed but by ``commit``, ``delete_offsets`` and ``delete_group``.
+    Nothing is changed but by ``carry_out``, ``commit`` and ``delete_group``.
     """
 
     def __init__(
@@ -284,13 +284,17 @@ class GroupChanges:
     def carry_out(
         self, group: str, rows: Sequence[PlannedOffset], live: ServiceReader | None = None
     ) -> dict[TopicPartition, str]:
-        """Execute a plan of this object, by the managers of the service ``live`` if it is given.
+        """Execute a plan: of offsets to delete, or one of this object.
 
-        Returns as ``commit``.  Raises OffsetConflictError, having changed nothing, if the offsets
-        or topics are not those of the plan any more; ServiceUnavailableError, ServiceError.
+        The managers of the service ``live`` set the offsets if it is given.  Returns as ``commit``.
+        Raises OffsetConflictError, having changed nothing, if the offsets or topics are not those
+        of the plan any more; OffsetTimeoutError if it is not known whether offsets were deleted;
+        ServiceUnavailableError, ServiceError.
         """
         before = {row.partition: row.current for row in rows if row.is_changed}
         self.check_unchanged(group, before, self.topic_ids, live=live is not None)
+        if deleted := [row.partition for row in rows if row.deleted]:
+            return self._delete(group, deleted)
         offsets = {row.partition: row.new for row in rows if row.new is not None}
         return self.commit(group, offsets) if live is None else live.rewind(group, offsets)
 
@@ -318,18 +322,12 @@ class GroupChanges:
                     break
         return {where: self._reason(each, group, where) for where, each in failures.items()}
 
-    def delete_offsets(
-        self, group: str, rows: Sequence[PlannedOffset]
-    ) -> dict[TopicPartition, str]:
-        """Delete the committed offsets of a plan; return why those of some partitions were not.
-
-        Raises OffsetTimeoutError: whether it was done is not known then.
-        """
+    def _delete(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
         config = client_config(checked_config(self._config))
         client = GroupClient(config, PRODUCER, ConnectionReports(), "kafka-deletes")
         try:
             what = f"deletion of offsets of group {visible(group, 100)}"
-            sent = client.delete(group, [row.partition for row in rows], self._timeout_s)
+            sent = client.delete(group, partitions, self._timeout_s)
             answer = self._result(sent, what, group)
         finally:
             client.close(CLOSE_S)
@@ -339,7 +337,10 @@ class GroupChanges:
         }
 
     def delete_group(self, group: str) -> None:
-        """Delete a group with all that it has committed.  Raises as ``delete_offsets``."""
+        """Delete a group with all that it has committed.
+
+        Raises OffsetTimeoutError if it is not known whether that was done.
+        """
         sent = self.reader.admin.delete_consumer_groups([group])[group]
         self._result(sent, f"deletion of group {visible(group, 100)}", group)
 

@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections import defaultdict
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib import metadata
@@ -64,8 +64,6 @@ _CONNECTIONS: Final = 16
 _STEPS: Final = 6
 """Questions that follow one upon another, each with the same share of the time-out: the list of
 groups, their members, their offsets, the logs, the history, and records in the logs."""
-_ASKED_BROKERS: Final = 3
-"""Brokers that are asked for a setting that all share; one may hang."""
 _ADVERTISED: Final = re.compile(r"/[0-9]+: Failed to resolve")
 """librdkafka's words for the address of a broker, unlike one of the bootstrap servers."""
 _ADDRESSES: Final = (
@@ -253,12 +251,9 @@ def _names(
 
 def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
     what = f"setting {_RETENTION} of the brokers"
-    brokers = sorted(cluster.brokers)[:_ASKED_BROKERS] or [0]
-    resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in brokers]
-    # librdkafka asks one broker at a time.
-    sent = [reader.admin.describe_configs([each])[each] for each in resources]
-    done, _ = wait(sent, reader.timeout_s, FIRST_COMPLETED)
-    found = reader.result(next(iter(done or sent)), what, right="DESCRIBE_CONFIGS").get(_RETENTION)
+    broker = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers, default=0)))
+    sent = reader.admin.describe_configs([broker])[broker]
+    found = reader.result(sent, what, right="DESCRIBE_CONFIGS").get(_RETENTION)
     try:
         return float(found.value) * 60.0
     except (AttributeError, TypeError, ValueError):  # not every broker is Apache Kafka

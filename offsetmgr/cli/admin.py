@@ -257,8 +257,7 @@ def delete_offsets(
                 if in_scope(where, chosen)
             ]
 
-        do = change.delete_offsets
-        return _change([group], make, do, execute=options.execute, output=output)
+        return _change([group], make, change.carry_out, execute=options.execute, output=output)
 
 
 def _change(

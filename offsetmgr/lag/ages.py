@@ -30,6 +30,8 @@ CLOSE_SHARE: Final = 0.1
 that lies between them."""
 
 _Place: TypeAlias = tuple[TopicPartition, int]
+_Age: TypeAlias = NextRecord | OffsetManagerError | float
+"""The first uncommitted record, or its age in seconds; why neither is known."""
 
 
 class _Point(NamedTuple):
@@ -83,9 +85,8 @@ class RecordAges:
 
     def __init__(self, source: ClusterReader) -> None:
         self._source = source
-        self._read: Mapping[_Place, NextRecord] = MappingProxyType({})
-        self._places: frozenset[_Place] = frozenset()
-        """Committed offsets with lag, as of the last round."""
+        self._ages: Mapping[_Place, _Age] = MappingProxyType({})
+        """Those of all committed offsets with lag, as of the last round."""
         self.timelines: Mapping[TopicPartition, LogTimeline] = MappingProxyType({})
         """The measured ends of logs."""
 
@@ -105,24 +106,25 @@ class RecordAges:
             for each in group.partitions
             if (place := _place(each)) is not None
         }
-        ages: dict[_Place, NextRecord | OffsetManagerError | float] = {}
+        ages: dict[_Place, _Age] = {}
         wanted: dict[TopicPartition, list[int]] = {}
         for place, each in places.items():
-            record, seconds = self._read.get(place), self._measured(place, each, now_s)
-            if record is not None and (record.at_s is not None or record.offset >= (each.end or 0)):
-                ages[place] = record
+            before, seconds = self._ages.get(place), self._measured(place, each, now_s)
+            if isinstance(before, NextRecord) and (
+                before.at_s is not None or before.offset >= (each.end or 0)
+            ):
+                ages[place] = before
                 continue
             if seconds is not None:
                 ages[place] = seconds
-            if seconds is None or place in self._places:
+            if seconds is None or before is not None:
                 wanted.setdefault(place[0], []).append(place[1])
         for place, answer in self._source.next_records(wanted).items():
             is_age = isinstance(answer, NextRecord) and not _is_future(answer, now_s)
             if is_age or place not in ages:
                 ages[place] = answer
         if is_round:
-            self._read = {p: each for p, each in ages.items() if isinstance(each, NextRecord)}
-            self._places = frozenset(places)
+            self._ages = ages
 
         def filled(each: PartitionLag) -> PartitionLag:
             place = _place(each)
@@ -149,9 +151,7 @@ def _is_future(record: NextRecord, now_s: float) -> bool:
     return record.at_s is not None and record.at_s > now_s + CLOSE_S
 
 
-def _with_age(
-    lag: PartitionLag, found: NextRecord | OffsetManagerError | float, now_s: float
-) -> PartitionLag:
+def _with_age(lag: PartitionLag, found: _Age, now_s: float) -> PartitionLag:
     if isinstance(found, OffsetManagerError):
         return lag._replace(seconds_unknown=str(found))
     if not isinstance(found, NextRecord):

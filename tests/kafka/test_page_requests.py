@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
 from offsetmgr.admin.changes import GroupChanges
+from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.errors import OffsetConflictError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run, run_alone
@@ -198,7 +199,7 @@ def test_a_plan_names_no_topic_that_its_identity_may_not_see(
 def test_a_plan_of_a_recreated_topic_is_refused(desk: Desk, new_topic: TopicFactory) -> None:
     """Its offsets are of the former log, also where nothing was committed before.
 
-    So are those of a command that is between plan and execution.
+    So are those of a command that is between plan and execution, and offsets that it is to delete.
     """
     kafka, topic, group = desk.kafka, desk.topic, desk.group
     commit(kafka, group, {TopicPartition(new_topic(1), 0): 0})
@@ -215,8 +216,13 @@ def test_a_plan_of_a_recreated_topic_is_refused(desk: Desk, new_topic: TopicFact
     until(lambda: topic not in admin.list_topics(timeout=_WAIT_S).topics)
     create_topic(kafka, topic, 1)
     assert "deleted or recreated" in desk.ask("reset", 409, **plan)["error"]["message"]
-    with command, pytest.raises(OffsetConflictError, match="deleted or recreated"):
-        command.carry_out(group, rows)
+    deletion = PlannedOffset(TopicPartition(topic, 0), 5, None, deleted=True)
+    with command:
+        with pytest.raises(OffsetConflictError, match="deleted or recreated"):
+            command.carry_out(group, rows)
+        commit(kafka, group, {deletion.partition: 1})
+        with pytest.raises(OffsetConflictError, match="planned at 5, now 1"):
+            command.carry_out(group, [deletion])
 
 
 def test_a_held_group_is_reset_through_its_managers_alone(desk: Desk) -> None:
