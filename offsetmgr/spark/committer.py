@@ -6,7 +6,7 @@ waits; when it has nothing to submit, it stops the managers of ended queries.
 
 Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
 driver was killed before the last report, may never report anything: until its first report it is
-asked when it is idle and when it ends.  A continuous query, which never reports, is asked every
+asked every few seconds and when it ends.  A continuous query, which never reports, is asked every
 second.
 """
 
@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -66,7 +65,7 @@ TICK_S: Final = 1.0
 """Pause between two looks at the checkpoint of a continuous query."""
 
 LOOK_AROUND_S: Final = 5.0
-"""Pause between two looks for queries of other sessions."""
+"""Pause between two looks for queries that have not reported, and for those of other sessions."""
 
 _SHOWN_CHARS: Final = 255
 _SHOWN_GROUPS: Final = 10
@@ -104,7 +103,7 @@ class Expected:
     """Returns how far it is; None if it cannot say yet."""
     is_continuous: bool
     """It never reports."""
-    silent_since_s: float = field(default_factory=time.monotonic)
+    since_s: float = field(default_factory=time.monotonic)
     batch_id: int | None = None
     """Of a continuous query, the last batch that was committed."""
 
@@ -139,17 +138,7 @@ class Subscription:
         return False
 
     def put(self, snapshot: Snapshot) -> Future[bool]:
-        expected = self.expected.get(snapshot.run)
-        if expected is not None and not expected.is_continuous:
-            self.expected.pop(snapshot.run, None)
         return self._do(lambda: self._committer.progress(self, snapshot))
-
-    def idle(self, run: Run) -> None:
-        """Ask a run that found nothing new, unless it has reported already."""
-        expected = self.expected.get(run)
-        if expected is not None:
-            expected.silent_since_s = inf
-            self._do(lambda: self._committer.ask(self, run))
 
     def end(self, run: Run, error: str | None = None) -> None:
         """Have the last offsets of a run committed and its managers stopped.
@@ -324,6 +313,9 @@ class Committer:
             done.set_result(False)
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
+        expected = by.expected.get(snapshot.run)
+        if expected is not None and not expected.is_continuous:
+            del by.expected[snapshot.run]
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
         for group, part in by.groups.parts(snapshot).items():
@@ -382,6 +374,7 @@ class Committer:
         with self._lock:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
+            by.expected.clear()
             for group in by.groups.names():
                 for run, callers in self._groups[group].running().items():
                     if by in callers:
@@ -424,19 +417,18 @@ class Committer:
         if snapshot is None or expected.batch_id == snapshot.batch_id:
             return False
         expected.batch_id = snapshot.batch_id
-        if not expected.is_continuous:
-            by.expected.pop(run, None)
         return self.progress(by, snapshot)
 
     def _tick(self) -> bool:
+        now_s = time.monotonic()
+        is_due = now_s >= self._look_at
         with self._lock:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:
             for run, expected in list(by.expected.items()):
-                if expected.is_continuous:
+                if is_due or expected.is_continuous:
                     self.ask(by, run)
-        now_s = time.monotonic()
-        if now_s < self._look_at:
+        if not is_due:
             return False
         self._look_at = now_s + LOOK_AROUND_S
         self._end_stopped()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from functools import cached_property
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
@@ -102,9 +100,6 @@ class CommitListener(Subscription, StreamingQueryListener):
         self.ids.add(run.query_id)
         if self.is_wanted(query.name):
             self._expect(run, query)
-            snapshot = self.position(query)
-            if snapshot is not None:
-                self.put(snapshot)
             if not query.isActive:
                 # Its end may have been reported before its progress was taken: it is not repeated.
                 self.end(run)
@@ -135,10 +130,6 @@ class CommitListener(Subscription, StreamingQueryListener):
     @_without_raising
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name
         self.hand_over(event.progress)
-
-    @_without_raising
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 -- Spark's name
-        self.idle(Run.of(event))
 
     @_without_raising
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 -- Spark's name
@@ -186,13 +177,12 @@ class CommitListener(Subscription, StreamingQueryListener):
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""
         for run, expected in list(self.expected.items()):
-            if time.monotonic() - expected.silent_since_s > SILENT_S:
-                expected.silent_since_s = inf
-                _log.warning(
-                    "query %s has reported nothing for %g s; if its trigger is continuous, it is "
-                    "not committed: with Spark Connect only offsetmgr spark follow, or reconcile, "
-                    "commits it from its checkpoint",
-                    *(run.query_id, SILENT_S),
+            if time.monotonic() - expected.since_s > SILENT_S:
+                self.warn_once(
+                    ("silent", run.run_id),
+                    f"query {run.query_id} has reported nothing for {SILENT_S:g} s; if its trigger "
+                    "is continuous, it is not committed: with Spark Connect only offsetmgr spark "
+                    "follow, or reconcile, commits it from its checkpoint",
                 )
 
     def _read(self, progress: object) -> Snapshot | None:

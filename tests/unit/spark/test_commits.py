@@ -25,7 +25,7 @@ from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey
 from tests.service.support import WAIT_S, local_over, running
 from tests.unit.spark.broker import ORDERS, forbid, managers, offset_of, recreate
-from tests.waiting import eventually
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,10 +69,6 @@ class Session:
     def report(self, *args: Any, **changes: Any) -> None:
         for listener in self.listeners:
             listener.onQueryProgress(SimpleNamespace(progress=progress(*args, **changes)))
-
-    def idle(self, query: str) -> None:
-        for listener in self.listeners:
-            listener.onQueryIdle(SimpleNamespace(id=query, runId="r1"))
 
     def end(self, query: str = "q", run: str = "r1") -> None:
         for listener in self.listeners:
@@ -313,7 +309,7 @@ def test_a_detach_in_the_child_of_a_fork_does_nothing(
 
 
 def test_an_idle_run_is_asked_until_it_answers(
-    session: Session, commits: OffsetCommits, client: OffsetClient
+    session: Session, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that cannot be asked delays no other, and one that has answered is not asked again."""
     answers: list[object] = [progress(9), None]
@@ -327,14 +323,14 @@ def test_an_idle_run_is_asked_until_it_answers(
         asked.append("q")
         return answers.pop()
 
-    session.start(Query("p", gone))
-    session.start(Query("q", answer))
-    other = query_at(1, "other", topic="payments")
-    for query in "pqqq":
-        session.idle(query)
-        assert commits.flush(other).uncommitted == {}  # handed over after what came before
-    eventually(lambda: at(client), 9)
-    assert asked.count("p") == 1
+    monkeypatch.setattr(committing, "TICK_S", 0.01)
+    monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.01)
+    with attach(session, client):
+        session.start(Query("p", gone))
+        session.start(Query("q", answer))
+        eventually(lambda: at(client), 9)
+        before = asked.count("p")
+        until(lambda: asked.count("p") > before + 1)
     assert asked.count("q") == 2
 
 
@@ -610,8 +606,7 @@ def test_a_query_of_spark_connect_without_reports_is_named(
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.05)
     monkeypatch.setattr(listening, "SILENT_S", 0.2)
     with attach(session, client):
-        session.start(Query("idle", lambda: None))
-        session.idle("idle")
+        session.start(query_at(9, "idle"))
         session.start(Query("silent", lambda: None))
         eventually(lambda: "query silent has reported nothing" in caplog.text, expected=True)
     assert "query idle" not in caplog.text
@@ -633,6 +628,5 @@ def test_queries_are_committed_once_a_thread_can_be_started(
         threading.stack_size(0)
     assert "cannot start a thread" in str(left[KEY].error)
     with commits:
-        session.idle("q")
         assert commits.flush(query, WAIT_S).ok
         assert at(client) == 9
