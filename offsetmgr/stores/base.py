@@ -228,11 +228,8 @@ class MemoryOffsetStore(OffsetStore):
         self, group: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         with self._lock:
-            known = self._groups[group]
-            return {
-                each: known.get(each)
-                for each in (sorted(known) if partitions is None else partitions)
-            }
+            known = self._groups.get(group, {})
+            return {each: known.get(each) for each in (known if partitions is None else partitions)}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         with self._lock:

@@ -16,14 +16,15 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
+    OffsetCommitError,
     OffsetManagerError,
     OffsetStoreError,
+    OffsetsUncommittedError,
     error_info,
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import as_store_error, refusals
-from offsetmgr.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -86,38 +87,30 @@ class StoreCoordinator:
     ) -> Future[FetchResult]:
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
 
-        def fetch(part: list[TopicPartition] | None) -> None:
-            offsets.update(self._store.fetch_offsets(group, part))
-
         def work() -> FetchResult:
             if partitions is None:
-                fetch(None)
-                return FetchResult(offsets, {})
-            return FetchResult(offsets, self._in_halves([*partitions], fetch))
+                return FetchResult(self._store.fetch_offsets(group), {})
+            failures = self._in_halves(
+                partitions, lambda part: offsets.update(self._store.fetch_offsets(group, part))
+            )
+            return FetchResult(offsets, failures)
 
         return self._ask(group, work, partial(FetchResult.failed, partitions), timeout_s)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
-        failures: dict[TopicPartition, Failure] = {}
-
-        def commit(part: list[TopicPartition]) -> None:
-            try:
-                self._store.commit(group, {each: offsets[each] for each in part})
-            except OffsetManagerError as error:
-                refused = refusals(error, part)
-                failures.update({each: _failure_of(error) for each, error in refused.items()})
+        def commit(part: Sequence[TopicPartition]) -> None:
+            self._store.commit(group, {each: offsets[each] for each in part})
 
         def work() -> CommitResult:
-            failures.update(self._claim(group, offsets))
-            claimed = [each for each in offsets if each not in failures]
-            failures.update(self._in_halves(claimed, commit))
+            failures = self._claim(group, offsets)
+            failures |= self._in_halves([e for e in offsets if e not in failures], commit)
             if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
                 self._fenced.add(group)
             return CommitResult(failures)
 
-        return self._ask(group, work, lambda why: CommitResult.failed(offsets, why), timeout_s)
+        return self._ask(group, work, partial(CommitResult.failed, offsets), timeout_s)
 
     def _claim(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -125,7 +118,7 @@ class StoreCoordinator:
         """Claim those of ``partitions`` that are not claimed yet; return why some cannot be."""
         claimed = self._claimed.setdefault(group, set())
 
-        def claim(part: list[TopicPartition]) -> None:
+        def claim(part: Sequence[TopicPartition]) -> None:
             self._store.claim(group, [*part])
             claimed.update(part)
 
@@ -133,24 +126,26 @@ class StoreCoordinator:
 
     def _in_halves(
         self,
-        partitions: list[TopicPartition],
-        ask: Callable[[list[TopicPartition]], None],
+        partitions: Sequence[TopicPartition],
+        ask: Callable[[Sequence[TopicPartition]], object],
     ) -> dict[TopicPartition, Failure]:
         """Ask the store about ``partitions``; return the failures.
 
-        What fails is tried again in halves, so that one partition holds up no other.
+        Unless the error of a commit says which are refused, what fails is tried again in halves, so
+        that one partition holds up no other.
         """
         failures: dict[TopicPartition, Failure] = {}
-        parts = [partitions]
+        parts = [partitions] if partitions else []
         until_s = self._clock.now() + _SPLIT_S
         while parts:
             part = parts.pop()
             try:
-                if part:
-                    ask(part)
-            except BaseException as error:  # noqa: BLE001 -- whatever a store raises
-                if len(part) == 1 or self._clock.now() > until_s:
-                    failures |= dict.fromkeys(part, _failure_of(error))
+                ask(part)
+            except BaseException as raised:  # noqa: BLE001 -- whatever a store raises
+                error = as_store_error("offset store", raised)
+                is_named = isinstance(error, (OffsetCommitError, OffsetsUncommittedError))
+                if is_named or len(part) == 1 or self._clock.now() > until_s:
+                    failures |= {w: _failure_of(e) for w, e in refusals(error, part).items()}
                 else:
                     half = len(part) // 2
                     parts += [part[:half], part[half:]]
@@ -183,19 +178,15 @@ class StoreCoordinator:
 
     def close(self, timeout: float) -> None:
         deadline = Deadline(timeout)
-        releases = {
-            group: self._ask(group, partial(self._release, group), lambda why: why, timeout)
+        releases = [
+            self._ask(group, partial(self._release, group), lambda why: why, timeout)
             for group in [*self._claimed]
-        }
+        ]
         self._closed = True
-        failures: dict[str, Failure] = {}
-        for group, answer in releases.items():
-            if (failure := answer.get()) is not None:
-                failures[group] = failure
+        failures = [failure for each in releases if (failure := each.get()) is not None]
         if failures:
-            first = next(iter(failures.values()))
-            why = first.detail or first.info.hint
-            log.warning("groups %s: partitions not released: %s", listed(failures), why)
+            why = failures[0].detail or failures[0].info.hint
+            log.warning("partitions of %d groups not released: %s", len(failures), why)
         self._threads.stop(deadline.left_s)
         self._kafka.close(deadline.left_s)
         if self._owned:
@@ -225,17 +216,15 @@ class StoreCoordinator:
         if self._closed:
             future.set(failed(Failure(CLOSED)))
             return future
-        deadline_s = self._clock.now() + timeout_s
         timer = self._timers.call_after(timeout_s, lambda: future.set(failed(_TIMED_OUT)))
 
-        def run() -> None:
-            if self._clock.now() >= deadline_s:
+        def run(_: int) -> None:
+            if future.done():
                 return
             try:
-                answer = work()
+                future.set(work())
             except BaseException as error:  # noqa: BLE001 -- whatever a store raises is the answer
-                answer = failed(_failure_of(error))
-            future.set(answer)
+                future.set(failed(_failure_of(as_store_error("offset store", error))))
             timer.cancel()
 
         with self._lock:
@@ -248,18 +237,14 @@ class _Request(NamedTuple):
     """A request of a group, as a dispatcher runs it."""
 
     path: str
-    work: Callable[[], object]
-
-    def run(self, _: int) -> None:
-        self.work()
+    run: Callable[[int], None]
 
 
-def _failure_of(error: BaseException) -> Failure:
-    """Return what a store has raised as an answer; it may pass unless the error says otherwise."""
-    coded = as_store_error("offset store", error)
-    if isinstance(coded, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
-        return Failure(coded.info, coded.detail)
-    return Failure(error_info(STORE_FAILED), str(coded))
+def _failure_of(error: OffsetManagerError) -> Failure:
+    """Return an error as an answer; it may pass unless the error says otherwise."""
+    if isinstance(error, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
+        return Failure(error.info, error.detail)
+    return Failure(error_info(STORE_FAILED), str(error))
 
 
 def _is_away(topic_id: str | Failure) -> bool:

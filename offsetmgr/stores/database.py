@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -18,12 +19,9 @@ from offsetmgr.text import visible
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import ExceptionContext
-    from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 _CONNECT_S: Final = 10
 """Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
-
-_PROCESS: Final = "offsetmgr.process"
 
 _TABLE_PREFIX: Final = "offsetmgr_"
 
@@ -53,6 +51,9 @@ _LOGIN: Final = re.compile(
 
 _NO_TABLE: Final = ("42P01", "42703")  # no such table, or column
 _IS_THERE: Final = ("23505", "42P07", "42701")  # a row, table or column
+
+_engines: Final = WeakSet["Engine"]()
+"""Those that drop their connections where these are lost."""
 
 
 def open_engine(url: str) -> Engine:
@@ -84,23 +85,17 @@ def leave_lost_connections(engine: Engine) -> None:
     A demoted server keeps its connections open and refuses every change on them.  In the child of
     a fork they are the parent's: each would read the other's answers.
     """
-    if not event.contains(engine, "handle_error", _mark_lost):
+    if engine not in _engines:
+        _engines.add(engine)
         event.listen(engine, "handle_error", _mark_lost)
-        event.listen(engine, "connect", _note_process)
-        event.listen(engine, "checkout", _leave_to_parent)
 
 
-def _note_process(_: object, record: ConnectionPoolEntry) -> None:
-    record.info[_PROCESS] = os.getpid()
+def _leave_to_parent() -> None:
+    for engine in [*_engines]:
+        engine.dispose(close=False)
 
 
-def _leave_to_parent(
-    _: object, record: ConnectionPoolEntry, checked_out: PoolProxiedConnection
-) -> None:
-    if record.info.get(_PROCESS, os.getpid()) != os.getpid():
-        # Not closed: that would end it for the parent, too.
-        record.dbapi_connection = checked_out.dbapi_connection = None  # type: ignore[misc]
-        raise exc.DisconnectionError("the connection is of another process")
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _mark_lost(context: ExceptionContext) -> None:

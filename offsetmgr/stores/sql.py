@@ -75,21 +75,32 @@ log = SafeLogger("offsetmgr.stores")
 
 
 class StoredOffset(NamedTuple):
-    """A partition's row."""
+    """A partition's row; its fields are columns."""
 
-    offset: OffsetAndMetadata | None
+    next_offset: int | None = None
     """None where nothing is committed yet."""
-    generation: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+    generation: int = 0
     """Number of claims so far."""
     topic_id: str | None = None
     """Id of the topic whose log the offset belongs to; None if it is not known."""
-    is_of_new_log: bool = False
-    """True if the topic was recreated since the last commit: ``offset`` is the start of its log."""
+
+    @property
+    def offset(self) -> OffsetAndMetadata | None:
+        """The committed offset."""
+        if self.next_offset is None:
+            return None
+        return OffsetAndMetadata(self.next_offset, self.metadata, self.leader_epoch)
 
     @property
     def position(self) -> int:
-        """The committed offset, 0 without one."""
-        return self.offset.offset if self.offset else 0
+        """The next offset to read, 0 where nothing is committed."""
+        return self.next_offset or 0
+
+    def at(self, offset: OffsetAndMetadata) -> StoredOffset:
+        """Return the row with another offset."""
+        return StoredOffset(*offset, self.generation, self.topic_id)
 
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
@@ -121,10 +132,10 @@ BATCHES: Final = sa.Table(
     sa.Column("batch_id", sa.BigInteger, nullable=False),
 )
 
-_OFFSET: Final = (OFFSETS.c.next_offset, OFFSETS.c.metadata, OFFSETS.c.leader_epoch)
 _WHERE: Final = (OFFSETS.c.topic, OFFSETS.c.partition_id)
+_STORED: Final = [OFFSETS.c[name] for name in StoredOffset._fields]
 _OF_GROUP: Final = (
-    sa.select(*_WHERE, OFFSETS.c.generation, OFFSETS.c.topic_id, *_OFFSET)
+    sa.select(*_WHERE, *_STORED)
     .where(OFFSETS.c.group_id == sa.bindparam("group"))
     .order_by(*_WHERE)
 )
@@ -133,13 +144,14 @@ _OF_SOME: Final = _OF_GROUP.where(
 )
 # In one order, so that two processes wait for each other and do not deadlock.
 _LOCKED: Final = _OF_SOME.with_for_update()
-_OF_PARTITION: Final = sa.update(OFFSETS).where(
-    OFFSETS.c.group_id == sa.bindparam("group"),
-    OFFSETS.c.topic == sa.bindparam("of_topic"),
-    OFFSETS.c.partition_id == sa.bindparam("partition"),
-)
-_CLAIM: Final = _OF_PARTITION.values(
-    {each: sa.bindparam(each.name) for each in (OFFSETS.c.generation, OFFSETS.c.topic_id, *_OFFSET)}
+_CLAIM: Final = (
+    sa.update(OFFSETS)
+    .where(
+        OFFSETS.c.group_id == sa.bindparam("group"),
+        OFFSETS.c.topic == sa.bindparam("of_topic"),
+        OFFSETS.c.partition_id == sa.bindparam("partition"),
+    )
+    .values({each: sa.bindparam(each.name) for each in _STORED})
 )
 _COMMIT: Final = _CLAIM.values(committed_at=sa.func.now())
 
@@ -254,7 +266,7 @@ class SqlOffsetStore(OffsetStore):
 
         def work(connection: Connection) -> dict[TopicPartition, StoredOffset]:
             rows = self._lock_rows(connection, group, wanted)
-            rows = self._in_current_logs(group, rows, doubted=rows)
+            rows, _ = self._in_current_logs(group, rows, doubted=rows)
             rows = {w: row._replace(generation=row.generation + 1) for w, row in rows.items()}
             _write_rows(connection, group, rows, _CLAIM)
             return rows
@@ -279,8 +291,8 @@ class SqlOffsetStore(OffsetStore):
         with _raised_as(*kind):
             found = self._retried(partial(_read, group=group, partitions=partitions))
         committed = {where: row for where, row in found.items() if row.offset}
-        rows = self._in_current_logs(group, committed, doubted=committed)
-        return {where: row.offset for where, row in rows.items() if not row.is_of_new_log}
+        _, new_logs = self._in_current_logs(group, committed, doubted=committed)
+        return {where: row.offset for where, row in committed.items() if where not in new_logs}
 
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
@@ -338,7 +350,7 @@ class SqlOffsetStore(OffsetStore):
             empty = {"group_id": group, "metadata": "", "generation": 0}
             new = [{**empty, "topic": topic, "partition_id": number} for topic, number in missing]
             connection.execute(sa.insert(OFFSETS), new)
-            rows |= dict.fromkeys(missing, StoredOffset(None, 0))
+            rows |= dict.fromkeys(missing, StoredOffset())
         for where, row in rows.items():
             if row.generation < (claimed := self._generations.get((group, where), 0)):
                 rows[where] = row._replace(generation=claimed)
@@ -349,16 +361,15 @@ class SqlOffsetStore(OffsetStore):
     ) -> dict[TopicPartition, OffsetCommitError]:
         """Commit ``offsets``; return those that are refused, and why."""
         rows = self._lock_rows(connection, group, offsets.keys())
-        refused = self._refusals(group, offsets, rows)
+        refused = self._refusals(group, {w: at.offset for w, at in offsets.items()}, rows)
         rows = {where: row for where, row in rows.items() if where not in refused}
         lower = {where for where, row in rows.items() if offsets[where].offset < row.position}
-        rows = self._in_current_logs(group, rows, lower)
-        changed = {where: row._replace(offset=offsets[where]) for where, row in rows.items()}
-        _write_rows(connection, group, changed)
+        rows, _ = self._in_current_logs(group, rows, lower)
+        _write_rows(connection, group, {w: row.at(offsets[w]) for w, row in rows.items()})
         return refused
 
     def _refusals(
-        self, group: str, offsets: _Offsets, rows: _Rows
+        self, group: str, offsets: Mapping[TopicPartition, int], rows: _Rows
     ) -> dict[TopicPartition, OffsetCommitError]:
         """Return which commits over locked ``rows`` are refused, and why."""
         refused = {}
@@ -371,39 +382,39 @@ class SqlOffsetStore(OffsetStore):
                     f"{now}, this one has {mine}; stop one of the two"
                 )
                 fenced = error_info(GENERATION_FENCED)
-                refused[where] = OffsetCommitError(group, *where, offset.offset, fenced, text)
+                refused[where] = OffsetCommitError(group, *where, offset, fenced, text)
         return refused
 
     def _in_current_logs(
         self, group: str, rows: _Rows, doubted: Collection[TopicPartition]
-    ) -> dict[TopicPartition, StoredOffset]:
-        """Return rows as of the logs that their topics have now.
+    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
+        """Return rows as of the logs that their topics have now, and which logs are new.
 
+        A new log is that of a topic recreated since the last commit: its row is at its start, 0.
         Kafka is asked only about those that are ``doubted``, or whose log is not known.
         """
-        current = dict(rows)
+        current, new_logs = dict(rows), set[TopicPartition]()
         doubtful = [
             where
             for where, row in rows.items()
             if where in doubted
             or row.topic_id is None
-            or row.offset is None
+            or row.next_offset is None
             or row.topic_id != self._new_logs.get((group, where), row.topic_id)
         ]
         ask = self.topic_ids  # which another thread may withdraw
         if ask is None or not doubtful:
-            return current
+            return current, new_logs
         ids = ask({where.topic for where in doubtful})
         for where in doubtful:
             row = rows[where]
             topic_id = ids.get(where.topic) or row.topic_id
             current[where] = row._replace(topic_id=topic_id)
-            if row.topic_id not in {None, topic_id} and row.offset is not None:
-                current[where] = StoredOffset(
-                    OffsetAndMetadata(0), row.generation, topic_id, is_of_new_log=True
-                )
+            if row.topic_id not in {None, topic_id} and row.next_offset is not None:
+                current[where] = StoredOffset(0, generation=row.generation, topic_id=topic_id)
+                new_logs.add(where)
                 self._begin_log((group, where), row, topic_id)
-        return current
+        return current, new_logs
 
     def _begin_log(self, key: _Key, row: StoredOffset, topic_id: str | None) -> None:
         """Report, once, that the topic of ``row`` was recreated."""
@@ -477,26 +488,23 @@ class OffsetTransaction:
         """
         given = check_list(messages, "messages", "[message]")
         spans = _offsets_of(given)
-        ends = {where: OffsetAndMetadata(each[-1] + 1) for where, each in spans.items()}
+        ends = {where: each[-1] + 1 for where, each in spans.items()}
         back = {where for where, each in spans.items() if each != sorted(set(each))}
         with self._begun(group, spans) as connection:
             found = self._store._lock_rows(connection, group, spans)
             raise_for(group, self._store._refusals(group, ends, found))
             # A new log, or a gap.
             doubted = back | {w for w, row in found.items() if spans[w][0] != row.position}
-            rows = self._store._in_current_logs(group, found, doubted)
+            rows, new_logs = self._store._in_current_logs(group, found, doubted)
             new = given
             if doubted:
-                new_logs = {where for where, row in rows.items() if row.is_of_new_log}
                 new, ends = _not_stored(given, found, new_logs, back)
+            changed = {}
             for where, end in ends.items():
-                first, at = spans[where][0], rows[where].position  # 0 in a new log
-                self._store._check_order(group, where, first, end.offset, at)
-            changed = {
-                w: rows[w]._replace(offset=end)
-                for w, end in ends.items()
-                if end.offset > rows[w].position
-            }
+                row = rows[where]  # at 0 in a new log
+                self._store._check_order(group, where, spans[where][0], end, row.position)
+                if end > row.position:
+                    changed[where] = row.at(OffsetAndMetadata(end))
             _write_rows(connection, group, changed)
         return new
 
@@ -513,9 +521,9 @@ class OffsetTransaction:
         with self._begun(group, wanted) as connection:
             found = self._store._lock_rows(connection, group, wanted)
             doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
-            rows = self._store._in_current_logs(group, found, doubted)
+            rows, new_logs = self._store._in_current_logs(group, found, doubted)
             stored = {
-                w: row.position for w, row in rows.items() if row.offset and not row.is_of_new_log
+                w: row.position for w, row in found.items() if row.offset and w not in new_logs
             }
             if all(stored.get(w, -1) >= end for w, (_, end) in wanted.items()):
                 return False
@@ -530,9 +538,7 @@ class OffsetTransaction:
                     f"{listed(wrong)}; start the query, with a new checkpoint, at the offsets of "
                     "the store"
                 )
-            changed = {
-                w: rows[w]._replace(offset=OffsetAndMetadata(end)) for w, (_, end) in wanted.items()
-            }
+            changed = {w: rows[w].at(OffsetAndMetadata(end)) for w, (_, end) in wanted.items()}
             _write_rows(connection, group, changed)
         return True
 
@@ -637,10 +643,8 @@ def _read(
             some = wanted[first : first + _AT_ONCE]
             rows += connection.execute(query, {"group": group, "partitions": some})
     return {
-        TopicPartition(topic, partition): StoredOffset(
-            None if offset[0] is None else OffsetAndMetadata(*offset), generation, topic_id
-        )
-        for topic, partition, generation, topic_id, *offset in rows
+        TopicPartition(topic, partition): StoredOffset(*stored)
+        for topic, partition, *stored in rows
     }
 
 
@@ -648,21 +652,10 @@ def _write_rows(
     connection: Connection, group: str, rows: _Rows, statement: sa.Update = _COMMIT
 ) -> None:
     """Write locked rows, as changed."""
-    changes = []
-    for where, (offset, generation, topic_id, _) in rows.items():
-        next_offset, metadata, leader_epoch = offset or (None, "", None)
-        changes.append(
-            {
-                "group": group,
-                "of_topic": where.topic,
-                "partition": where.partition,
-                "generation": generation,
-                "topic_id": topic_id,
-                "next_offset": next_offset,
-                "metadata": metadata,
-                "leader_epoch": leader_epoch,
-            }
-        )
+    changes = [
+        {"group": group, "of_topic": topic, "partition": partition, **row._asdict()}
+        for (topic, partition), row in rows.items()
+    ]
     if changes:
         connection.execute(statement, changes)
 
@@ -681,7 +674,7 @@ def _not_stored(
     stored: _Rows,
     new_logs: Collection[TopicPartition],
     back: Collection[TopicPartition],
-) -> tuple[list[Message], dict[TopicPartition, OffsetAndMetadata]]:
+) -> tuple[list[Message], dict[TopicPartition, int]]:
     """Return the messages that are not stored, and the offsets behind them.
 
     A new log begins with the first message of its partition, or where its offsets go ``back``.
@@ -698,4 +691,4 @@ def _not_stored(
         if offset >= positions[where]:
             new.append(message)
             positions[where] = offset + 1
-    return new, {where: OffsetAndMetadata(end) for where, end in positions.items()}
+    return new, positions
