@@ -7,8 +7,9 @@ decoded request.  Answers that list groups or topics hold those alone that the s
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import HttpStatusError
@@ -44,6 +45,21 @@ def no_names(_request: object) -> Names:
     return Names()
 
 
+def names_in(groups: str = "", topics: str = "") -> Callable[[Any], Names]:
+    """Return a function that returns the names in these fields of a request.
+
+    A field is a name or a list of names, or a list of partitions for its topics.
+    """
+
+    def names_of(request: object, field: str) -> Collection[str]:
+        given = getattr(request, field) if field else None
+        if given is None or isinstance(given, str):
+            return () if given is None else (given,)
+        return {each if isinstance(each, str) else each.topic for each in given}
+
+    return lambda request: Names(names_of(request, groups), names_of(request, topics))
+
+
 def partitions_of(group: str | None, partitions: Sequence[PartitionRef] | None) -> Names:
     topics = {partition.topic for partition in partitions or ()}
     return Names(() if group is None else (group,), topics)
@@ -61,18 +77,8 @@ ALL_RIGHTS: Final = Rights((ALL,), (ALL,), read_only=False)
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return True if ``*`` in ``pattern`` can stand for parts of ``name``, which fit otherwise."""
-    first, *parts = pattern.split(ALL)
-    if not parts:
-        return name == pattern
-    *middle, last = parts
-    at = len(first)
-    for part in middle:
-        found = name.find(part, at)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return name.startswith(first) and name.endswith(last) and at + len(last) <= len(name)
+    """Return True if ``name`` fits ``pattern``, in which only ``*`` is special."""
+    return fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 def _permits(patterns: Sequence[str], name: str) -> bool:

@@ -48,9 +48,6 @@ LARGE_BODIES: Final = 16
 """Bodies of more than LARGE_BYTES that are received at once; all others are small."""
 BODY_TIMEOUT_S: Final = 10.0
 
-_SLASH: Final = "\ud800"
-"""Stands for a slash within a name in a path; no text that is decoded from UTF-8 holds it."""
-
 _MEDIA_TYPES: Final = {
     ".css": "text/css",
     ".html": "text/html",
@@ -165,16 +162,14 @@ class Api:
     def _operation(self, request: Request) -> Operation:
         """Return what is asked for; fill in the parameters of its path.  Raises HttpStatusError."""
         where = f"{request.method} {request.scope['path']}"
+        # Not the decoded path: a name may hold a slash, which stands as %2F.
         raw: bytes = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
-        # A name may hold a slash, which stands as %2F in the path.
-        parts = (unquote(part).replace("/", _SLASH) for part in raw.decode("latin-1").split("/"))
-        path = "/".join(parts)
         for pattern, by_method in self._routes.items():
-            match = pattern.fullmatch(path)
+            match = pattern.fullmatch(raw.decode("latin-1"))
             if match is None:
                 continue
             names = match.groupdict()
-            request.scope["path_params"] = {n: v.replace(_SLASH, "/") for n, v in names.items()}
+            request.scope["path_params"] = {name: unquote(names[name]) for name in names}
             head = request.method == "HEAD"
             found = by_method.get("GET" if head else request.method)
             # The HEAD of a stream would take a reader's place forever.

@@ -18,7 +18,7 @@ from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError, OffsetConflictError, OffsetManagerError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.service.access import Names, Requester, partitions_of
+from offsetmgr.service.access import Names, Requester, names_in
 from offsetmgr.service.messages import (
     HistoryQuery,
     PlanRequest,
@@ -99,13 +99,7 @@ class Changes:
         """Groups of which a reset is under way: another one would be checked against the offsets
         before it."""
 
-    @operation(
-        "GET",
-        "/v1/history",
-        HistoryQuery,
-        StepsAnswer,
-        needs=lambda asked: Names((asked.group,), () if asked.topic is None else (asked.topic,)),
-    )
+    @operation("GET", "/v1/history", HistoryQuery, StepsAnswer, needs=names_in("group", "topic"))
     async def history(self, by: Requester, asked: HistoryQuery) -> StepsAnswer:
         """Return the commits of a group that Kafka still has."""
         if self._store is not None:
@@ -149,13 +143,7 @@ class Changes:
         threads = self._histories if asked.mode == "to-history" else self._threads
         return await threads.run(by, make)
 
-    @operation(
-        "POST",
-        "/v1/reset",
-        ResetRequest,
-        PlanAnswer,
-        needs=lambda asked: partitions_of(asked.group, asked.partitions),
-    )
+    @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, needs=names_in("group", "partitions"))
     async def reset(self, by: Requester, asked: ResetRequest) -> PlanAnswer:
         """Execute a plan, if the committed offsets and the topics are still those of the plan."""
         offsets = {

@@ -26,7 +26,7 @@ from offsetmgr.http.answers import encode
 from offsetmgr.http.errors import error_body
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.access import Requester, partitions_of
+from offsetmgr.service.access import Requester, names_in
 from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import CommittedEntry, EventsQuery, OfGroup
 from offsetmgr.service.openapi import operation
@@ -217,11 +217,7 @@ class EventHub:
         return len(self._readers)
 
     @operation(
-        "GET",
-        "/v1/events",
-        EventsQuery,
-        needs=lambda asked: partitions_of(asked.group, None),
-        media_type="text/event-stream",
+        "GET", "/v1/events", EventsQuery, needs=names_in("group"), media_type="text/event-stream"
     )
     async def events(self, by: Requester, asked: EventsQuery) -> EventStream:
         """Server-sent events: committed, failed, stopped, dropped.

@@ -21,7 +21,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorAnswer, ErrorBody, HttpStatusError, error_body
-from offsetmgr.service.access import Names, Requester, no_names, partitions_of
+from offsetmgr.service.access import Requester, names_in, no_names
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CURSOR,
@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from offsetmgr.service.threads import ReadThreads
 
 
-def _names_of_group(asked: ManagersQuery) -> Names:
-    return partitions_of(asked.group, None)
-
-
 @dataclass(eq=False)
 class Reads:
     coordinator: Coordinator
@@ -71,7 +67,7 @@ class Reads:
     most_s: float
     """Time that Kafka has for each answer, in seconds."""
 
-    @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=_names_of_group)
+    @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=names_in("group"))
     async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:
         """Return a page of managers, sorted by group, topic and partition."""
         after = None if query.after is None else _read_cursor(query.after)
@@ -92,7 +88,7 @@ class Reads:
         "/v1/initial-offsets",
         InitialOffsetsQuery,
         InitialOffsetsAnswer,
-        needs=lambda asked: Names((asked.group,), () if asked.topic is None else (asked.topic,)),
+        needs=names_in("group", "topic"),
     )
     async def initial_offsets(
         self, by: Requester, query: InitialOffsetsQuery
@@ -111,11 +107,7 @@ class Reads:
         return InitialOffsetsAnswer([_initial(handle) for handle in handles])
 
     @operation(
-        "GET",
-        "/v1/offsets",
-        CommittedQuery,
-        OffsetsAnswer,
-        needs=lambda asked: Names((asked.group,), asked.topic),
+        "GET", "/v1/offsets", CommittedQuery, OffsetsAnswer, needs=names_in("group", "topic")
     )
     async def committed(self, by: Requester, query: CommittedQuery) -> OffsetsAnswer:
         """Return the offsets that are committed in Kafka now.  Raises KafkaRequestError."""
@@ -141,13 +133,7 @@ class Reads:
         last = None if following is None else str(ManagerKey(query.group, *page[-1].where))
         return OffsetsAnswer(query.group, page, last)
 
-    @operation(
-        "GET",
-        "/v1/topics",
-        TopicsQuery,
-        TopicsAnswer,
-        needs=lambda asked: Names(topics=asked.topic),
-    )
+    @operation("GET", "/v1/topics", TopicsQuery, TopicsAnswer, needs=names_in(topics="topic"))
     async def topics(self, _: Requester, query: TopicsQuery) -> TopicsAnswer:
         """Return partitions of topics, the ends of their logs, and their offsets at a time."""
         timeout_s = self._timeout_s(query.timeout_s)
@@ -161,7 +147,7 @@ class Reads:
         "/v1/starting-offsets",
         StartingOffsetsQuery,
         StartingOffsetsAnswer,
-        needs=lambda asked: Names((asked.group,), asked.topic),
+        needs=names_in("group", "topic"),
         others={404: ErrorAnswer},
     )
     async def starting_offsets(

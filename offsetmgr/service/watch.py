@@ -31,7 +31,7 @@ from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.service.access import Names, Requester, no_names
+from offsetmgr.service.access import Requester, names_in, no_names
 from offsetmgr.service.matching import chosen_names
 from offsetmgr.service.messages import (
     ApiRequest,
@@ -207,9 +207,7 @@ class GroupWatch(Collector):
             **listing_report(filter(lambda each: by.sees(each.name), found), errors)
         )
 
-    @operation(
-        "GET", "/v1/lag", LagQuery, GroupsAnswer, needs=lambda asked: Names(groups=asked.group)
-    )
+    @operation("GET", "/v1/lag", LagQuery, GroupsAnswer, needs=names_in("group"))
     async def lag(self, by: Requester, asked: LagQuery) -> GroupsAnswer:
         """Return the current lag of groups, read from Kafka."""
 
@@ -223,13 +221,7 @@ class GroupWatch(Collector):
 
         return GroupsAnswer(**await self._threads.run(by, read))
 
-    @operation(
-        "GET",
-        "/v1/watched",
-        WatchedQuery,
-        WatchedAnswer,
-        needs=lambda asked: Names(groups=asked.group),
-    )
+    @operation("GET", "/v1/watched", WatchedQuery, WatchedAnswer, needs=names_in("group"))
     async def watched(self, by: Requester, asked: WatchedQuery) -> WatchedAnswer:
         """Return a page of the watched groups, sorted by name, as of the last round."""
 
@@ -285,8 +277,8 @@ class GroupWatch(Collector):
 
         answer.__name__ = f"burrow_{read.__name__}"
         answer.__doc__ = f"What Burrow answers at {path}, for watched groups."
-        others = {404: BurrowAnswer}
-        return Operation("GET", path, answer, _names_of_burrow, kind, BurrowAnswer, others)
+        needs = names_in(*(name if f"{{{name}}}" in path else "" for name in ("consumer", "topic")))
+        return Operation("GET", path, answer, needs, kind, BurrowAnswer, {404: BurrowAnswer})
 
     @property
     def _watched(self) -> Mapping[str, GroupLag]:
@@ -419,11 +411,6 @@ class GroupWatch(Collector):
         repeats = self._repeats.suppressed((event, error.code, str(error)), self._clock.now())
         if repeats is not None:
             log.warning(event, code=error.code, error=str(error), not_shown_before=repeats, **more)
-
-
-def _names_of_burrow(asked: ApiRequest) -> Names:
-    groups = (asked.consumer,) if isinstance(asked, ConsumerQuery) else ()
-    return Names(groups, (asked.topic,) if isinstance(asked, TopicQuery) else ())
 
 
 def _may_be_shown(by: Requester, view: Mapping[str, Any]) -> bool:
