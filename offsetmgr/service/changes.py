@@ -36,8 +36,6 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from offsetmgr.manager import Factory
-    from offsetmgr.service.audit import AuditLog
     from offsetmgr.service.core import OffsetService
     from offsetmgr.service.settings import Settings
 
@@ -78,15 +76,11 @@ class Changes:
     def __init__(
         self,
         settings: Settings,
-        factory: Factory,
         service: OffsetService,
-        audit: AuditLog,
         threads: ReadThreads,
         wall: Callable[[], float],
     ) -> None:
-        self._factory = factory
         self._service = service
-        self._audit = audit
         self._threads = threads
         self._wall = wall
         self._kafka = settings.kafka.for_librdkafka()
@@ -195,7 +189,7 @@ class Changes:
             for each in asked.partitions
         ]
         done = {"partitions": moves, "live": asked.live, "failures": failures}
-        self._audit.record(by, "reset", outcome, group=asked.group, **done)
+        self._service.audit.record(by, "reset", outcome, group=asked.group, **done)
 
     def _changes(self) -> GroupChanges:
         return GroupChanges(
@@ -207,7 +201,7 @@ class Changes:
 
     def _owners(self, group: str) -> set[str]:
         # Compared, since a client can hold no group of a name that it may not use.
-        return {each.owner for each in self._factory.managers() if each.key.group == group}
+        return {each.owner for each in self._service.factory.managers() if each.key.group == group}
 
     def _check_owners(self, change: GroupChanges, asked: PlanRequest | ResetRequest) -> None:
         """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -654,3 +655,12 @@ def flush_answer(
         elif result.committed is not None:
             committed.append(CommittedEntry(*key, *result.committed))
     return FlushAnswer(committed, uncommitted, topic_ids or {})
+
+
+def read_cursor(text: str) -> ManagerKey:
+    """Return the last key of the page before, from its text.  Raises InvalidValueError."""
+    if (match := re.fullmatch(CURSOR, text)) is None:
+        hint = "give `next` of the previous page unchanged"
+        raise InvalidValueError("query.after", text, "is not a cursor of this service", hint)
+    group, topic, partition = match.groups()
+    return ManagerKey(group, topic, int(partition))

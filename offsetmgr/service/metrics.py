@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from offsetmgr.coordinator.base import Coordinator
-    from offsetmgr.manager import Factory, ManagerHandle
-    from offsetmgr.service.audit import AuditLog
-    from offsetmgr.service.events import EventHub
+    from offsetmgr.manager import ManagerHandle
+    from offsetmgr.service.core import OffsetService
     from offsetmgr.service.health import Health
-    from offsetmgr.service.sessions import Registry
     from offsetmgr.service.threads import ReadThreads
 
 _BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -52,12 +49,8 @@ class Metrics(Collector):
 
     cluster_name: str
     version: str
-    coordinator: Coordinator
-    factory: Factory
-    clients: Registry
-    hub: EventHub
+    service: OffsetService
     health: Health
-    audit: AuditLog
     threads: ReadThreads
     """They make the page, which takes time where there are many managers."""
     dropped_logs: Callable[[], int]
@@ -117,16 +110,16 @@ class Metrics(Collector):
         return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterable[Metric]:
-        managers, fence = self.factory.managers(), self.coordinator.fence
-        clients = len(self.clients.clients())
+        service, fence = self.service, self.health.coordinator.fence
+        managers, clients = service.factory.managers(), service.registry.clients()
         for name, text, value in (
             ("managers", "Live offset managers.", len(managers)),
-            ("clients", "Clients whose lease has not lapsed.", clients),
-            ("event_streams", "Open event streams.", self.hub.reader_count),
+            ("clients", "Clients whose lease has not lapsed.", len(clients)),
+            ("event_streams", "Open event streams.", service.hub.reader_count),
             ("held_groups", "Groups kept by the fence.", fence.held),
             ("fenced_groups", "Groups lost to another service.", fence.fenced),
             ("reload_refused", "1 after a refused SIGHUP.", self.health.reload_error is not None),
-            ("dropped_audit_lines", "Not in the audit log's file.", self.audit.dropped),
+            ("dropped_audit_lines", "Not in the audit log's file.", service.audit.dropped),
         ):
             yield GaugeMetricFamily(f"offsetmgr_{name}", text, value)
         text = "Log records that could not be written."

@@ -1,37 +1,64 @@
-"""The overview of the service and its groups, and what a stopping service still has to commit.
+"""What the service holds: its managers, its groups, and the streaming queries of its clients.
 
-Both are made from memory: no request for them waits for Kafka.
+All is answered from memory, but the logs' ends of followed checkpoints.
 """
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.http.errors import ErrorBody
+from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError, OverloadedError
+from offsetmgr.http.answers import encode, page_of
+from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.lag.report import group_summary
-from offsetmgr.service.access import Requester, no_names
-from offsetmgr.service.messages import ManagerView, ReadyAnswer, body_or_none
+from offsetmgr.service.access import Names, Requester, names_in, no_names
+from offsetmgr.service.follow import OWNER, FollowedCheckpoint
+from offsetmgr.service.messages import (
+    InitialOffset,
+    InitialOffsetsAnswer,
+    InitialOffsetsQuery,
+    ManagersAnswer,
+    ManagersQuery,
+    ManagerView,
+    QueriesKept,
+    QueriesQuery,
+    QueriesRequest,
+    ReadyAnswer,
+    StreamingQuery,
+    body_or_none,
+    entry,
+    read_cursor,
+    value_or_none,
+)
 from offsetmgr.service.openapi import operation
-from offsetmgr.service.reads import manager_view, seen_managers
+from offsetmgr.service.sessions import QueryReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from actors import Clock
     from offsetmgr.errors import OffsetManagerError
     from offsetmgr.lag.measure import GroupLag
-    from offsetmgr.manager import Factory, ManagerHandle
+    from offsetmgr.manager import ManagerHandle
     from offsetmgr.service.core import OffsetService
+    from offsetmgr.service.follow import Follows
     from offsetmgr.service.health import Health
-    from offsetmgr.service.sessions import Registry
+    from offsetmgr.service.sessions import Client
     from offsetmgr.service.settings import Settings
     from offsetmgr.service.threads import ReadThreads
     from offsetmgr.service.watch import GroupWatch
 
 UNCOMMITTED_SHOWN: Final = 1_000
+QUERY_BYTES: Final = 32 * 1024 * 1024
+"""Of the streaming queries of all clients in JSON: half of the largest answer."""
+OVERHEAD_BYTES: Final = 400
+"""Of each query in an answer: its client's name and its time."""
 
 
 class OverviewGroup(Struct, frozen=True, kw_only=True):
@@ -104,37 +131,134 @@ class DrainingAnswer(Struct, frozen=True):
     partitions: Annotated[list[ManagerView], Meta(description="The first thousand.")]
 
 
+class ReportedQuery(StreamingQuery, frozen=True, kw_only=True):
+    """A streaming query, and the client that reported it."""
+
+    client: str
+    reported_at: Annotated[float, Meta(description="Seconds since 1970.")]
+
+
+class QueriesAnswer(Struct, frozen=True):
+    queries: list[ReportedQuery]
+    followed: Annotated[
+        list[FollowedCheckpoint], Meta(description="Of jobs that do not report themselves.")
+    ]
+
+
+def _names_of_queries(asked: QueriesRequest) -> Names:
+    return Names(groups={group for query in asked.queries for group in query.groups})
+
+
 @dataclass(eq=False)
 class Overview:
     settings: Settings
-    factory: Factory
-    registry: Registry
     service: OffsetService
     health: Health
     watch: GroupWatch
-    clock: Clock
-    threads: ReadThreads
+    follows: Follows
+    quick: ReadThreads
+    slow: ReadThreads
+    """For reads that wait for Kafka."""
     instance: str
     version: str
     _summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
     """The watcher's last round, and its groups."""
 
+    @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=names_in("group"))
+    async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:
+        """Return a page of managers, sorted by group, topic and partition."""
+        after = None if query.after is None else read_cursor(query.after)
+
+        def read() -> ManagersAnswer:
+            managers = self._seen(by, query.group, query.client)
+            found = [handle for handle in managers if after is None or handle.key > after]
+            first = heapq.nsmallest(query.limit + 1, found, key=lambda handle: handle.key)
+            views = (manager_view(each, self.service.refusal(each.owner)) for each in first)
+            page, following = page_of(views, query.limit)
+            cursor = None if following is None else str(first[len(page) - 1].key)
+            return ManagersAnswer(page, cursor)
+
+        return await self.quick.run(by, read)
+
+    @operation(
+        "GET",
+        "/v1/initial-offsets",
+        InitialOffsetsQuery,
+        InitialOffsetsAnswer,
+        needs=names_in("group", "topic"),
+    )
+    async def initial_offsets(
+        self, by: Requester, query: InitialOffsetsQuery
+    ) -> InitialOffsetsAnswer:
+        """Return the offsets that were committed when the managers started."""
+        client = None if by.caller is None else by.client
+        handles = [
+            handle
+            for handle in self._seen(by, query.group, client)
+            if query.topic in {None, handle.key.topic}
+            and query.partition in {None, handle.key.partition}
+        ]
+        handles.sort(key=lambda handle: handle.key)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(_all_known(handles), query.wait_s)
+        return InitialOffsetsAnswer([_initial(handle) for handle in handles])
+
     @operation("GET", "/v1/overview", answer=OverviewAnswer, needs=no_names)
     async def overview(self, by: Requester, _: object) -> OverviewAnswer:
         """Return the service and every group that it knows, without asking Kafka."""
         view = self.watch.look(by)
-        return await self.threads.run(by, lambda: self._overview(by, view))
+        return await self.quick.run(by, lambda: self._overview(by, view))
 
     @operation("GET", "/v1/draining", answer=DrainingAnswer, needs=no_names)
     async def draining(self, by: Requester, _: object) -> DrainingAnswer:
         """Return the uncommitted offsets, and the seconds left while the service stops."""
-        return await self.threads.run(by, lambda: self._draining(by))
+        return await self.quick.run(by, lambda: self._draining(by))
+
+    @operation("POST", "/v1/queries", QueriesRequest, QueriesKept, needs=_names_of_queries)
+    async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
+        """Store the client's streaming queries until its lease ends."""
+        with self.service.under_way(by) as client:
+            size = len(encode(asked.queries)) + OVERHEAD_BYTES * len(asked.queries)
+            report = QueryReport(asked.queries, self.service.clock.now(), size)
+            others = [each for each in self.service.registry.clients() if each is not client]
+            mine = [each for each in others if each.identity == client.identity]
+            share = self.service.registry.share(client.identity, QUERY_BYTES)
+            for counted, limit, whose in (
+                (others, QUERY_BYTES, ""),
+                (mine, share, " of one identity"),
+            ):
+                if report.size + sum(each.queries.size for each in counted) > limit:
+                    text = f"the streaming queries{whose} have more than {limit} bytes, the limit"
+                    raise OverloadedError(f"{text}; report fewer of them, or shorter errors")
+            client.queries = report
+        return QueriesKept(len(asked.queries))
+
+    @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
+    async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
+        """Return the streaming queries that clients have reported, and those that are followed."""
+        followed: list[FollowedCheckpoint] = []
+        if asked.client in {None, OWNER}:
+            followed = await self.slow.run(by, lambda: self.follows.views(by))
+        return QueriesAnswer(
+            [
+                ReportedQuery(
+                    client=client.name,
+                    reported_at=round(self.watch.wall_s(client.queries.at_s), 3),
+                    **msgspec.structs.asdict(query),
+                )
+                for client in self.service.registry.clients()
+                if asked.client in {None, client.name}
+                for query in client.queries.queries
+                if _sees(by, client, query)
+            ],
+            followed,
+        )
 
     # In a thread
 
     def _overview(self, by: Requester, view: Mapping[str, GroupLag]) -> OverviewAnswer:
         ready, watch = self.health.state(), self.watch
-        managers = seen_managers(self.factory, by)
+        managers = self._seen(by)
         held: dict[str, list[ManagerHandle]] = {}
         for each in managers:
             held.setdefault(each.key.group, []).append(each)
@@ -158,7 +282,7 @@ class Overview:
             ready.draining,
             ready.ready,
             _reasons(ready),
-            len(self.registry.clients()),
+            len(self.service.registry.clients()),
             len(managers),
             sum(each.uncommitted for each in rows),
             sum(each.failing for each in rows),
@@ -175,13 +299,57 @@ class Overview:
             _error_for(by, self.health.reload_error),
         )
 
+    def _seen(
+        self, by: Requester, group: str | None = None, client: str | None = None
+    ) -> list[ManagerHandle]:
+        """Return the managers that ``by`` may see, of a group and of a client if given."""
+        return [
+            handle
+            for handle in self.service.factory.managers(group)
+            if client in {None, handle.owner} and by.sees(handle.key.group, handle.key.topic)
+        ]
+
     def _draining(self, by: Requester) -> DrainingAnswer:
-        managers = seen_managers(self.factory, by)
+        managers = self._seen(by)
         left = [each for each in managers if each.status().dirty]
         by_s = self.service.drained_by_s
-        left_s = None if by_s is None else max(by_s - self.clock.now(), 0.0)
+        left_s = None if by_s is None else max(by_s - self.service.clock.now(), 0.0)
         shown = [manager_view(each) for each in left[:UNCOMMITTED_SHOWN]]
         return DrainingAnswer(by_s is not None, left_s, len(managers), len(left), shown)
+
+
+def manager_view(handle: ManagerHandle, error: OffsetManagerError | None = None) -> ManagerView:
+    status = handle.status()
+    return ManagerView(
+        *handle.key,
+        client=handle.owner,
+        phase=status.phase,
+        submitted=value_or_none(status.submitted),
+        committed=value_or_none(status.committed),
+        dirty=status.dirty,
+        last_error=body_or_none(status.last_error or error),
+        regressions=status.regressions,
+    )
+
+
+async def _all_known(handles: Iterable[ManagerHandle]) -> None:
+    for handle in handles:
+        with suppress(ManagerStoppedError):
+            await handle.initial
+
+
+def _initial(handle: ManagerHandle) -> InitialOffset:
+    committed, error, known = None, None, False
+    try:
+        value = handle.initial_offset(timeout=0)
+    except OffsetTimeoutError:
+        error = body_or_none(handle.status().last_error)
+    except ManagerStoppedError as stopped:
+        error = error_body(stopped)
+    else:
+        known = True
+        committed = None if value is None else entry(handle.key.topic_partition, value)
+    return InitialOffset(*handle.key.topic_partition, known, committed, error)
 
 
 def _error_for(by: Requester, error: OffsetManagerError | None) -> ErrorBody | None:
@@ -232,3 +400,10 @@ def _hint(groups: str, unwatched: int) -> str | None:
         f"the lag of {unwatched} of these groups is not measured: no client of this service "
         f'commits them, and {why}; to measure all: --set "watch.groups=.*"'
     )
+
+
+def _sees(by: Requester, client: Client, query: StreamingQuery) -> bool:
+    """Return True if the query may be shown: by its groups, without any by its client."""
+    if query.groups:
+        return all(map(by.sees, query.groups))
+    return by.sees_everything or client.identity == by.identity

@@ -1,11 +1,7 @@
-"""Requests that change nothing: managers, offsets and topics."""
+"""Reads of Kafka: committed offsets, topics and their logs."""
 
 from __future__ import annotations
 
-import asyncio
-import heapq
-import re
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -13,10 +9,6 @@ from typing import TYPE_CHECKING
 from offsetmgr.client.offsets import LogEnds
 from offsetmgr.codes import NO_SUCH_PARTITION
 from offsetmgr.errors import (
-    InvalidValueError,
-    ManagerStoppedError,
-    OffsetManagerError,
-    OffsetTimeoutError,
     shown,
 )
 from offsetmgr.http.answers import page_of
@@ -24,14 +16,7 @@ from offsetmgr.http.errors import ErrorAnswer, ErrorBody, HttpStatusError, error
 from offsetmgr.service.access import Requester, names_in, no_names
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
-    CURSOR,
     CommittedQuery,
-    InitialOffset,
-    InitialOffsetsAnswer,
-    InitialOffsetsQuery,
-    ManagersAnswer,
-    ManagersQuery,
-    ManagerView,
     OffsetsAnswer,
     PartitionEnds,
     StartingOffsetsAnswer,
@@ -41,70 +26,22 @@ from offsetmgr.service.messages import (
     TopicsAnswer,
     TopicsQuery,
     TopicState,
-    body_or_none,
     entry,
-    value_or_none,
+    read_cursor,
 )
 from offsetmgr.service.openapi import operation
 from offsetmgr.spark.starting import resuming
 from offsetmgr.types import ManagerKey, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from offsetmgr.coordinator.base import Coordinator, Failure, TopicLog
-    from offsetmgr.manager import Factory, ManagerHandle
-    from offsetmgr.service.core import OffsetService
-    from offsetmgr.service.threads import ReadThreads
 
 
 @dataclass(eq=False)
 class Reads:
     coordinator: Coordinator
-    factory: Factory
-    service: OffsetService
-    threads: ReadThreads
     most_s: float
     """Time that Kafka has for each answer, in seconds."""
-
-    @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=names_in("group"))
-    async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:
-        """Return a page of managers, sorted by group, topic and partition."""
-        after = None if query.after is None else _read_cursor(query.after)
-
-        def read() -> ManagersAnswer:
-            managers = seen_managers(self.factory, by, query.group, query.client)
-            found = [handle for handle in managers if after is None or handle.key > after]
-            first = heapq.nsmallest(query.limit + 1, found, key=lambda handle: handle.key)
-            views = (manager_view(each, self.service.refusal(each.owner)) for each in first)
-            page, following = page_of(views, query.limit)
-            cursor = None if following is None else str(first[len(page) - 1].key)
-            return ManagersAnswer(page, cursor)
-
-        return await self.threads.run(by, read)
-
-    @operation(
-        "GET",
-        "/v1/initial-offsets",
-        InitialOffsetsQuery,
-        InitialOffsetsAnswer,
-        needs=names_in("group", "topic"),
-    )
-    async def initial_offsets(
-        self, by: Requester, query: InitialOffsetsQuery
-    ) -> InitialOffsetsAnswer:
-        """Return the offsets that were committed when the managers started."""
-        client = None if by.caller is None else by.client
-        handles = [
-            handle
-            for handle in seen_managers(self.factory, by, query.group, client)
-            if query.topic in {None, handle.key.topic}
-            and query.partition in {None, handle.key.partition}
-        ]
-        handles.sort(key=lambda handle: handle.key)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(_all_known(handles), query.wait_s)
-        return InitialOffsetsAnswer([_initial(handle) for handle in handles])
 
     @operation(
         "GET", "/v1/offsets", CommittedQuery, OffsetsAnswer, needs=names_in("group", "topic")
@@ -123,7 +60,7 @@ class Reads:
         for where, failure in result.failures.items():
             if is_asked(where):
                 raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
-        after = None if query.after is None else _read_cursor(query.after).topic_partition
+        after = None if query.after is None else read_cursor(query.after).topic_partition
         entries = (
             entry(where, value)
             for where, value in sorted(result.offsets.items())
@@ -188,60 +125,6 @@ class Reads:
 
     def _timeout_s(self, asked_s: float | None) -> float:
         return self.most_s if asked_s is None else min(asked_s, self.most_s)
-
-
-def _read_cursor(text: str) -> ManagerKey:
-    """Return the last key of the page before, from its text.  Raises InvalidValueError."""
-    if (match := re.fullmatch(CURSOR, text)) is None:
-        hint = "give `next` of the previous page unchanged"
-        raise InvalidValueError("query.after", text, "is not a cursor of this service", hint)
-    group, topic, partition = match.groups()
-    return ManagerKey(group, topic, int(partition))
-
-
-def seen_managers(
-    factory: Factory, by: Requester, group: str | None = None, client: str | None = None
-) -> list[ManagerHandle]:
-    """Return the managers that ``by`` may see, of a group and of a client if given."""
-    return [
-        handle
-        for handle in factory.managers(group)
-        if client in {None, handle.owner} and by.sees(handle.key.group, handle.key.topic)
-    ]
-
-
-def manager_view(handle: ManagerHandle, error: OffsetManagerError | None = None) -> ManagerView:
-    status = handle.status()
-    return ManagerView(
-        *handle.key,
-        client=handle.owner,
-        phase=status.phase,
-        submitted=value_or_none(status.submitted),
-        committed=value_or_none(status.committed),
-        dirty=status.dirty,
-        last_error=body_or_none(status.last_error or error),
-        regressions=status.regressions,
-    )
-
-
-async def _all_known(handles: Iterable[ManagerHandle]) -> None:
-    for handle in handles:
-        with suppress(ManagerStoppedError):
-            await handle.initial
-
-
-def _initial(handle: ManagerHandle) -> InitialOffset:
-    committed, error, known = None, None, False
-    try:
-        value = handle.initial_offset(timeout=0)
-    except OffsetTimeoutError:
-        error = body_or_none(handle.status().last_error)
-    except ManagerStoppedError as stopped:
-        error = error_body(stopped)
-    else:
-        known = True
-        committed = None if value is None else entry(handle.key.topic_partition, value)
-    return InitialOffset(*handle.key.topic_partition, known, committed, error)
 
 
 def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:

@@ -42,7 +42,6 @@ from offsetmgr.service.logs import Logs, set_level
 from offsetmgr.service.metrics import Metrics
 from offsetmgr.service.openapi import operations
 from offsetmgr.service.overview import Overview
-from offsetmgr.service.queries import Queries
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.settings import Settings, by_name
@@ -146,12 +145,8 @@ class Assembly:
         self.metrics = reports.metrics = Metrics(
             settings.cluster_name,
             release,
-            coordinator,
-            self.factory,
-            self.registry,
-            self.hub,
+            self.service,
             self.health,
-            self.audit,
             quick,
             dropped_logs=dropped_logs,
             wall_s=self.watch.wall_s,
@@ -159,16 +154,14 @@ class Assembly:
         self.follows = Follows(settings, self.factory, coordinator, wall)
         self.metrics.registry.register(self.follows)
         self.metrics.registry.register(self.watch)
-        request_timeout_s = settings.commit.request_timeout_s
         overview = Overview(
             settings,
-            self.factory,
-            self.registry,
             self.service,
             self.health,
             self.watch,
-            clock,
+            self.follows,
             quick,
+            slow,
             instance=instance,
             version=release,
         )
@@ -177,10 +170,9 @@ class Assembly:
             self.service,
             self.health,
             self.metrics,
-            Reads(coordinator, self.factory, self.service, quick, request_timeout_s),
+            Reads(coordinator, settings.commit.request_timeout_s),
             overview,
-            Queries(self.service, self.registry, clock, self.watch.wall_s, self.follows, slow),
-            Changes(settings, self.factory, self.service, self.audit, slow, wall),
+            Changes(settings, self.service, slow, wall),
             self.watch,
         )
         self.app = Api(

@@ -13,7 +13,7 @@ from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http import answers
 from offsetmgr.lag.measure import GroupLag, PartitionLag
-from offsetmgr.service import queries
+from offsetmgr.service import overview
 from offsetmgr.service.access import Requester
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.types import TopicPartition
@@ -100,7 +100,7 @@ def test_reported_queries_have_a_limit_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them and those of one identity: a thousand names with fifty each fit in memory."""
-    monkeypatch.setattr(queries, "QUERY_BYTES", 40_000)
+    monkeypatch.setattr(overview, "QUERY_BYTES", 40_000)
     report: dict[str, Any] = {"queries": [{**QUERY, "error": "x" * 4_000}]}
     with running(**identities(tmp_path)) as service:
         statuses = []
@@ -118,7 +118,7 @@ def test_reported_queries_have_a_limit_of_bytes(
                 statuses.append(job.post("/v1/queries", json=report).status_code)
                 largest = len(job.get("/v1/queries").content)
         assert statuses == [200] * 8 + [429] * 3
-        assert largest < queries.QUERY_BYTES
+        assert largest < overview.QUERY_BYTES
 
 
 # Pages
