@@ -7,21 +7,18 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError
+from offsetmgr.lag.metrics import Series, labels_of
 from offsetmgr.local import LocalOffsets
 from offsetmgr.spark.follow import FollowedQuery, Follower
 from offsetmgr.spark.logs import read_logs
-from offsetmgr.text import visible
 from offsetmgr.types import FlushResult, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from prometheus_client import Metric
 
     from offsetmgr.client.offsets import LogEnds
     from offsetmgr.coordinator.base import Coordinator
@@ -124,43 +121,30 @@ class Follows(Collector):
             self._ends_s = time.monotonic()
         return self._ends
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Series]:
         if self._follower is None:
             return
-        labels = ("cluster_name", "follow")
-        state = GaugeMetricFamily(
-            "offsetmgr_followed_checkpoints",
-            "Followed checkpoints, by state.",
-            labels=(*labels, "state"),
-        )
-        at = GaugeMetricFamily(
-            "offsetmgr_followed_batch_timestamp_seconds",
-            "When the last finished batch of a followed query began.",
-            labels=(*labels, "name"),
-        )
-        failures = CounterMetricFamily(
-            "offsetmgr_follow_failures", "Looks at checkpoints that failed.", labels=labels
-        )
-        requests = CounterMetricFamily(
-            "offsetmgr_follow_requests",
-            "Requests to the file systems of checkpoints.",
-            labels=("cluster_name", "kind"),
-        )
-        states: Counter[tuple[str, str]] = Counter()
-        times: dict[tuple[str, str], float] = {}
-        for each in self._follower.queries():
-            states[each.follow, _state(each, None)] += 1
-            if each.batch_at_s is not None:  # two may have one name: a series stands once
-                place = each.follow, visible(each.name)
-                times[place] = max(each.batch_at_s, times.get(place, 0.0))
-        for place, at_s in times.items():
-            at.add_metric((self._cluster, *place), at_s)
-        for (follow, name), count in states.items():
-            state.add_metric((self._cluster, follow, name), count)
+        state = Series("offsetmgr_followed_checkpoints", "Followed checkpoints, by state.")
+        text = "When the last finished batch of a followed query began."
+        at = Series("offsetmgr_followed_batch_timestamp_seconds", text)
+        text = "Looks at checkpoints that failed."
+        failures = Series("offsetmgr_follow_failures", text, "counter")
+        text = "Requests to the file systems of checkpoints."
+        requests = Series("offsetmgr_follow_requests", text, "counter")
+
+        def labels(**values: str) -> str:
+            return labels_of(("cluster_name", *values), (self._cluster, *values.values()))
+
+        queries = self._follower.queries()
+        for (follow, name), count in Counter((q.follow, _state(q, None)) for q in queries).items():
+            state.set(labels(follow=follow, state=name), count)
+        # The newest first: two may have one name, and the first value of a series counts.
+        for each in sorted(queries, key=lambda query: -(query.batch_at_s or 0.0)):
+            at.set(labels(follow=each.follow, name=each.name), each.batch_at_s)
         for follow, count in self._follower.failures.items():
-            failures.add_metric((self._cluster, follow), count)
+            failures.set(labels(follow=follow), count)
         for kind, count in self._follower.requests.items():
-            requests.add_metric((self._cluster, kind), count)
+            requests.set(labels(kind=kind), count)
         yield from (state, at, failures, requests)
 
 

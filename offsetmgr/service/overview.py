@@ -1,4 +1,4 @@
-"""What the service holds: its managers, its groups, and the streaming queries of its clients.
+"""The state of the service: its managers, its groups, and the streaming queries of its clients.
 
 All is answered from memory, but the logs' ends of followed checkpoints.
 """
