@@ -73,6 +73,10 @@ class Batch(NamedTuple):
         return lowest(self.positions)
 
 
+class _DamageError(InvalidValueError):
+    """A file is missing, or was damaged by a crash."""
+
+
 class Checkpoint:
     """The checkpoint of a query."""
 
@@ -125,18 +129,19 @@ class Checkpoint:
         return bool(self._batches("offsets"))
 
     def last_finished(self) -> Batch | None:
-        """Return the newest finished batch whose files are there; None if there is none.
+        """Return the newest finished batch whose files are whole; None if none is finished.
 
         Raises InvalidValueError if this is not a checkpoint, or cannot be read.
         """
         self._metadata()
-        written: list[int] = []
+        newest: _DamageError | None = None
         for batch_id in filter(self.is_finished, sorted(self._batches("commits"), reverse=True)):
-            if self.read(f"offsets/{batch_id}"):
+            try:
                 return self.batch(batch_id)
-            written.append(batch_id)
-        if written:
-            self._lines(f"offsets/{written[0]}", 2)  # raises what is wrong with it
+            except _DamageError as error:
+                newest = newest or error
+        if newest is not None:
+            raise newest
         return None
 
     def is_finished(self, batch_id: int) -> bool:
@@ -230,7 +235,7 @@ class Checkpoint:
         text = self.read(name)
         if text is None:
             problem = "is not there: purged, or another checkpoint"
-            raise InvalidValueError("checkpoint file", name, problem, _HINT)
+            raise _DamageError("checkpoint file", name, problem, _HINT)
         # Spark 2.1 wanted a NUL before the version in some of them; other ends of lines than these
         # may be in a text.
         version, *lines = text.lstrip("\0").removesuffix("\n").split("\n")
@@ -242,7 +247,7 @@ class Checkpoint:
         if damage:
             problem = f"is {damage}, as after a crash of its file system"
             hint = "remove it: Spark refuses it, and then runs the batch again"
-            raise InvalidValueError("checkpoint file", name, problem, hint)
+            raise _DamageError("checkpoint file", name, problem, hint)
         return [line.strip() for line in lines]
 
 

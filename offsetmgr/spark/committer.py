@@ -114,9 +114,6 @@ class Subscription:
     Any thread may call its methods, which never wait, ``close`` excepted.
     """
 
-    shared_hint = "give each checkpoint a group of its own, with {name} in the Follow's group"
-    held_back_hint = "the group goes on without it keep_alive_s after its checkpoint was removed"
-
     def __init__(self, committer: Committer, groups: Groups, session: object) -> None:
         """The name of a running query is unique in its ``session``."""
         self.groups = groups
@@ -453,7 +450,7 @@ class Committer:
             lower=len(decision.lower),
             not_taken=len(decision.commits) - submitted,
         )
-        self._log(by, group, decision, label)
+        self._log(group, decision, label)
 
     def _submit(self, by: Subscription, group: str, decision: Decision) -> int:
         """Hand the offsets to the client; return how many it took."""
@@ -477,7 +474,7 @@ class Committer:
                 taken += len(offsets)
         return taken
 
-    def _log(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
+    def _log(self, group: str, decision: Decision, label: str) -> None:
         moves = {
             "takes its group back, because its new run starts further behind": decision.back,
             "goes back within its run, as its topic was recreated or its log cut; the group "
@@ -495,15 +492,14 @@ class Committer:
             self.warn_once(
                 ("shared", group, topic),
                 f"topic {topic} is read by more than one source for group {group}: the lowest of "
-                f"their offsets is committed; {by.shared_hint}",
+                "their offsets is committed; give each query a group of its own",
             )
         query = decision.held_back
         if query is not None:
             self.warn_once(
                 ("held back", group, query),
-                f"query {shown(query)} has stopped: until it runs again, group {group} goes no "
-                "further than what it has read, though other queries have read more; "
-                f"{by.held_back_hint.format(query=shown(query))}",
+                f"query {shown(query)} has stopped: until it runs again or is released, group "
+                f"{group} goes no further than what it has read, though others have read more",
             )
 
     def _left(self, groups: set[str]) -> list[ManagerKey]:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
-from offsetmgr.errors import InvalidValueError, listed, shown
+from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Expected, Subscription
@@ -65,9 +65,6 @@ class CommitListener(Subscription, StreamingQueryListener):
 
     The methods have Spark's names.  For ``onQueryStarted`` the start of a query itself waits.
     """
-
-    shared_hint = "give each query a group of its own (query_name=... commits one query alone)"
-    held_back_hint = "commits.release({query}) lets the group go on without it"
 
     def __init__(
         self, committer: Committer, groups: Groups, spark: SparkSession, query_name: str | None
@@ -157,22 +154,18 @@ class CommitListener(Subscription, StreamingQueryListener):
             return
         known = set().union(*(listener.ids for listener in _attached))
         running = session.sharedState().activeStreamingQueries()
-        found = []
         for key in list(running):
-            query = running[key] if str(key) not in known else None
-            progress = None if query is None else query.lastProgress()
+            progress = None if str(key) in known else running[key].lastProgress()
             if progress is None:
                 continue
             self.ids.add(str(key))
             snapshot = read_snapshot(json.loads(progress.json()))
             if self.offsets(snapshot) and self.is_wanted(snapshot.name):
-                found.append(snapshot.label)
-        if found:
-            _log.warning(
-                "not committed, as of another session of this driver: %s; to commit them, call "
-                "commit_offsets with that session and the same client",
-                listed(found),
-            )
+                _log.warning(
+                    "%s is not committed, as it is of another session of this driver: call "
+                    "commit_offsets with that session and the same client",
+                    snapshot.label,
+                )
 
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""

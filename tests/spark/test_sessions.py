@@ -73,7 +73,7 @@ def test_queries_of_other_sessions_are_reported_and_share_the_minimum(
         with other.commits():
             eventually(single.described, {0: 10})
             query.stop()
-    assert caplog.text.count("as of another session") == 1
+    assert caplog.text.count("as it is of another session") == 1
 
 
 def test_a_continuous_query_is_committed_from_its_checkpoint(

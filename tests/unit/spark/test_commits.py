@@ -176,7 +176,7 @@ def test_queries_of_several_calls_share_their_minimum(
         session.report(110, query="f", name="fast", batchId=1)
         assert fast.flush(query_at(110, "f", name="fast", batchId=1), WAIT_S).ok
         assert at(client) == 10
-        assert "commits.release('slow')" in caplog.text
+        assert "query 'slow' has stopped: until it runs again or is released" in caplog.text
         slow.release(query_at(10, "s", active=False, name="slow"), WAIT_S)
         eventually(lambda: at(client), 110)
 

@@ -133,10 +133,7 @@ def test_a_checkpoint_of_two_follows_is_a_problem_of_both(
 def test_copies_of_a_checkpoint_are_queries_of_their_own(
     coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They have one id: the group of all goes no further than the one that is behind.
-
-    The warning advises what a Follow can do; ``query_name`` is for PySpark jobs.
-    """
+    """They have one id: the group of all goes no further than the one that is behind."""
     first = WrittenCheckpoint(tmp_path / "a")
     first.batch(5, orders(50))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -152,8 +149,7 @@ def test_copies_of_a_checkpoint_are_queries_of_their_own(
         assert [each.offset for each in flushed.values()] == [60]
         ids = {each.query_id for each in follower.queries()}
     assert ids == {first.files.query_id()}
-    assert "with {name} in the Follow's group" in caplog.text
-    assert "query_name" not in caplog.text
+    assert "give each query a group of its own" in caplog.text
 
 
 def test_a_client_reports_each_followed_query_once(tmp_path: Path) -> None:

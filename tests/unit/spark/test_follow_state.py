@@ -69,7 +69,7 @@ def test_many_new_batches_are_found_by_a_list(watched: Watched) -> None:
     for number in range(1, 2 * MOST_NAMES):
         watched.written.batch(number, orders(number))
     assert watched.look() == 2 * MOST_NAMES - 1
-    assert len(watched.asked) <= MOST_NAMES + 6
+    assert len(watched.asked) <= MOST_NAMES + 5
     assert not watched.state.is_gapped
 
 
