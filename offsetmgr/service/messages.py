@@ -386,14 +386,6 @@ class InitialOffsetsQuery(ApiRequest, frozen=True):
     partition: Partition | None = None
 
 
-class CommittedQuery(OfExistingGroup, frozen=True):
-    group: ExistingGroup
-    topic: Annotated[list[Topic], Meta(max_length=MAX_TOPICS)] = []
-    timeout_s: KafkaTimeout | None = None
-    limit: PageLimit | None = None
-    after: Cursor | None = None
-
-
 class TopicsQuery(ApiRequest, frozen=True):
     topic: Annotated[list[Topic], Meta(min_length=1, max_length=MAX_TOPICS)]
     at_ms: Annotated[Int64, Meta(description="For `offset_at`; ms since 1970.")] | None = None
@@ -408,6 +400,11 @@ class StartingOffsetsQuery(OfExistingGroup, frozen=True):
         Meta(max_length=MAX_TOPICS, description="By default those with committed offsets."),
     ] = []
     timeout_s: KafkaTimeout | None = None
+
+
+class CommittedQuery(StartingOffsetsQuery, frozen=True):
+    limit: PageLimit | None = None
+    after: Cursor | None = None
 
 
 class TopicNamesQuery(ApiRequest, frozen=True):

@@ -150,9 +150,6 @@ _ADDRESSES: Final = {
 }
 """Settings that hold addresses, and where a login for them is given."""
 
-_FOLLOW_KEYS: Final = tuple(each.name for each in fields(Follow))
-_FOLLOW_KEY: Final = rf"{'|'.join(_FOLLOW_KEYS)}|groups\..*"
-
 _IDENTITY_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Seconds = Annotated[float, Meta(gt=0, le=366 * 86_400)]
@@ -211,12 +208,13 @@ class Watch:
             raise InvalidValueError("groups", self.groups, problem, fix) from None
 
 
-class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True)
+class Identity:
     """Somebody who may ask the service, and the names, as patterns with ``*``, they may ask for."""
 
     groups: Patterns
     topics: Patterns
-    clusters: Patterns = msgspec.field(default_factory=lambda: ["*"])
+    clusters: Patterns = field(default_factory=lambda: ["*"])
     read_only: bool = False
     token_file: str = ""
     certificate: str = ""
@@ -263,6 +261,9 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_listening()
         for name, identity in self.identities.items():
+            if not _IDENTITY_NAME.fullmatch(name):
+                fix = "write [identities.NAME] with a name of letters, digits, '.', '_' and '-'"
+                raise InvalidValueError("identities", name, "is not an identity's name", fix)
             if identity.certificate and not self.tls.client_ca:
                 fix = "set tls.client_ca, the authority of the clients' certificates"
                 where, given = f"identities.{name}.certificate", identity.certificate
@@ -306,12 +307,14 @@ class Settings:
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
+    identities = {name: _as_table(each) for name, each in settings.identities.items()}
     follow = {
         name: _as_table(each) | {"checkpoint": _masked("checkpoint", each.checkpoint)}
         for name, each in settings.follow.items()
     }
     store = _masked("store", settings.store)
-    return dict(_flatten(_as_table(settings) | {"store": store, "follow": follow}))
+    shown = {"store": store, "identities": identities, "follow": follow}
+    return dict(_flatten(_as_table(settings) | shown))
 
 
 def _as_table(settings: object) -> dict[str, object]:
@@ -395,7 +398,7 @@ def _take_tables(found: Found, kind: str, keys: str = ".*") -> dict[str, Found]:
     for name in [each for each in found if each.startswith(f"{kind}.")]:
         rest = name.removeprefix(f"{kind}.")
         match = parts.fullmatch(rest)
-        table, key = match.groups() if match else rest.partition(".")[::2]
+        table, key = match.group(1, 2) if match else rest.partition(".")[::2]
         tables.setdefault(table, {})[key] = found.pop(name)
     return tables
 
@@ -472,7 +475,10 @@ def _check(found: Found) -> Settings:
             raise InvalidValueError(f"{name} ({source})", MASK, problem, "give plain text")
     known = defaults()
     kafka: Found = {}
-    values: dict[str, Any] = {"identities": _take_identities(found), "follow": _take_follow(found)}
+    values: dict[str, Any] = {
+        "identities": _take(found, "identities", Identity),
+        "follow": _take(found, "follow", Follow),
+    }
     for name, (value, source) in found.items():
         section, _, key = name.rpartition(".")
         if name.startswith("kafka."):
@@ -480,9 +486,7 @@ def _check(found: Found) -> Settings:
         elif name in known:
             (values.setdefault(section, {}) if section else values)[key] = value
         else:
-            fix = _did_you_mean(name, known) or f"known: {', '.join(known)}"
-            # A mistyped name may have a secret for its value.
-            raise InvalidValueError(f"{name} ({source})", MASK, "is an unknown setting", fix)
+            raise _unknown(f"{name} ({source})", name, known)
     if isinstance(values.get("log_level"), str):
         values["log_level"] = values["log_level"].lower()
     for name in ("streams", _OAUTH_FUNCTIONS):
@@ -506,35 +510,22 @@ def _converted(values: dict[str, Any], kind: type[_T], name: Callable[[str], str
         raise explained(error, kind, values, name) from None
 
 
-def _take_identities(found: Found) -> dict[str, Identity]:
-    identities = {}
-    for name, table in _take_tables(found, "identities", "[^.]*").items():
-        if not _IDENTITY_NAME.fullmatch(name):
-            key, (_, source) = next(iter(table.items()))
-            where = f"identities.{name}.{key} ({source})"
-            fix = "write [identities.NAME] with a name of letters, digits, '.', '_' and '-'"
-            raise InvalidValueError(where, MASK, "has no identity's name", fix)
-        values = {key: value for key, (value, _) in table.items()}
-        identities[name] = _converted(values, Identity, partial(str.__add__, f"identities.{name}"))
-    return identities
-
-
-def _take_follow(found: Found) -> dict[str, Follow]:
-    follow = {}
-    for name, table in _take_tables(found, "follow", _FOLLOW_KEY).items():
+def _take(found: Found, kind: str, type_: type[_T]) -> dict[str, _T]:
+    """Take the tables ``[kind.NAME]`` out of the settings; return them by name."""
+    known = [each.name for each in fields(cast("Any", type_))]
+    taken = {}
+    for name, table in _take_tables(found, kind, rf"(?:{'|'.join(known)})(?:\..*)?").items():
         values: dict[str, Any] = {}
         for key, (value, source) in table.items():
-            topic = key.removeprefix("groups.")
-            if topic != key:
-                values.setdefault("groups", {})[topic] = value
-            elif key in _FOLLOW_KEYS:
-                values[key] = value
+            field_name, dot, entry = key.partition(".")
+            if field_name not in known:
+                raise _unknown(f"{kind}.{name}.{key} ({source})", key, known)
+            if dot:
+                values.setdefault(field_name, {})[entry] = value
             else:
-                fix = _did_you_mean(key, _FOLLOW_KEYS) or f"known: {', '.join(_FOLLOW_KEYS)}"
-                where = f"follow.{name}.{key} ({source})"
-                raise InvalidValueError(where, MASK, "is an unknown setting", fix)
-        follow[name] = _converted(values, Follow, partial(str.__add__, f"follow.{name}"))
-    return follow
+                values[field_name] = value
+        taken[name] = _converted(values, type_, partial(str.__add__, f"{kind}.{name}"))
+    return taken
 
 
 def _as_list(value: object) -> object:
@@ -580,6 +571,12 @@ def _check_kafka(values: Found, section: str, allowed: object) -> KafkaSettings:
         return KafkaSettings(checked, token_function(checked[OAUTH], names, checked))
     except InvalidValueError as error:
         raise InvalidValueError(where, error.value, error.problem, error.hint) from None
+
+
+def _unknown(where: str, name: str, known: Iterable[str]) -> InvalidValueError:
+    """Return the refusal of a setting; a mistyped name may have a secret for its value."""
+    fix = _did_you_mean(name, known) or f"known: {', '.join(known)}"
+    return InvalidValueError(where, MASK, "is an unknown setting", fix)
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:

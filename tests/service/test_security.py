@@ -248,13 +248,14 @@ def test_a_bad_token_file_is_refused(
         ({"identities__a__groups": ["*"], "identities__a__topics": ["*"]}, "give a token_file"),
         ({"identities__a__token_file": "/t"}, "identities.a.groups is missing"),
         ({"identities__a__groups": "*"}, "identities.a.groups must be a list"),
-        ({"identities__a b__groups": []}, "has no identity's name"),
+        ({"identities__a b__token_file": "/t", "identities__a b__groups": [],
+          "identities__a b__topics": []}, "is not an identity's name"),
         ({"identities__a__certificate": "x", "identities__a__groups": [],
           "identities__a__topics": []}, "set tls.client_ca"),
         ({"identities__a__group": [], "identities__a__topics": []}, "group"),
         ({"identities__a__token_file": "/t", "identities__a__groups": [],
           "identities__a__topics": [], "identities__a__readonly": True},
-         "identities.a.readonly True is an unknown field; remove it; known here: groups, topics"),
+         "identities.a.readonly (test) '***' is an unknown setting; did you mean read_only?"),
     ],
 )  # fmt: skip
 def test_settings_that_would_leave_it_open_are_refused(given: dict[str, Any], told: str) -> None:
