@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
@@ -37,7 +36,7 @@ from offsetmgr.types import (
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from offsetmgr.answers import Written
     from offsetmgr.clusters.link import Clusters
@@ -146,12 +145,10 @@ def _check_text(text: object, field: str) -> None:
 
 
 def _checked_headers(headers: object) -> Sequence[tuple[str, bytes | str | None]]:
-    hint = 'give a list such as [("name", b"value")]'
-    if not isinstance(headers, Sequence) or isinstance(headers, (str, bytes)):
-        raise InvalidValueError("headers", headers, "is not a list", hint)
+    example = '[("name", b"value")]'
     checked: list[tuple[str, bytes | str | None]] = []
-    for number, header in enumerate(headers):
-        field = f"headers[{number}]"
+    for number, header in enumerate(check_list(headers, "headers", example)):
+        field, hint = f"headers[{number}]", f"give a list such as {example}"
         if not isinstance(header, (tuple, list)) or len(header) != 2:  # noqa: PLR2004 -- a pair
             raise InvalidValueError(field, header, "is not a name with a value", hint)
         name, value = header
@@ -224,7 +221,7 @@ class MultiClusterWriter(Closing):
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._order = list(checked := check_clusters(clusters))
-        self._current: str | None = None
+        self._first = self._order[0]  # that of the last write
         self._closed = False
         self._writing = 0
         self._changed = threading.Condition(self._lock)
@@ -260,18 +257,30 @@ class MultiClusterWriter(Closing):
         """Return the error of each record, None where it was acknowledged."""
         errors: list[OffsetManagerError | None] = [None] * len(batch)
         left = list(enumerate(batch))
-        order = self._next_order()
-        tried: set[str] = set()
-        while left and len(tried) < len(order):
-            name = next(each for each in self._ranked(order) if each not in tried)
-            tried.add(name)
-            target = self._targets[name]
-            failures = target.write(left, again=len(tried) > 1)
+        for tried, name in enumerate(self._begin()):
+            failures = self._targets[name].write(left, again=tried > 0)
             for index, _ in left:
                 errors[index] = failures.get(index)
             left = [each for each in left if each[0] in failures and _is_outage(failures[each[0]])]
-        self._ranked(order)
+            if not left:
+                break
         return errors
+
+    def _begin(self) -> list[str]:
+        """Return the clusters in the order in which a write tries them."""
+        with self._lock:
+            if self._settings.mode == "round-robin":
+                self._order.append(self._order.pop(0))
+                return self._ranked()
+            ranked, before = self._ranked(), self._first
+            self._first = ranked[0]
+        if ranked[0] != before:
+            log.warning("writes go to cluster %s, no longer to %s", ranked[0], before)
+        return ranked
+
+    def _ranked(self) -> list[str]:
+        since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
+        return ranking(self._order, since_s, time.monotonic(), self._settings.fail_back_s)
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the failures of clusters since the last call; at most the newest 100 of each."""
@@ -279,9 +288,10 @@ class MultiClusterWriter(Closing):
 
     def stats(self) -> dict[str, WriterStats]:
         """Return figures of each cluster since the writer was made."""
+        current = self._ranked()[0] if self._settings.mode == "primary-backup" else None
         return {
             name: each.stats._replace(
-                up=each.link.up, current=name == self._current, errors=each.link.failures
+                up=each.link.up, current=name == current, errors=each.link.failures
             )
             for name, each in self._targets.items()
         }
@@ -312,55 +322,25 @@ class MultiClusterWriter(Closing):
                 raise InvalidValueError(field, error.value, error.problem, error.hint) from None
         return batch
 
-    def _next_order(self) -> list[str]:
-        """Return the clusters, the preferred one of this write first."""
-        with self._lock:
-            if self._settings.mode == "round-robin":
-                self._order.append(self._order.pop(0))
-            return self._order.copy()
-
-    def _ranked(self, order: Sequence[str]) -> list[str]:
-        """Return the clusters in the order in which a write tries them now."""
-        with self._lock:
-            since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
-            before = self._current
-            found = ranking(order, since_s, before, time.monotonic(), self._settings.fail_back_s)
-            if self._settings.mode == "primary-backup" and before != found[0]:
-                self._current = found[0]
-                if before is not None:
-                    log.warning("writes go to cluster %s, no longer to %s", found[0], before)
-            return found
-
 
 def ranking(
     order: Sequence[str],
     answering_since_s: Mapping[str, float | None],
-    current: str | None,
     now_s: float,
     fail_back_s: float,
 ) -> list[str]:
     """Return all clusters, the one to write to first.
 
-    ``order`` begins with the preferred cluster.  ``answering_since_s`` is the time from which a
-    cluster has answered without a failure, None where it does not answer.  A cluster is settled
-    once it has answered for ``fail_back_s``.
-
-    ``current`` is left for a cluster that is preferred to it and settled, or when it does not
-    answer.  Without ``current`` the first settled cluster comes first.
+    ``answering_since_s`` is the time from which a cluster has answered without a failure, None
+    where it does not answer.  Those that have answered for ``fail_back_s`` come first, as ``order``
+    says; then others that answer, the longest first, so that writes stay where they are.
     """
-    preferred: Sequence[str] = ()
-    if current is not None and answering_since_s[current] is not None:
-        preferred = order[: order.index(current)]
 
-    def rank(name: str) -> int:
+    def rank(name: str) -> tuple[int, float]:
         since_s = answering_since_s[name]
         if since_s is None:
-            return 4
-        if name == current:
-            return 1
-        if now_s - since_s < fail_back_s:
-            return 3
-        return 0 if name in preferred else 2
+            return 2, 0
+        return (0, 0) if now_s - since_s >= fail_back_s else (1, since_s)
 
     return sorted(order, key=rank)
 
