@@ -3,8 +3,8 @@
 A code carries whether trying again can help, whether it speaks of one partition or of the whole
 group, whose fault it is, the outcome of the commit, and advice.  The table holds every code
 that Kafka documents for OffsetCommit, OffsetFetch and FindCoordinator, with those of joining a
-group, and follows the Java client's treatment.  Left out are the codes of TxnOffsetCommit and of
-produce requests, which the broker maps to others here.
+group and of deleting its offsets, and follows the Java client's treatment.  Left out are the codes
+of TxnOffsetCommit and of produce requests, which the broker maps to others here.
 """
 
 from __future__ import annotations
@@ -168,8 +168,11 @@ _CLASSES: Final[Mapping[tuple[bool, Scope, Fault, Verdict], tuple[tuple[int, str
         # Retriable because it ends by itself when the members leave; reported with their names.
         (25, "UNKNOWN_MEMBER_ID", _MEMBERS),
         (27, "REBALANCE_IN_PROGRESS", _MEMBERS),
+        (68, "NON_EMPTY_GROUP", "the group has live members; stop them"),
         (79, "MEMBER_ID_REQUIRED",
          "the group takes no commits without a member; joined again under the id that Kafka gives"),
+        (86, "GROUP_SUBSCRIBED_TO_TOPIC",
+         "the group has live members that subscribe to the topic; stop them"),
         (89, "THROTTLING_QUOTA_EXCEEDED", "the quota is reached; raise it, or the commit interval"),
         (110, "FENCED_MEMBER_EPOCH", _MEMBERS),
         (111, "UNRELEASED_INSTANCE_ID", _MEMBERS),

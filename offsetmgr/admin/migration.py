@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING
 
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
-from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -31,6 +31,7 @@ _BEFORE: Final = 100
 
 _NOT_YET: Final = "the record is not yet in the mirror: wait until it has caught up"
 _OTHER: Final = "the mirror has younger records, but not this one: it changes or drops records"
+_NO_TIME: Final = "the record has no timestamp by which it could be found in the mirror"
 
 _FROM_ITS_TIME: Final = 1_000
 """Offsets of a mirror in which a record is looked for, from the first one of its time on."""
@@ -175,6 +176,8 @@ def _by_records(
             again += sum(each.offset < place for each in mirror)
             place = mirror[0].offset
         return Translation(place + (not is_next), again, "time")
+    if records and records[-1].at_ms < 0:
+        return unknown(_NO_TIME)
     return unknown(_OTHER if mirror else _NOT_YET)
 
 
@@ -229,10 +232,13 @@ class OffsetMigration:
     def plan_checkpoint(self, location: str) -> list[CopiedOffset]:
         """Return where a Spark query would go on in the target after its last finished batch.
 
-        Raises InvalidValueError where there is no checkpoint that can be read.
+        Raises InvalidValueError where there is no checkpoint that can be read, or no such batch.
         """
         finished = Checkpoint(location).last_finished()
-        return self._plan({} if finished is None else finished.offsets, {})
+        if finished is None:
+            fix = "start the query in the target with the option that it has now"
+            raise InvalidValueError("checkpoint", location, "has no finished batch", fix)
+        return self._plan(finished.offsets, {})
 
     def execute(self, group: str, plan: Iterable[CopiedOffset]) -> dict[TopicPartition, str]:
         """Commit a plan in the target; return why some partitions were not.
@@ -269,7 +275,7 @@ class OffsetMigration:
         source_logs, unread = self._source.readable_logs(offsets)
         target_logs, unread_there = self._target.readable_logs(targets.values())
         syncs = self._syncs(offsets)
-        records = self._source.records_at(offsets, source_logs)
+        records = self._source.records_at(offsets, source_logs, unread)
         wanted = {targets[where]: found[-1] for where, found in records.items() if found}
         mirrors = self._target.from_time_on(wanted, target_logs, unread_there)
 
@@ -296,7 +302,7 @@ class OffsetMigration:
         unplaced = [where for where in new if new[where].offset is None and where in source_logs]
         mirrored = {targets[where] for where in unplaced} & target_logs.keys()
         starts = {where: target_logs[where].log_start_offset for where in mirrored}
-        first = self._target.read(starts, starts)
+        first = self._target.read(starts, starts, unread_there)
         wanted = {w: first[targets[w]][0] for w in unplaced if first.get(targets[w])}
         for where, found in self._source.from_time_on(wanted, source_logs, unread).items():
             new[where] = translated(where, wanted[where].place_in(found))
@@ -324,7 +330,8 @@ class OffsetMigration:
     ) -> dict[TopicPartition, OffsetSync | None]:
         """Return MirrorMaker's best sync of each partition.
 
-        Its topic is in the source and named after the target, or the other way round.
+        Its topic is in the source and named after the target, or the other way round.  Without it,
+        or a right to read it, there are none.
         """
         found: dict[TopicPartition, list[OffsetSync]] = {each: [] for each in offsets}
         for cluster, name in (
@@ -333,8 +340,8 @@ class OffsetMigration:
         ):
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
             log = cluster.reader.log_ranges([where])[where]
-            starts = {} if _cannot_exist(log) else {where: OFFSET_BEGINNING}
-            for record in cluster.read(starts, {}).get(where, []):
+            starts = {} if isinstance(log, OffsetManagerError) else {where: OFFSET_BEGINNING}
+            for record in cluster.read(starts, {}, {}).get(where, []):
                 parsed = parse_sync(record.key or b"", record.value or b"")
                 if parsed is not None and parsed[0] in found:
                     found[parsed[0]].append(parsed[1])
@@ -354,39 +361,55 @@ class _Cluster(GroupChanges):
         self.name = name
 
     def read(
-        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        unread: dict[TopicPartition, str],
     ) -> dict[TopicPartition, list[Record]]:
         """Return the records of each log from its start up to the first one at its stop or later.
 
-        Up to the end without a stop.
+        Up to the end without a stop.  Those of a topic that Kafka refuses are added to ``unread``.
         """
         found: dict[TopicPartition, list[Record]] = {where: [] for where in starts}
-        for message in read_to_end(self._config, starts, self._timeout_s, stops):
-            where = TopicPartition(message.topic() or "", message.partition() or 0)
-            at_ms = message.timestamp()[1]
-            record = Record(message.offset() or 0, at_ms, message.key(), message.value())
-            found[where].append(record)
+        try:
+            for message in read_to_end(self._config, starts, self._timeout_s, stops):
+                where = TopicPartition(message.topic() or "", message.partition() or 0)
+                at_ms = message.timestamp()[1]
+                record = Record(message.offset() or 0, at_ms, message.key(), message.value())
+                found[where].append(record)
+        except KafkaRequestError as error:
+            topics = {where.topic for where in starts}
+            if len(topics) == 1:
+                unread |= dict.fromkeys(starts, f"left as it is: {error}")
+                return {}
+            found = {}
+            for topic in topics:
+                own = {where: start for where, start in starts.items() if where.topic == topic}
+                found |= self.read(own, stops, unread)
         return found
 
     def records_at(
         self,
         offsets: Mapping[TopicPartition, int],
         logs: Mapping[TopicPartition, PartitionRange],
+        unread: dict[TopicPartition, str],
     ) -> dict[TopicPartition, list[Record]]:
         """Return some records before each offset, and the first one from there on.
 
-        Before it, as many are read as it takes to find one that differs from the last.
+        Before it, as many are read as it takes to find one that differs from the last.  Those that
+        cannot be read now are added to ``unread``.
         """
         found: dict[TopicPartition, list[Record]] = {}
         left = {w: log for w, log in logs.items() if offsets[w] <= log.high_watermark}
         before = _BEFORE
         while left:
             starts = {w: max(log.log_start_offset, offsets[w] - before) for w, log in left.items()}
-            found |= self.read(starts, {where: offsets[where] for where in left})
+            found |= self.read(starts, {where: offsets[where] for where in left}, unread)
             left = {
                 where: log
                 for where, log in left.items()
-                if starts[where] > log.log_start_offset
+                if where not in unread
+                and starts[where] > log.log_start_offset
                 and all(each[1:] == found[where][-1][1:] for each in found[where])
             }
             before *= 10
@@ -410,7 +433,8 @@ class _Cluster(GroupChanges):
             for where, answer in answers.items()
             if isinstance(answer, OffsetManagerError)
         }
-        return self.read(starts, {where: at + _FROM_ITS_TIME for where, at in starts.items()})
+        stops = {where: at + _FROM_ITS_TIME for where, at in starts.items()}
+        return self.read(starts, stops, unread)
 
 
 def starting_offsets(plan: Iterable[CopiedOffset]) -> str:

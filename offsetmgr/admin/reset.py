@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.admin.times import parse_duration, parse_time
 from offsetmgr.errors import InvalidValueError, listed
-from offsetmgr.text import csv_cell
+from offsetmgr.text import csv_cell, visible
 from offsetmgr.types import (
     OffsetAndMetadata,
     TopicPartition,
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from offsetmgr.types import PartitionRange
 
 _COLUMNS: Final = 3, 4
-_ONE_OFFSET: Final = re.compile(r"(.+):(\d{1,9})=(\d{1,19})")
+_ONE_OFFSET: Final = re.compile(r"(.+):([0-9]{1,9})=([0-9]{1,19})")
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*")
+"""Python would take 1_000 and digits of other scripts as well."""
 
 
 class Target(NamedTuple):
@@ -273,8 +275,7 @@ def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:
 
 def whole(text: str, field: str, shown: str | None = None) -> int:
     """Return a number from text.  Raises InvalidValueError."""
-    try:
-        return int(text)
-    except ValueError:
-        problem, fix = f"has {text!r} where a number stands", "give a whole number"
-        raise InvalidValueError(field, shown or text, problem, fix) from None
+    if not _WHOLE.fullmatch(text):
+        problem, fix = f"has '{visible(text, 40)}' where a number stands", "give a whole number"
+        raise InvalidValueError(field, shown or text, problem, fix)
+    return int(text)

@@ -13,11 +13,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
+from offsetmgr.admin.changes import GroupChanges
+from offsetmgr.admin.reset import NOT_KNOWN, PlannedOffset
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -25,6 +27,7 @@ from tests.commands import run
 from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
 from tests.kafka.conftest import service_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -205,6 +208,27 @@ def test_offsets_are_set_copied_exported_and_deleted(
     assert stands(copy) == wanted
     assert run(kafka, "delete-group", copy, "--execute").status == 0
     assert stands(copy) == {}
+
+
+def test_a_group_that_becomes_active_behind_a_plan_is_left_as_it_is(
+    logs: Logs, committer: KafkaCoordinator, group: str
+) -> None:
+    """Kafka refuses each change, which is not done; that was not known of a deletion."""
+    where = TopicPartition(logs.names["a"], 0)
+    commit(committer, group, {where: 9})
+    config = {"bootstrap.servers": logs.kafka.bootstrap_servers}
+    member = Consumer({**config, "group.id": group, "enable.auto.commit": False})
+    with GroupChanges(config, timeout_s=WAIT_S) as change:
+        reset = change.plan(group, "to-latest", "", None)
+        deletion = [PlannedOffset(where, 9, None, deleted=True)]
+        member.subscribe([where.topic])
+        until(lambda: member.poll(0.1) is None and member.assignment())
+        for plan in (reset, deletion):
+            reason = change.carry_out(group, plan)[where]
+            assert "has live members" in reason
+            assert not reason.startswith(NOT_KNOWN)
+    member.close()
+    assert committed(committer, group) == {str(where): 9}
 
 
 def test_a_partition_that_cannot_be_reset_is_left_and_the_rest_is_done(

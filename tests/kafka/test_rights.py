@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
@@ -22,6 +24,7 @@ from offsetmgr.streams import codecs
 from offsetmgr.streams.view import View
 from offsetmgr.types import TopicPartition
 from tests.commands import Ran, run_alone
+from tests.conftest import create_topic
 from tests.faults.support import WAIT_S
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.secured import allow, user_login
@@ -122,6 +125,32 @@ def test_each_command_needs_the_rights_of_the_guide(
     user.may(AclOperation.DELETE, ResourceType.GROUP, group)
     assert user.types("delete-offsets", group, "--topic", topic, "--execute").status == 0
     assert user.types("delete-group", group, "--execute").status == 0
+
+
+def test_a_topic_that_may_not_be_read_is_one_row_of_a_copy(
+    kafka: DevKafka, user: User, new_topic: TopicFactory, group: str
+) -> None:
+    """The others are translated; nor is a right needed on a topic of MirrorMaker's own."""
+    topics = good, secret = [new_topic(), new_topic()]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    begin_ms = int(time.time() - 60) * 1_000
+    for topic in topics:
+        create_topic(kafka, f"west.{topic}", 1)
+        for name in (topic, f"west.{topic}"):
+            for number in range(9):
+                producer.produce(name, str(number), timestamp=begin_ms + number)
+            right = AclOperation.READ if topic == good else AclOperation.DESCRIBE
+            user.may(right, ResourceType.TOPIC, name)
+    assert producer.flush(WAIT_S) == 0
+    commit(kafka, group, {TopicPartition(topic, 0): 7 for topic in topics})
+    user.may(AclOperation.READ, ResourceType.GROUP, group)
+    tables = user.config.read_text().partition("\n")[2]
+    user.config.write_text(f"[clusters.west]\n{tables}\n[clusters.east]\n{tables}")
+    ran = user.types("clusters", "copy-offsets", group, "--from", "west", "--to", "east", "--json")
+    rows = {row["topic"]: row for row in ran.json()["partitions"]}
+    assert ran.status == 3
+    assert {topic: row["new"] for topic, row in rows.items()} == {good: 7, secret: None}
+    assert f"this user lacks READ on topic {secret}" in rows[secret]["note"]
 
 
 def test_a_watched_group_that_is_not_listed_any_more_is_unread_not_gone(

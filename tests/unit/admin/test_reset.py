@@ -17,6 +17,7 @@ from offsetmgr.admin.reset import (
     parse_csv,
     parse_offsets,
     parse_scope,
+    parse_value,
     plan,
     plan_rows,
     targets,
@@ -127,9 +128,30 @@ def test_scopes_and_single_offsets_are_read_from_options() -> None:
     assert not in_scope(TopicPartition("orders", 3), scope)
     assert in_scope(P0, None)
     assert parse_offsets(["orders:0=42"]) == {P0: new(42)}
-    for wrong in ("orders", "orders=3", "orders:x=3", "orders:0=x", "orders:0=-1"):
+    for wrong in (
+        "orders",
+        "orders=3",
+        "orders:x=3",
+        "orders:0=x",
+        "orders:0=-1",
+        "orders:0=\u0663",
+    ):
         with pytest.raises(InvalidValueError, match="write TOPIC:PARTITION=OFFSET"):
             parse_offsets([wrong])
+
+
+@pytest.mark.parametrize("text", ["1_0", "\u0663", "1.0", "", "9" * 5_000])
+def test_a_number_in_another_spelling_is_refused(text: str) -> None:
+    """Python reads 1_0 as 10; a file or a command that says so is mistaken."""
+    for parse in (
+        lambda: parse_scope([f"orders:{text}"]),
+        lambda: parse_value("to-offset", text, "--to-offset", 0.0),
+        lambda: parse_csv(f"orders,0,{text}".encode(), "etl"),
+    ):
+        with pytest.raises(InvalidValueError, match="where a number stands; give a whole") as error:
+            parse()
+        assert len(str(error.value)) < 300
+    assert parse_value("shift-by", " -5 ", "--shift-by", 0.0) == -5
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.admin.migration import (
+    OffsetMigration,
     OffsetSync,
     Record,
     Translation,
@@ -17,7 +20,12 @@ from offsetmgr.admin.migration import (
     translate,
     unknown,
 )
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import PartitionRange, TopicPartition
+from tests.unit.spark.checkpoints import WrittenCheckpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOGS = PartitionRange(0, 300), PartitionRange(0, 300)
 EMPTY = PartitionRange(0, 0)
@@ -131,6 +139,7 @@ def test_the_reason_tells_if_waiting_helps() -> None:
         translate(301, *LOGS, records=records),
         translate(150, *LOGS, records=records, mirror=[record(140, 151)]),
         translate(20, PartitionRange(150, 300), LOGS[1], records=records, mirror=records),
+        translate(150, *LOGS, records=[record(150, -1)]),
     ):
         assert found.offset is None
         assert found.note
@@ -180,6 +189,17 @@ def test_no_record_is_skipped_and_no_more_read_again_than_counted(
         assert found.offset <= next_in_mirror
         assert found.again is not None
         assert next_in_mirror - found.offset <= found.again
+
+
+def test_a_checkpoint_without_a_finished_batch_has_no_offsets(tmp_path: Path) -> None:
+    """The plan was empty, its startingOffsets ``{}``, and all was well."""
+    WrittenCheckpoint(tmp_path)
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    with (
+        OffsetMigration(("west", nowhere), ("east", nowhere)) as migration,
+        pytest.raises(InvalidValueError, match="has no finished batch; start the query"),
+    ):
+        migration.plan_checkpoint(str(tmp_path))
 
 
 def test_records_that_a_group_reads_again_in_the_target_are_counted() -> None:
