@@ -36,8 +36,7 @@ from offsetmgr.kafka.errors import (
     grant_command,
     tried,
 )
-from offsetmgr.lag.ages import RecordAges
-from offsetmgr.lag.measure import as_listed, read_groups
+from offsetmgr.lag.measure import RecordAges, as_listed, read_groups
 from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
 

@@ -36,8 +36,7 @@ from offsetmgr.client.wire import reading
 from offsetmgr.codes import Fault
 from offsetmgr.errors import OffsetManagerError, ServiceError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing
-from offsetmgr.lag.ages import measure
-from offsetmgr.lag.measure import GroupLag, worst_seconds
+from offsetmgr.lag.measure import GroupLag, measure, worst_seconds
 from offsetmgr.lag.report import PARTITION_FIELDS, lag_report, listing_report
 from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.lag.watcher import Watcher

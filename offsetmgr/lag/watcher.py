@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import OffsetManagerError
-from offsetmgr.lag.ages import CLOSE_S, LogTimeline, RecordAges
 from offsetmgr.lag.burrow import (
     INTERVALS,
     ObservedCommit,
@@ -14,7 +13,7 @@ from offsetmgr.lag.burrow import (
     group_status,
     partition_status,
 )
-from offsetmgr.lag.measure import read_groups
+from offsetmgr.lag.measure import CLOSE_S, LogTimeline, RecordAges, read_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

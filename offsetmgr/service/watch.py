@@ -22,9 +22,9 @@ from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.http.answers import json_response, page_of
 from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.kafka.connections import MOVED_WAIT_S
-from offsetmgr.lag.ages import measure
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
+from offsetmgr.lag.measure import measure
 from offsetmgr.lag.metrics import families, read_errors
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, with_watch
 from offsetmgr.lag.store_reader import open_cluster

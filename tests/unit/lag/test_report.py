@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.errors import OffsetCommitError, OffsetManagerError, error_info
-from offsetmgr.lag.ages import measure
+from offsetmgr.lag.measure import measure
 from offsetmgr.lag.report import PARTITION_FIELDS, OwningClient, lag_report, with_watch
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster, Watched
