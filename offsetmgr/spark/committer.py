@@ -22,11 +22,13 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.client.offsets import QueryReport, by_group
+from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     ClientFencedError,
     OffsetManagerError,
     OffsetRegressionError,
+    error_info,
     listed,
     shown,
 )
@@ -73,6 +75,8 @@ _ERROR_CHARS: Final = 4_000
 
 _MAX_REMEMBERED: Final = 1_000
 """Warnings that were logged, and partitions of ended runs."""
+
+_RECREATED: Final = error_info(TOPIC_RECREATED).name
 
 _Task: TypeAlias = "Callable[[], object]"
 
@@ -530,7 +534,8 @@ class Committer:
         if left is None or self._client.closed:
             return False
         # Somebody else has committed a higher offset, or a newer driver has taken our place.
-        return not isinstance(left.error, (OffsetRegressionError, ClientFencedError))
+        is_refused = isinstance(left.error, (OffsetRegressionError, ClientFencedError))
+        return not is_refused and left.error.code != _RECREATED
 
     def _report(self, unread: Mapping[ManagerKey, Uncommitted | None]) -> None:
         """Log what of ``unread`` is not committed, once, and the command that commits it."""

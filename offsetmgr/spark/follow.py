@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from offsetmgr.config import is_number
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline
-from offsetmgr.errors import InvalidValueError, OffsetManagerError, listed
+from offsetmgr.errors import InvalidValueError, OffsetCommitError, OffsetManagerError, listed
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.committer import Committer, Subscription
@@ -33,6 +33,7 @@ from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import usable_logs
 from offsetmgr.spark.progress import Run, finished_batch, lowest
 from offsetmgr.text import error_text, masked_url, visible
+from offsetmgr.types import ManagerKey
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ MOST_LOOKS: Final = 64
 
 LOGS_S: Final = 5.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
+
+FLUSH_S: Final = 1.0
+"""Longest wait for the outcome of a commit that has failed before."""
 
 UNANSWERED_S: Final = 30.0
 """A look that takes longer is a problem of its checkpoint."""
@@ -179,7 +183,10 @@ class Follower:
         """Requests to file systems: for a file, and for the names in a folder."""
         self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
         """Looks that failed, by name of the Follow."""
+        self.failed: set[ManagerKey] = set()
+        """Partitions whose commits have failed; of some it may be over."""
         self.closed = False
+        self._unwatch = client.watch_errors(self._failed)
         self.searches = [_Search(self, name, each) for name, each in follows.items()]
 
     def start(self) -> None:
@@ -194,6 +201,7 @@ class Follower:
         was_closed, self.closed = self.closed, True
         for search in self.searches:
             search.wake()
+        self._unwatch()
         for each in [] if was_closed else self._followed():
             each.drop()
 
@@ -211,6 +219,10 @@ class Follower:
         """Return what is known of each checkpoint, and of each Follow with a problem."""
         searches = [each.view() for each in self.searches if each.trouble()]
         return searches + [each.view() for each in self._followed()]
+
+    def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
+        if key is not None and isinstance(error, OffsetCommitError):
+            self.failed.add(key)
 
     def _followed(self) -> list[_Followed]:
         return [each for search in self.searches for each in list(search.found.values())]
@@ -375,6 +387,7 @@ class _Followed(_Task):
         subscription, checkpoint = self._opened()
         before = state.seen
         is_news = state.look(checkpoint, follower.now)
+        failures = self._failures()
         is_again = not is_news and bool(subscription.refusals or self._foreign)
         state.run += is_again
         seen, batch = state.seen, state.seen.batch
@@ -390,7 +403,7 @@ class _Followed(_Task):
                 raise
         else:
             self._end_if_quiet()
-        self.report(self._problem(subscription))
+        self.report(self._problem([*subscription.refusals.copy().values(), *failures]))
         return state.due_s
 
     def failed(self) -> float:
@@ -468,12 +481,25 @@ class _Followed(_Task):
         if on_batch is not None:
             self.follower.committer.do(lambda: on_batch(view))
 
-    def _problem(self, subscription: Subscription) -> str | None:
+    def _failures(self) -> list[OffsetManagerError]:
+        """Try again what Kafka has refused, as for a missing right; return why it refuses it."""
+        failures: list[OffsetManagerError] = []
+        for group, offsets in self._view.offsets.items():
+            failed = [each for each in offsets if ManagerKey(group, *each) in self.follower.failed]
+            if failed:
+                flush = self.follower.client.flush
+                left = flush(timeout=FLUSH_S, group=group, partitions=failed).uncommitted
+                failures += [each.error for each in left.values()]
+                keys = {ManagerKey(group, *each) for each in failed}
+                self.follower.failed -= keys - left.keys()
+        return failures
+
+    def _problem(self, refused: list[OffsetManagerError]) -> str | None:
         """Return why offsets of the last batch are not committed, or what else is wrong."""
         if self._foreign:
             texts = [f"{partition}: {reason}" for partition, reason in self._foreign.items()]
             return f"not committed: {listed(texts)}"
-        for error in subscription.refusals.copy().values():
-            return f"not committed: {error}"
+        if refused:
+            return f"not committed: {refused[0]}"
         is_twice = sum(self._url in each.found for each in self.follower.searches) > 1
         return "is followed more than once: by several patterns" if is_twice else None

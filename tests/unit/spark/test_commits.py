@@ -357,6 +357,24 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
         assert at(client) == 20
 
 
+def test_the_manager_of_a_former_logs_offset_is_released(
+    service: Running, session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its offset is refused for good, so it is logged and neither a detach nor others wait."""
+    broker = service.coordinator.broker
+    broker.create_topic("orders")
+    broker.set_log(ORDERS, 0, 100)
+    with attach(session, client):
+        session.report(90)
+        eventually(lambda: at(client), 90)
+        recreate(broker, "orders", 150)
+        session.report(95, batchId=1)
+        session.end()
+        eventually(lambda: managers(service), 0)
+    assert "orders-0 at 95 (commit of etl/orders/0 at offset 95 failed" in caplog.text
+    assert at(client) is None
+
+
 def test_a_topic_without_a_right_hides_no_recreated_one_from_a_flush(
     session: Session, coordinator: MemoryCoordinator
 ) -> None:

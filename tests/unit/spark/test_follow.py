@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
+from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 from offsetmgr.spark import follow as follow_module
 from offsetmgr.spark.follow import Follow, Follower, expand
@@ -257,6 +258,23 @@ def test_offsets_of_another_log_block_no_other(
     assert "orders-1: offset 20 is beyond the end of the log" in problem
     assert "recreated" in problem
     assert "clicks-0: its log cannot be read" in problem
+
+
+def test_refused_commits_are_a_problem_and_tried_again(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """As for a missing right: an idle query is committed once it is granted, and the row says so.
+
+    Nobody submits again what Kafka refuses for good, and the query finishes no further batch.
+    """
+    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
+    refusals = [Refuse(30)] * 3
+    coordinator.inject("commit", *refusals, group="etl")
+    with following(coordinator, follow(tmp_path / "c")) as follower:
+        problem = str(until(lambda: follower.queries() and follower.queries()[0].problem))
+        assert "READ on the group" in problem
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
+        eventually(lambda: follower.queries()[0].problem, None)
 
 
 def test_a_start_is_checked_again_after_its_logs_could_not_be_read(
