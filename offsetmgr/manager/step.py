@@ -306,8 +306,8 @@ def _correct(manager: OffsetManager, last: Version, now: float) -> None:
             not manager.rewind_number
             and _external_refusal(manager, newest.value.offset) is not None
         )
-    elif manager.number == last.number <= manager.settled:
-        # Dirty again, as it is not committed any more.
+    elif manager.version() == last and last.number <= manager.settled:
+        # Dirty again, as it is not committed any more; not so for the start of a recreated log.
         manager.settled, manager.queued = last.number - 1, True
         manager.drop_committed()
         manager.recommit = False

@@ -7,11 +7,17 @@ without a rewind" can be judged as "never goes back in the order of submits", re
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from offsetmgr.errors import OffsetManagerError, OffsetNoticeError, OffsetRegressionError
+from offsetmgr.errors import (
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetNoticeError,
+    OffsetRegressionError,
+)
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
 from tests.sim.referee import Referee, WatchedBroker, order_of
 from tests.sim.weather import LATEST_LANDING_S
@@ -99,6 +105,8 @@ class Judge(Referee):
     def __init__(self) -> None:
         super().__init__()
         self.truths: dict[ManagerKey, Truth] = {}
+        self.stood: dict[ManagerKey, list[OffsetAndMetadata | None]] = defaultdict(list)
+        """The committed offsets of each partition, one after the other."""
         self.lives: dict[ManagerKey, Life] = {}
         self.sabotage = False
         """True if the next actor that tells the judge something crashes over it."""
@@ -116,6 +124,11 @@ class Judge(Referee):
 
     # What the user and somebody else do.
 
+    def stands(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
+        """The broker holds this now."""
+        self.truth(key).value = value
+        self.stood[key].append(value)
+
     def submitted(self, key: ManagerKey, value: OffsetAndMetadata, *, rewind: bool) -> None:
         truth, life = self.truth(key), self.lives[key]
         truth.submitted.add(order_of(value))
@@ -127,9 +140,9 @@ class Judge(Referee):
 
     def began_with(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
         truth = self.truth(key)
-        truth.value = value
         truth.submitted.add(order_of(value))
         truth.applied.add(order_of(value))
+        self.stands(key, value)
 
     def tampered(self, key: ManagerKey, value: OffsetAndMetadata | None) -> None:
         truth = self.truth(key)
@@ -146,7 +159,8 @@ class Judge(Referee):
         truth.settled_before -= truth.waiting
         truth.submitted.add(truth.tampered_at)
         truth.applied.add(truth.tampered_at)
-        truth.value, truth.is_late = value, False
+        truth.is_late = False
+        self.stands(key, value)
 
     def promised(
         self, keys: Collection[ManagerKey], timeout_s: float, *, must_commit: bool
@@ -224,7 +238,8 @@ class Judge(Referee):
             truth.tampered_at = order if order in truth.foreign else 0
             truth.settled_before.discard(truth.tampered_at)
             truth.applied.add(order)
-            truth.value, truth.is_late = value, is_late
+            truth.is_late = is_late
+            self.stands(key, value)
             truth.late_s = self._system.clock.now() if is_late else truth.late_s
 
     def _judge_order(self, key: ManagerKey, truth: Truth, value: OffsetAndMetadata) -> None:
@@ -246,6 +261,29 @@ class Judge(Referee):
         return value.offset < before.offset
 
     # What the managers tell.
+
+    def told_initial(
+        self, key: ManagerKey, since: int, initial: Future[OffsetAndMetadata | None]
+    ) -> None:
+        """Somebody waits for it; ``since`` is the place of its spawn in what stood."""
+        try:
+            value = initial.get(timeout=0)
+        except ManagerStoppedError:
+            return
+        self.met["initial offset: " + ("none" if value is None else "one")] += 1
+        self.began_at(key, value, [None, *self.stood[key]][since:])
+
+    def began_at(
+        self,
+        key: ManagerKey,
+        value: OffsetAndMetadata | None,
+        stood: list[OffsetAndMetadata | None],
+    ) -> None:
+        """The broker held it when the manager was spawned, or later; or it is being put back."""
+        truth = self.truth(key)
+        is_put_back = truth.current < order_of(value) in truth.applied
+        if value not in stood and not is_put_back:
+            self.blame(f"{key}: told {value} as its initial offset; committed were {stood}")
 
     def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
         for key, offset in offsets.items():

@@ -40,6 +40,8 @@ class Reader:
     """Values of the log as it is that may be taken for ones of the former log."""
     guessed: set[int] = field(default_factory=set)
     """Values of the former log that may be taken for ones of the log as it is."""
+    raced: set[int] = field(default_factory=set)
+    """Values of the former log that were committed while the topic was recreated."""
 
 
 class LogJudge(Judge):
@@ -94,6 +96,7 @@ class LogJudge(Judge):
         for key, truth in self.truths.items():
             was, rewinds = truth.submitted, truth.rewinds
             self.truths[key] = Truth(was, rewinds, applied={*truth.applied})
+            self.stands(key, None)
             self.strays.discard(key)
             life = self.lives.get(key)
             if life is not None and life.newest is not None:
@@ -115,6 +118,27 @@ class LogJudge(Judge):
                 self._judge_log(key, value, late=late)
         super().took_effect(group, offsets)
 
+    def began_at(
+        self,
+        key: ManagerKey,
+        value: OffsetAndMetadata | None,
+        stood: list[OffsetAndMetadata | None],
+    ) -> None:
+        """It is of the log as it is, unless the topic has just changed or the manager guessed."""
+        formers = [
+            each
+            for each in stood
+            if self.logs.get(order_of(each), self.log) != self.log
+            or (each is not None and self._is_start(key, each))
+        ]
+        super().began_at(key, value, [*stood, None] if formers else stood)
+        order = order_of(value)
+        race = self.changed_s >= self._sent_s[key.group] - LOOK_AGE_S
+        is_former = value is not None and self.logs.get(order, self.log) != self.log
+        reader = self.readers[key]
+        if is_former and not race and order not in reader.guessed | reader.raced:
+            self.blame(f"{key}: told {value} as its initial offset, of a former log")
+
     def _is_start(self, key: ManagerKey, value: OffsetAndMetadata) -> bool:
         return value.offset == 0 and not value.metadata and key in self.were_stray
 
@@ -128,6 +152,7 @@ class LogJudge(Judge):
             self.met["log: guessed wrong"] += 1
         elif late or race:
             self.met["log: recreated during a commit"] += 1
+            self.readers[key].raced |= set() if late else {order_of(value)}
             if not self.lives[key].stopping:
                 self.strays.add(key)
         else:
@@ -187,7 +212,7 @@ class RecreatedWorld(World):
     def _draw_actions(self) -> list[Callable[[], None]]:
         others = (self.commit_externally, self.forget)
         mix = [action for action in super()._draw_actions() if action not in others]
-        return [*mix, self.recreate, self.notice, self.notice, self.repeat]
+        return [*mix, self.recreate, self.recreate_between, self.notice, self.notice, self.repeat]
 
     def _grow(self, key: ManagerKey, end: int) -> None:
         """Let the log have at least so many records, as its reader has read that far."""
@@ -217,8 +242,7 @@ class RecreatedWorld(World):
         elif noticed:
             reader.guessed.add(order)
         super()._judge_offer(key, value, error, rewind=rewind)
-        repeats = noticed and value.offset == manager.former
-        if error is None and (repeats or log != self.judge.log):
+        if error is None and (value.offset == manager.former or log != self.judge.log):
             self.judge.lives[key].dropped = True  # nobody is owed it
 
     def recreate(self) -> None:
@@ -231,6 +255,15 @@ class RecreatedWorld(World):
         self.judge.recreated(exists=True)
         for key in self.keys:
             self._grow(key, self.rng.choice((0, 3, 10, 60)) * LEVEL)
+
+    def recreate_between(self) -> None:
+        """Stop managers with their commits under way; the next ones are of the recreated topic."""
+        self.submit_groupwise()
+        self.pass_time(self.rng.choice((0.3, 0.6)))
+        self._stop(list(self.handles), 0.0)
+        self.recreate()
+        self.pass_time(self.rng.choice((0.3, 3.0, 10.0)))
+        self.spawn()
 
     def notice(self) -> None:
         """A reader goes on in the log as it is, from its start, with or without a rewind."""

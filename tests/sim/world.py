@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 from unittest import mock
 
@@ -239,6 +240,7 @@ class World:
         """Spawn some managers of one group; those that live are refused."""
         group = self.rng.choice(self.keys).group
         named = [key for key in self.keys if key.group == group and self.rng.random() < 0.7]
+        since = {key: len(self.judge.stood[key]) for key in named}
         made = self.factory.spawn_many(group, [key.topic_partition for key in named])
         for key in named:
             handle, life = made[key.topic_partition], self.judge.lives.get(key)
@@ -247,6 +249,8 @@ class World:
                     self.judge.blame(f"{key}: spawned a second time while the first one lives")
                 self.judge.lives[key] = Life(key)
                 self.handles[key] = handle
+                told = partial(self.judge.told_initial, key, since[key])
+                handle.initial.add_done_callback(told)
             elif life is None:
                 self.judge.blame(f"{key}: refused, though nobody has it: {handle}")
 

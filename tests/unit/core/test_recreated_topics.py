@@ -252,6 +252,20 @@ class TestRaces:
         core.advance(1_000.0)
         assert core.holds() == at(0)
 
+    def test_a_dropped_offset_is_not_put_back_in_place_of_the_start(self) -> None:
+        """The kind: the number of a version that was dropped stands for another value."""
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        core.submit(handle, FORMER + 10)
+        handle.rewind(FORMER + 1)
+        core.advance(5.0)
+        assert core.holds() == at(FORMER + 1)
+        handle.submit(FORMER + 3)
+        recreate(core, LONGER)
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, None))
+        core.advance(1_000.0)
+        assert core.holds() == at(0)
+
     def test_the_next_manager_begins_without_a_stray_offset_that_is_being_replaced(self) -> None:
         """The kind: a commit of a former log's offset lands while nobody has its manager."""
         core, handle = began()
