@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
 
+    from offsetmgr.admin.history import Causes
     from offsetmgr.admin.service import LiveManager, ServiceReader
     from offsetmgr.answers import GroupMember
     from offsetmgr.kafka.commit_log import CommitRecord
@@ -118,8 +119,8 @@ class Facts:
     """The brokers whose advertised addresses lead nowhere from here, in words."""
     leaderless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     """Partitions without a leader, with the brokers that hold their replicas."""
-    causes: Mapping[CommitStep, Cause] = field(default_factory=dict)
-    """The causes of the deletions of the last day, as far as they are known."""
+    causes: Causes = field(default_factory=dict)
+    """The causes of the deletions of the last day."""
     unlisted: Sequence[OffsetManagerError] = ()
     """Errors of brokers whose groups are missing."""
     connection: Connection = _DIRECT
@@ -617,11 +618,14 @@ def _outside_log(facts: Facts, group: GroupLag) -> Iterable[Finding]:
 
 
 def _deleted(facts: Facts, group: GroupLag) -> Iterable[Finding]:
-    found: dict[Cause | None, list[TopicPartition]] = defaultdict(list)
+    found: dict[Cause, list[TopicPartition]] = defaultdict(list)
     deleted = deletions(facts.steps(group.name), facts.now_s)
-    for where, step in deleted.items():
-        if where not in group.offsets:
-            found[facts.causes.get(step)].append(where)
+    for where in deleted.keys() - group.offsets.keys():
+        cause = facts.causes.get(deleted[where], Cause.OTHER)
+        if isinstance(cause, OffsetManagerError):
+            yield _unknown(cause, f"why the offset of {where} was deleted is not known")
+        else:
+            found[cause].append(where)
     if gone := found[Cause.TOPIC_DELETED]:
         yield _trouble(
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",

@@ -5,22 +5,23 @@ An offset belongs to one log: those of a deleted or recreated topic must not be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.admin.reset import Target
 from offsetmgr.admin.times import time_before, time_text
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.errors import does_not_exist
-from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.kafka.commit_log import CommitRecord
+    from offsetmgr.kafka.log_reader import NextRecord
     from offsetmgr.types import PartitionRange
 
 
@@ -46,10 +47,11 @@ class Cause(str, Enum):
     TOPIC_RECREATED = "the topic was recreated"
     OTHER = "it expired, or somebody deleted it"
 
-    @property
-    def ends_log(self) -> bool:
-        """True if the log ended to which the offset belongs: it must not be restored."""
-        return self is not Cause.OTHER
+
+Causes: TypeAlias = Mapping["CommitStep", Cause | OffsetManagerError]
+"""The causes of deletions; an error where the log that tells it could not be read."""
+_LOG_ENDED: Final = frozenset({Cause.TOPIC_DELETED, Cause.TOPIC_RECREATED})
+"""The log ended to which the offset belongs: it must not be restored."""
 
 
 class CommitStep(NamedTuple):
@@ -92,7 +94,7 @@ def steps(
 def history_report(
     group: str,
     shown: Sequence[CommitStep],
-    causes: Mapping[CommitStep, Cause] = MappingProxyType({}),
+    causes: Causes = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return steps as JSON has them, with the ``causes`` of deletions.
 
@@ -102,12 +104,15 @@ def history_report(
     undo: CommitStep | None = None
     ended: set[TopicPartition] = set()
     for step in reversed(shown):
-        if (cause := causes.get(step)) is not None and cause.ends_log:
+        if causes.get(step) in _LOG_ENDED:
             ended.add(step.partition)
         elif step.move in {Move.BACKWARD, Move.DELETED} and step.partition not in ended:
             undo = step
             break
-    texts = {step: cause.value for step, cause in causes.items()}
+    texts = {
+        step: cause.value if isinstance(cause, Cause) else f"not known: {cause}"
+        for step, cause in causes.items()
+    }
     rows = []
     for step in shown:
         row = time_text(step.at_s), *step[1], *step[2:5], step.move.value, texts.get(step, "")
@@ -135,12 +140,12 @@ def targets_at(
     records: Iterable[CommitRecord],
     at_s: float,
     time: str,
-    causes: Mapping[CommitStep, Cause] = MappingProxyType({}),
+    causes: Causes = MappingProxyType({}),
 ) -> dict[TopicPartition, Target]:
     """Return the targets that take one group back to where it stood at ``at_s``, which is ``time``.
 
     A commit of that moment is included.  ``causes`` are those of all deletions since then: an
-    offset of a former log is not restored.
+    offset that is, or may be, of a former log is not restored.
     """
     nothing = Target(None, f"nothing was committed at {time}; left as it is")
     lost = Target(None, f"its commits of before {time} are compacted away; left as it is")
@@ -154,7 +159,10 @@ def targets_at(
         else:
             found[partition] = Target(OffsetAndMetadata(record.offset, _metadata(record)))
     for step, cause in causes.items():
-        if cause.ends_log:
+        if isinstance(cause, OffsetManagerError):
+            why = f"whether its topic was recreated since then is not known: {cause}"
+            found[step.partition] = Target(None, f"{why}; left as it is")
+        elif cause in _LOG_ENDED:
             found[step.partition] = Target(None, f"{cause.value} since then; left as it is")
     return found
 
@@ -163,8 +171,8 @@ def cause_of(
     deletion: CommitStep,
     log: PartitionRange | OffsetManagerError,
     first: NextRecord | OffsetManagerError | None,
-) -> Cause | None:
-    """Return the cause of a partition's deletion; None if its log cannot be read.
+) -> Cause | OffsetManagerError:
+    """Return the cause of a partition's deletion; the error of its log if that cannot be read.
 
     ``first`` is the first record of a log that begins at 0.  If it is younger than the deletion,
     the topic was recreated; so it was if the log is shorter than the deleted offset.
@@ -172,15 +180,18 @@ def cause_of(
     if does_not_exist(log):
         return Cause.TOPIC_DELETED
     if isinstance(log, OffsetManagerError):
-        return None
-    is_shorter = (deletion.before or 0) > log.high_watermark
-    began_s = first.at_s if isinstance(first, NextRecord) and first.offset == 0 else None
+        return log
+    if (deletion.before or 0) > log.high_watermark:
+        return Cause.TOPIC_RECREATED
+    if isinstance(first, OffsetManagerError):
+        return first
+    began_s = first.at_s if first is not None and first.offset == 0 else None
     is_younger = began_s is not None and began_s > deletion.at_s
-    return Cause.TOPIC_RECREATED if is_shorter or is_younger else Cause.OTHER
+    return Cause.TOPIC_RECREATED if is_younger else Cause.OTHER
 
 
-def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> dict[CommitStep, Cause]:
-    """Return the causes of the deletions among ``steps``, as far as they are known."""
+def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> Causes:
+    """Return the causes of the deletions among ``steps``."""
     deletions = [step for step in steps if step.move is Move.DELETED]
     if not deletions:
         return {}
@@ -191,8 +202,7 @@ def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> dict[Comm
         if not isinstance(log, OffsetManagerError) and log.log_start_offset == 0 < log[1]
     }
     firsts = reader.next_records(first_records)
-    causes = {
+    return {
         step: cause_of(step, logs[step.partition], firsts.get((step.partition, 0)))
         for step in deletions
     }
-    return {step: cause for step, cause in causes.items() if cause is not None}

@@ -49,7 +49,7 @@ def after(*offsets: int, ago_s: float = 60.0, **changes: Any) -> Facts:
     return replace(HEALTHY, history={"etl": walked(commits(*offsets, ago_s=ago_s))}, **changes)
 
 
-def deleted(cause: Cause, *records: CommitRecord) -> Facts:
+def deleted(cause: Cause | KafkaRequestError, *records: CommitRecord) -> Facts:
     """The last record is a deletion with this cause."""
     history = walked([*commits(50), *records])
     return replace(HEALTHY, history={"etl": history}, causes={history[-1]: cause})
@@ -374,6 +374,7 @@ UNKNOWN: dict[str, tuple[Facts, str, str]] = {
     "retention": (replace(HEALTHY, retention_s=DENIED_TOO), "", "unread"),
     "groups of a broker": (replace(HEALTHY, unlisted=[DENIED]), "", "connection"),
     "group": (with_group(error=DENIED, description=None, partitions=()), "etl", "offsets"),
+    "cause": (deleted(DENIED, GONE), "etl", "deleted"),
     "two logs": (
         with_lag(UNREAD._replace(error=DENIED), UNREAD._replace(partition=P1, error=DENIED)),
         "etl",

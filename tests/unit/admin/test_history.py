@@ -59,13 +59,15 @@ OLD, YOUNG = NextRecord(0, 1.0), NextRecord(0, 100.0)
         (PartitionRange(0, 900), YOUNG, Cause.TOPIC_RECREATED),
         (PartitionRange(0, 900), OLD, Cause.OTHER),
         (PartitionRange(0, 900), NextRecord(7, 100.0), Cause.OTHER),  # a compacted log
-        (PartitionRange(0, 900), NOT_READ, Cause.OTHER),
+        (PartitionRange(0, 900), NOT_READ, NOT_READ),
         (PartitionRange(30, 900), None, Cause.OTHER),
-        (NOT_READ, None, None),
+        (NOT_READ, None, NOT_READ),
     ],
 )
 def test_the_log_tells_the_cause_of_a_deletion(
-    log: PartitionRange | OffsetManagerError, first: NextRecord | None, cause: Cause | None
+    log: PartitionRange | OffsetManagerError,
+    first: NextRecord | OffsetManagerError | None,
+    cause: Cause | OffsetManagerError,
 ) -> None:
     """A log that is shorter than the offset, or begins after its deletion, is another one."""
     *_, deletion = steps([commit(1, 50), commit(10, None)])
@@ -111,7 +113,10 @@ def test_an_unknown_offset_differs_from_no_offset() -> None:
 
 
 def test_an_offset_of_a_former_log_is_not_restored() -> None:
-    """Any deletion since then may have ended the log, also one before another's."""
+    """Any deletion since then may have ended the log, also one before another's.
+
+    So may one whose cause could not be read.
+    """
     log = [commit(1, 12), commit(1, 13, P1)]
     first, last = (CommitStep(at_s, P0, 12, None, "", Move.DELETED) for at_s in (5.0, 9.0))
     causes = {first: Cause.TOPIC_RECREATED, last: Cause.OTHER}
@@ -120,6 +125,11 @@ def test_an_offset_of_a_former_log_is_not_restored() -> None:
         P0: Target(None, "the topic was recreated since then; left as it is"),
         P1: at(13),
     }
+    unread = targets_at(log, 2, "T", {first: NOT_READ})[P0]
+    assert unread.offset is None
+    assert "recreated since then is not known: not read within 5 s; left" in unread.note
+    report = history_report("etl", list(steps([*log, commit(5, None)])), {first: NOT_READ})
+    assert report["steps"][-1]["cause"] == "not known: not read within 5 s"
 
 
 @given(
