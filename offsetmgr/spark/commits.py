@@ -118,9 +118,13 @@ class OffsetCommits:
         self._listener = CommitListener(self._committer, groups, spark, query_name)
         self._unwatch = client.watch_errors(self._failed)
         # In this order nothing falls between: what comes twice is the same batch.
-        spark.streams.addListener(self._listener)
-        for query in spark.streams.active:
-            self._listener.take_up(query)
+        try:
+            spark.streams.addListener(self._listener)
+            for query in spark.streams.active:
+                self._listener.take_up(query)
+        except BaseException:
+            self.detach(0.0)
+            raise
 
     @property
     def counts(self) -> CommitCounts:

@@ -30,7 +30,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint, OffsetRange
-from offsetmgr.spark.files import java_text
+from offsetmgr.spark.files import is_stopped, java_text
 from offsetmgr.spark.logs import recreated
 from offsetmgr.types import (
     TopicPartition,
@@ -90,7 +90,7 @@ def starting_offsets(
 
     It has every partition of ``topics``, or of the topics that ``subscribePattern`` takes for the
     same ``pattern``, by the settings and regular expressions of the session ``spark``, by default
-    the active one.
+    the active one of the thread or the driver.
 
     A partition without a committed offset, or with one beyond the end of its log, starts at
     ``missing``: ``earliest``, ``latest`` (streaming queries only), the first record at a datetime
@@ -438,4 +438,6 @@ def _active_session() -> SparkSession | None:
         return None
     from pyspark.sql import SparkSession  # noqa: PLC0415 -- only where it is there anyway
 
-    return SparkSession.getActiveSession()
+    # A thread that has none of its own still reads by the settings of the driver's.
+    session = SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
+    return None if is_stopped(session) else session

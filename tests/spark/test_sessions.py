@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,7 +104,10 @@ def test_a_continuous_query_is_committed_from_its_checkpoint(
 def test_a_pattern_and_a_time_start_a_query_on_all_topics_that_spark_takes(
     single: Job, *, whole: bool
 ) -> None:
-    """Spark fails on a partition more or less in its startingOffsets."""
+    """Spark fails on a partition more or less in its startingOffsets.
+
+    A thread of the driver's own has no active session, and its offsets are those of the others.
+    """
     spark, client, topic, group, _ = single
     moment = datetime.fromtimestamp(int(time.time()) + 3_600, timezone.utc)
     topic.produce(5, first=10, at=moment)
@@ -110,7 +115,9 @@ def test_a_pattern_and_a_time_start_a_query_on_all_topics_that_spark_takes(
     setting = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
     spark.conf.set(setting, str(whole).lower())
     try:
-        begin = starting_offsets(client, group, pattern=topic.name, missing=moment, spark=spark)
+        asked = partial(starting_offsets, client, group, pattern=topic.name, missing=moment)
+        with ThreadPoolExecutor() as threads:
+            begin = threads.submit(asked).result()
         assert len(json.loads(begin)) == (1 if whole else 2)
         assert json.loads(begin)[topic.name] == {"0": 10}
         frame = topic.stream(spark, subscribePattern=topic.name, startingOffsets=begin)

@@ -158,6 +158,21 @@ def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
+def test_a_listener_that_cannot_be_attached_leaves_nothing(
+    session: Session, client: OffsetClient
+) -> None:
+    """Such as of a session whose driver is gone: another call does not wait for its groups."""
+
+    def gone(_: object) -> None:
+        raise ConnectionError
+
+    session.addListener = gone
+    with pytest.raises(ConnectionError):
+        attach(session, client)
+    committer: Any = client.committer
+    assert committer._subscriptions == []
+
+
 def test_queries_of_several_calls_share_their_minimum(
     session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
