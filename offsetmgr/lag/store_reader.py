@@ -9,6 +9,7 @@ from offsetmgr.errors import OffsetManagerError, OffsetStoreError
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
 from offsetmgr.kafka.errors import tried
 from offsetmgr.stores import open_store
+from offsetmgr.stores.base import checked_answer
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class StoreReader(ClusterReader):
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
         def fetch(group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-            offsets = self._store.fetch_offsets(group)
+            offsets = checked_answer(self._store.fetch(group, None), None)
             return {where: each for where, each in offsets.items() if each is not None}
 
         names = list(groups)

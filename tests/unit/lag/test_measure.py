@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.lag.measure import POINTS, LogTimeline, RecordAges, measure, worst_seconds
+from offsetmgr.lag.store_reader import open_cluster
+from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.unit.lag.fake_cluster import FakeCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 NOW_S = 1_000_000.0
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
@@ -108,6 +111,18 @@ def test_a_log_cut_while_it_is_read_is_in_range() -> None:
     kafka.commit("etl", ORDERS[0], 20)
     (found,) = measure(kafka, ["etl"], NOW_S)
     assert (found.partitions[0].out_of_range, found.total) == (False, 70)
+
+
+def test_a_group_of_any_name_is_read_from_a_database(tmp_path: Path) -> None:
+    """As from Kafka: another program may have committed it there."""
+    url, names = f"sqlite:///{tmp_path}/offsets.db", ["", "two\nlines", "x" * 300]
+    with SqlOffsetStore(url) as store:
+        store.create_tables()
+        for name in names:
+            store.commit(name, {ORDERS[0]: OffsetAndMetadata(5)})
+    with open_cluster({"bootstrap.servers": "127.0.0.1:1"}, url, 20.0) as reader:
+        found = reader.committed(names)
+    assert found == {name: {ORDERS[0]: OffsetAndMetadata(5)} for name in names}
 
 
 def test_a_share_group_is_not_reported_as_missing() -> None:
