@@ -18,6 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from offsetmgr.http.files import Certificates
+
 IDLE_S: Final = 75.0
 """A connection may be without a request for so long; clients send a heartbeat every ten seconds."""
 STALLED_S: Final = 60.0
@@ -51,7 +53,7 @@ def client_certificate() -> ClientCertificate:
 class Connections:
     """All open connections; an ASGI application that counts the requests of each."""
 
-    def __init__(self, app: ASGIApp, limit: int, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, app: ASGIApp, limit: int, tls: Certificates | None = None) -> None:
         self.limit = limit
         self.tls = tls
         self.open: set[ClientConnection] = set()
@@ -119,11 +121,11 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        context = self._connections.tls
-        if context is None:
+        tls = self._connections.tls
+        if tls is None:
             self._begin(transport)
         else:
-            self._shake_hands(context)
+            self._shake_hands(tls.context)
         self._connections.add(self)
 
     def _shake_hands(self, context: ssl.SSLContext) -> None:

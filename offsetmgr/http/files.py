@@ -5,15 +5,19 @@ from __future__ import annotations
 import hmac
 import ssl
 import stat
+import time
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.errors import HttpStatusError, MissingError
 from offsetmgr.logs import SafeLogger
+from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +28,8 @@ MIN_TOKEN_CHARS: Final = 16
 MAX_TOKENS: Final = 10
 """In one file: while a token is replaced, the old one is below the new one."""
 MAX_FILE_BYTES: Final = 1024 * 1024
+HANGS_S: Final = 10.0
+"""A look at files that takes longer is in the log."""
 
 log = SafeLogger("offsetmgr.http")
 
@@ -56,27 +62,43 @@ def check_private(path: str, setting: str) -> None:
 
 
 class FileWatch:
-    """Reads files again when one of them was written or replaced."""
+    """Reads files again when one of them was written or replaced, in a thread.
+
+    A file server that hangs holds up nothing but the reading of its own files.
+    """
 
     def __init__(self, kind: str, paths: list[Path], read: Callable[[], object]) -> None:
         """``kind`` is for the log; ``read`` raises InvalidValueError."""
-        self._events = f"{kind}_read", f"{kind}_refused"
+        self._events = f"{kind}_read", f"{kind}_refused", f"{kind}_hangs"
         self._paths = paths
         self._read = read
         self._seen = self._state()
         self._refusal = ""
         """Why the files are refused as they are now."""
+        self._looking: Question[None] | None = None
+        self._repeats = RepeatLimiter()
 
     def refresh(self) -> None:
-        """Read files that have changed, and log the result; call it every second or so.
+        """Begin to look at the files, unless a look is under way; call it every second or so."""
+        if self._looking is None or self._looking.wait():
+            self._looking = Question(self.look)
+            return
+        now_s = time.monotonic()
+        is_late = now_s - self._looking.asked_at_s >= HANGS_S
+        if is_late and self._repeats.suppressed(None, now_s) is not None:
+            hint = "they count as they were before; check their file system"
+            log.error(self._events[2], files=[str(path) for path in self._paths], hint=hint)
+
+    def look(self) -> None:
+        """Read files that have changed, and log the result.
 
         What was refused is read again: it may have been for lack of descriptors, or for a token
         that its former owner has given up since.
         """
+        taken, refused, _ = self._events
         before, self._seen = self._seen, self._state()
         if self._seen == before and not self._refusal:
             return
-        taken, refused = self._events
         last, self._refusal = self._refusal, ""
         try:
             self._read()
@@ -109,28 +131,34 @@ class Tokens:
         Raises InvalidValueError if a file is of no use, or a token has two owners.
         """
         self._files = files
-        self._tokens: dict[str, list[bytes]] = {}
+        self._lock = Lock()
+        self._tokens: dict[str, list[bytes]] = {owner: [] for owner in files}
         for owner in files:
             self._read(owner)
-        self._watches = [
+        self.watches = [
             FileWatch("token_file", [Path(path)], partial(self._read, owner))
             for owner, (_, path) in files.items()
         ]
 
     def refresh(self) -> None:
         """Read the files that have changed; call it every second or so."""
-        for watch in self._watches:
+        for watch in self.watches:
             watch.refresh()
 
     def _read(self, owner: str) -> None:
-        self._tokens[owner] = []
         setting, path = self._files[owner]
-        tokens = _tokens_in(path, setting)
-        for other, taken in self._tokens.items():
-            if not set(tokens).isdisjoint(taken):
-                fix = f"make another one; {self._files[other][0]} has it too"
-                raise InvalidValueError(setting, None, "holds another one's token", fix)
-        self._tokens[owner] = tokens
+        try:
+            tokens = _tokens_in(path, setting)
+        except InvalidValueError:
+            self._tokens[owner] = []
+            raise
+        with self._lock:
+            for other, taken in self._tokens.items():
+                if other != owner and not set(tokens).isdisjoint(taken):
+                    self._tokens[owner] = []
+                    fix = f"make another one; {self._files[other][0]} has it too"
+                    raise InvalidValueError(setting, None, "holds another one's token", fix)
+            self._tokens[owner] = tokens
 
     def owner_of(self, token: bytes) -> str | None:
         found = None
@@ -196,23 +224,14 @@ class Certificates:
         """Raise InvalidValueError where a file is of no use."""
         self._tls = tls
         paths = tls.certificate, tls.key, tls.client_ca
-        self.watch = FileWatch("certificate", [Path(each) for each in paths if each], self._renew)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._load(self.context)
-        if tls.client_ca:
-            self.context.verify_mode = ssl.CERT_REQUIRED
+        self.watch = FileWatch("certificate", [Path(each) for each in paths if each], self._load)
+        self._load()
 
-    def _renew(self) -> None:
-        """Take changed files for new connections; with an error nothing changes.
-
-        A further authority of clients counts at once, one that was removed until the restart.
-        """
-        self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # a try
-        self._load(self.context)
-
-    def _load(self, context: ssl.SSLContext) -> None:
+    def _load(self) -> None:
+        """Take the files for new connections; with an error nothing changes."""
         tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         check_private(tls.key, "tls.key")
         check_regular(tls.certificate, "tls.certificate")
         if tls.client_ca:
@@ -224,7 +243,9 @@ class Certificates:
             if tls.client_ca:
                 name = "tls.client_ca"
                 context.load_verify_locations(tls.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             reason = getattr(error, "strerror", None) or str(error)
             fix = "give readable PEM files: a certificate with chain and its key without password"
             raise InvalidValueError(name, None, f"cannot be used ({reason})", fix) from None
+        self.context = context

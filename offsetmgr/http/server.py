@@ -52,8 +52,7 @@ class Server:
         self, app: ASGIApp, certificates: Certificates | None = None, streams: int = 0
     ) -> None:
         """``streams`` is the number of answers without an end, each of which has a connection."""
-        tls = None if certificates is None else certificates.context
-        self.connections = Connections(app, most_connections(streams), tls)
+        self.connections = Connections(app, most_connections(streams), certificates)
         self._uvicorn = _Uvicorn(
             uvicorn.Config(
                 self.connections,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.http.connections import ClientCertificate
     from offsetmgr.service.messages import Caller, PartitionRef
-    from offsetmgr.service.settings import Identity, Settings
+    from offsetmgr.service.settings import Settings
 
 ALL: Final = "*"
 
@@ -153,6 +153,17 @@ class Requester(NamedTuple):
         return HttpStatusError(HTTPStatus.FORBIDDEN, "forbidden", text)
 
 
+def tokens_of(settings: Settings) -> Tokens:
+    """Return the tokens of all identities.  Raises InvalidValueError if a file is of no use."""
+    return Tokens(
+        {
+            name: (f"identities.{name}.token_file", identity.token_file)
+            for name, identity in settings.identities.items()
+            if identity.token_file
+        }
+    )
+
+
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 
 
@@ -160,19 +171,20 @@ class Access:
     """The identities of the settings, with their tokens as the files have them now."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raise InvalidValueError where a token's file is of no use."""
+        """Raise InvalidValueError if a token's file is of no use."""
         self.open_paths = OPEN_PATHS | ({"/metrics"} if settings.open_metrics else set())
         """Paths that need no identity."""
         self._cluster = settings.cluster_name
-        self._take(settings.identities)
+        self._tokens = tokens_of(settings)
+        self._identities = settings.identities
 
     @property
     def required(self) -> bool:
         """True if every request needs an identity."""
         return bool(self._identities)
 
-    def reload(self, settings: Settings) -> None:
-        """Take the identities of ``settings``, and nothing else of them.
+    def reload(self, settings: Settings, tokens: Tokens) -> None:
+        """Take the identities of ``settings``, and nothing else of them; ``tokens`` are theirs.
 
         The socket in use stays as it is, so a reload never ends authentication, whatever address
         the settings have now.  Raises InvalidValueError, having changed nothing.
@@ -181,16 +193,8 @@ class Access:
             problem = "is missing in the reloaded settings, which would open the service to all"
             fix = "keep one identity or more; to run without, restart the service"
             raise InvalidValueError("identities", None, problem, fix)
-        self._take(settings.identities)
-
-    def _take(self, identities: dict[str, Identity]) -> None:
-        files = {
-            name: (f"identities.{name}.token_file", identity.token_file)
-            for name, identity in identities.items()
-            if identity.token_file
-        }
-        self._tokens = Tokens(files)
-        self._identities = identities
+        self._tokens = tokens
+        self._identities = settings.identities
 
     def share(self, identity: str, limit: int) -> int:
         """Return how much of a limit an identity may use: half, if others need it as well."""

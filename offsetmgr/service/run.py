@@ -24,13 +24,13 @@ from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http.address import Address, listening
-from offsetmgr.http.files import Certificates
+from offsetmgr.http.files import Certificates, Tokens
 from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service import version
-from offsetmgr.service.access import Access, Requester
+from offsetmgr.service.access import Access, Requester, tokens_of
 from offsetmgr.service.api import Api
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
@@ -304,12 +304,16 @@ class Service:
             self._reloading.cancel()  # the newest signal decides
         self._reloading = asyncio.create_task(self._reload_settings(), name="reload")
 
+    def _read_settings(self) -> tuple[Settings, Tokens]:
+        settings = self._reload()
+        return settings, tokens_of(settings)
+
     async def _reload_settings(self) -> None:
         try:
             # In a thread: a pipe or a dead file server in the place of a file may hang it.
-            reading = self._reload_threads.run(Requester(), self._reload)
-            settings = await asyncio.wait_for(reading, RELOAD_S)
-            self.assembly.access.reload(settings)
+            reading = self._reload_threads.run(Requester(), self._read_settings)
+            settings, tokens = await asyncio.wait_for(reading, RELOAD_S)
+            self.assembly.access.reload(settings, tokens)
         except Exception as failure:  # noqa: BLE001 -- whatever it is, the old settings hold
             error = failure
             if isinstance(error, asyncio.TimeoutError):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
-from offsetmgr.errors import OverloadedError
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,17 +32,13 @@ class ReadThreads:
     async def run(self, by: Requester, read: Callable[[], _T]) -> _T:
         """Return what ``read`` returns, in a thread, once there is a place for ``by``.
 
-        Raises OverloadedError if the process cannot start another thread.
+        Raises ServiceUnavailableError if the process cannot start another thread.
         """
         share = self._shares.setdefault(by.who, asyncio.Semaphore(self._share))
         async with AsyncExitStack() as places:
             for places_of in (share, self._places):
                 await places.enter_async_context(places_of)
-            try:
-                done = asyncio.get_running_loop().run_in_executor(_DaemonThreads(), read)
-            except RuntimeError:
-                text = "the process of the service can start no more threads; try again later"
-                raise OverloadedError(text) from None
+            done = asyncio.wrap_future(Question(read).answer)
             places.pop_all()
 
         def leave(done: asyncio.Future[_T]) -> None:
@@ -54,19 +48,3 @@ class ReadThreads:
 
         done.add_done_callback(leave)
         return await asyncio.shield(done)
-
-
-class _DaemonThreads(Executor):
-    """Starts a thread for each call; a call that hangs does not delay the end of the process."""
-
-    def submit(self, fn: Callable[..., _T], /, *args: Any, **named: Any) -> Future[_T]:
-        future: Future[_T] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(fn(*args, **named))
-            except BaseException as error:  # noqa: BLE001 -- it is raised to the caller
-                future.set_exception(error)
-
-        threading.Thread(target=work, name="offsetmgr-read", daemon=True).start()
-        return future

@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import ssl
+import threading
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +21,7 @@ from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.http import files
 from offsetmgr.http.connections import ClientCertificate
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens
@@ -199,6 +202,39 @@ def test_a_token_is_changed_without_a_restart(tmp_path: Path) -> None:
         becomes(401, new)
 
 
+def test_a_token_file_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: the service looks at its files each second, and their file server may be dead.
+
+    What is known of that file counts meanwhile, other files are read again, also at a reload.
+    """
+    looks, gate, look = Counter[str](), threading.Event(), files._file_state
+
+    def hanging(path: Path) -> object:
+        looks[path.name] += 1
+        if path.name == "etl.token":
+            gate.wait(WAIT_S)
+        return look(path)
+
+    with (
+        running(**identities(tmp_path)) as service,
+        as_identity(service, "etl") as etl,
+        as_identity(service, "reader") as reader,
+    ):
+        monkeypatch.setattr(files, "_file_state", hanging)
+        until(lambda: looks["etl.token"])
+        (tmp_path / "reader.token").write_text("a-new-token-9876543210\n")
+        eventually(lambda: reader.get("/v1/managers").status_code, 401)
+        assert service._loop is not None
+        service._loop.call_soon_threadsafe(service.service._on_reload_signal)
+        until(lambda: looks["etl.token"] > 1)
+        assert etl.get("/v1/managers").status_code == 200
+        gate.set()
+        (tmp_path / "etl.token").unlink()
+        eventually(lambda: etl.get("/v1/managers").status_code, 401)
+
+
 @pytest.mark.parametrize(
     ("mode", "content", "told"),
     [
@@ -282,11 +318,11 @@ def authority(tmp_path: Path) -> Authority:
 
 def over_tls(authority: Authority, folder: Path, **more: object) -> dict[str, object]:
     """Settings of a service with TLS that could be reached from other machines."""
-    files = authority.sign("service.test")
+    signed = authority.sign("service.test")
     return {
         "listen": "127.0.0.1:0",
-        "tls__certificate": files.certificate,
-        "tls__key": files.key,
+        "tls__certificate": signed.certificate,
+        "tls__key": signed.key,
         **identities(folder),
         **more,
     }
@@ -343,7 +379,10 @@ def test_without_a_certificate_of_the_authority_nobody_connects(
 
 
 def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> None:
-    """A name in it is that of an identity; an unknown name is refused."""
+    """A name in it is that of an identity; an unknown name is refused.
+
+    An authority that is replaced gives no more rights, without a restart.
+    """
     given = over_tls(
         authority,
         tmp_path,
@@ -361,6 +400,17 @@ def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> N
                 if status == 200:
                     answer = client.get("/v1/managers?group=payments")
                     assert "identity 'machine'" in answer.json()["error"]["message"]
+        context.load_cert_chain(*authority.sign("machine.test"))
+        authority.file.write_bytes(Authority(tmp_path, "others").file.read_bytes())
+
+        def is_refused() -> bool:
+            with httpx.Client(base_url=service.address, verify=context, timeout=WAIT_S) as client:
+                try:
+                    return client.get("/livez").status_code != 200
+                except httpx.TransportError:
+                    return True
+
+        until(is_refused)
 
 
 def test_an_address_for_others_asks_for_tls_and_a_token(
@@ -610,11 +660,13 @@ def test_a_token_can_be_moved_to_another_owner(
     tokens = Tokens({name: (name, str(path)) for name, path in files.items()})
     write("a", "other-token-0123456789")
     for _ in range(3):
-        tokens.refresh()
+        for watch in tokens.watches:
+            watch.look()
     assert tokens.owner_of(b"other-token-0123456789") == "b"
     write("b", "third-token-01234567890")
     for _ in range(2):
-        tokens.refresh()
+        for watch in tokens.watches:
+            watch.look()
     assert tokens.owner_of(b"other-token-0123456789") == "a"
     assert tokens.owner_of(b"third-token-01234567890") == "b"
     refusals = [each for each in caplog.messages if each.startswith("token_file_refused")]
