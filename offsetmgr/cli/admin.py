@@ -86,11 +86,11 @@ def history(
     answer = history_report(group, shown, causes)
     rows = [list(step.values()) for step in answer["steps"]]
     output.print(answer, HISTORY_FIELDS, rows)
-    if not rows:
+    is_whole = topic is None and partition is None
+    if not rows and is_whole and since is None:
         check_group(group)  # of a mistyped name, this says what is wrong with it
     before = answer["undo_to"]
     if before and output.as_table:
-        is_whole = topic is None and partition is None
         scope = [] if is_whole else topic_options(step.partition for step in shown)
         undo = kafka.connection().command("reset", group, *scope, "--to-history", before)
         say(f"To go back to where the group stood before the last of these: {undo}")
