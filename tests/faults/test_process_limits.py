@@ -151,7 +151,7 @@ def test_without_threads_old_groups_go_on_and_new_ones_report_it(
             error = left_over(commit(http, new, 1, topic, timeout_s=0.2))
         assert error["code"] == "NOT_SENT"
         assert error["retriable"]
-        assert http.get("/v1/groups").status_code == 503
+        assert http.get("/v1/groups").status_code == 429
         limit(service, resource.RLIMIT_AS, before)
         assert commit(http, new, 1, topic)["uncommitted"] == []
         limit(service, resource.RLIMIT_AS, address_space(service) + _ROOM)

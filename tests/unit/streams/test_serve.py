@@ -15,6 +15,7 @@ from offsetmgr.streams import ViewError, codecs
 from offsetmgr.streams.rows import MemoryStorage, TableRows
 from offsetmgr.streams.serve import ViewApp
 from offsetmgr.streams.view import ViewState, ViewStats
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +164,7 @@ def test_a_view_with_tokens_refuses_requests_without_one(tmp_path: Path) -> None
     assert ask(app, "/v1/keys/a", **second).json()["value"] == 1
     file.write_text("first-token-0123456789\n")
     app.refresh()
-    assert ask(app, "/v1/keys/a", **second).status_code == 401
+    eventually(lambda: ask(app, "/v1/keys/a", **second).status_code, 401)
     file.chmod(0o644)
     with pytest.raises(InvalidValueError, match=r"--tokens .* may be read or changed by others"):
         app_of({}, tokens=str(file))
