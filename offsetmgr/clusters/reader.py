@@ -499,16 +499,15 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             fix = f"give one of {', '.join(map(str, numbers))}"
             raise InvalidValueError("partition", partition, "is not read", fix)
         with self._lock:
-            if partition is not None:
-                self._positions[partition] = offset
-            else:
+            if partition is None:
                 self._start = offset
-                self._positions = dict.fromkeys(self._positions, offset)
+            moved = dict.fromkeys(self._positions if partition is None else [partition], offset)
+            self._positions |= moved
             if self.consumer is not None:
-                self.consumer.move(self._of_topic())
+                self.consumer.move(self._of_topic(moved))
 
-    def _of_topic(self) -> dict[TopicPartition, int]:
-        return {TopicPartition(self._topic, each): at for each, at in self._positions.items()}
+    def _of_topic(self, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:
+        return {TopicPartition(self._topic, each): at for each, at in offsets.items()}
 
     def _open(self) -> _ReaderConsumer:
         kafka, settings = self.link.settings({}), self._settings
@@ -519,7 +518,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         with self._lock:
             known = self._positions
             self._positions = {each: known.get(each, self._start) for each in self.numbers}
-            starts = self._of_topic()
+            starts = self._of_topic(self._positions)
             self.consumer = _ReaderConsumer(
                 kafka, OWN_GROUP, starts, store=MemoryOffsetStore(), settings=settings
             )
@@ -545,8 +544,8 @@ class _ReaderConsumer(GroupConsumer):
         super().__init__(kafka, group, topics, partitions=starts, **options)
 
     def move(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read on from ``offsets``; nothing that was fetched before comes after that."""
-        self._member.move(offsets, self._work.clear)
+        """Read on from ``offsets``; nothing of their partitions fetched before comes after that."""
+        self._member.move(offsets)
 
     def position(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""

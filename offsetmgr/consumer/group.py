@@ -287,11 +287,6 @@ class MarkedStream(Marks):
         """Take in that the application is done with its batch."""
         self._in_work = ()
 
-    def clear(self) -> None:
-        """Drop what was received and is not handed out."""
-        with self.lock:
-            self.waiting.clear()
-
     def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
         log = self.claims.get(topic_partition)

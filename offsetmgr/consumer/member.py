@@ -229,19 +229,18 @@ class Member:
         if error is not None:
             raise error
 
-    def move(self, offsets: Mapping[TopicPartition, int], before: Callable[[], None]) -> None:
-        """Read on from ``offsets``, after ``before`` has dropped what was received.
+    def move(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Read on from ``offsets``, and drop what was received of their partitions.
 
         Only for partitions without membership.
         """
         with self._next, self._turn:
             if not self._closed:
-                before()
-                self._logs.doubts.clear()
-                self._starts.update(offsets)
+                self.work.begin_release(offsets.keys(), 0.0)
+                for each in offsets:
+                    self._logs.doubts.pop(each, None)
                 self._moved.update(offsets)
-                self._consumer.assign([KafkaPartition(*each, at) for each, at in offsets.items()])
-                self._await_start()
+                self._read_from(offsets)
 
     def report(self, error: OffsetManagerError, what: str) -> None:
         """Log an error and keep it for the application; each cause once in 30 s."""
@@ -484,21 +483,23 @@ class Member:
                 self._commit_at_s = min(self._commit_at_s, time.monotonic())
             else:
                 self.stats.skipped += start - offset
-            self._read_from(each, start)
+            self._read_from({each: start})
 
-    def _read_from(self, each: TopicPartition, offset: int) -> None:
-        self._starts[each] = offset
+    def _read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._starts.update(offsets)
+        moved = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
         if self._cooperative:
-            self._consumer.incremental_unassign([KafkaPartition(*each)])
-            self._consumer.incremental_assign([KafkaPartition(*each, offset)])
+            self._consumer.incremental_unassign(moved)
+            self._consumer.incremental_assign(moved)
         else:
             # Only the whole assignment can be changed: all others go on where they are.
-            others = self._consumer.position([KafkaPartition(*e) for e in self.assigned - {each}])
+            rest = self.assigned - offsets.keys()
+            others = self._consumer.position([KafkaPartition(*each) for each in rest])
             for other in others:
                 if other.offset < 0:
                     begun = self._starts.get(TopicPartition(other.topic, other.partition))
                     other.offset = OFFSET_BEGINNING if begun is None else begun
-            self._consumer.assign([*others, KafkaPartition(*each, offset)])
+            self._consumer.assign([*others, *moved])
         self._await_start()
 
     def _await_start(self) -> None:

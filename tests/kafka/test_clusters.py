@@ -450,6 +450,21 @@ def test_prefetched_messages_are_dropped_by_a_move(
             reader.set_offset("west", expected[moved], moved)
 
 
+def test_a_move_leaves_the_other_partitions_where_they_are() -> None:
+    """The kind: records skipped as a partition at its log's end began again at a later end."""
+    latest = ConsumerSettings(missing="latest")
+    with MockCluster() as mock:
+        mock.create_topic("orders", 2)
+        clusters = {"west": mock.bootstrap_servers}
+        with MultiClusterReader(clusters, "orders", settings=latest) as reader:
+            until(lambda: reader.lag("west") == 0)
+            produce(mock, "orders", range(10), partitions=2)
+            consumer = reader._feeds["west"].consumer
+            until(lambda: consumer is not None and len(consumer._work.waiting) == 10)
+            reader.set_offset("west", "first", 0)
+            assert sorted(map(number, fetched(reader, 10))) == list(range(10))
+
+
 def test_a_group_goes_on_in_each_cluster_where_it_was(
     clusters: dict[str, str], unique_name: str
 ) -> None:
