@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import ExceptionContext
 
-_CONNECT_S: Final = 10
-"""Time for a new connection to PostgreSQL, unless the URL has a ``connect_timeout``."""
+_LIBPQ: Final = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 10_000,  # milliseconds
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""Settings of connections to PostgreSQL, unless the URL has others.  By its defaults Linux waits up
+to two hours for the answer of a server whose machine is gone."""
 
 _TABLE_PREFIX: Final = "offsetmgr_"
 
@@ -67,9 +74,8 @@ def open_engine(url: str) -> Engine:
         if parsed.drivername == _PSYCOPG:
             # A pooler such as PgBouncer gives the next transaction another session, which does not
             # have the statements prepared in this one.
-            options["prepare_threshold"] = None
-            if "connect_timeout" not in parsed.query:
-                options["connect_timeout"] = _CONNECT_S
+            given = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+            options = {"prepare_threshold": None, **given}
         engine = sa.create_engine(parsed, connect_args=options)
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
         # What cannot be parsed may hold a password.

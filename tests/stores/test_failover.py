@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event, exc, text
@@ -73,6 +75,19 @@ def test_a_fail_over_is_waited_for(database: str, postgres: Postgres) -> None:
         operator.execute(f'ALTER DATABASE "{name}" RESET {READ_ONLY}'.encode())
         thread.join(60)
         assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(4)
+
+
+def test_a_vanished_server_is_left_within_seconds(database: str) -> None:
+    """The kind: a wait for an answer that nobody will send, which Linux ends after two hours.
+
+    The URL's own settings count.
+    """
+    for url, expected_ms in ((database, 10_000), (f"{database}?tcp_user_timeout=3000", 3_000)):
+        with SqlOffsetStore(url) as store, store.engine.connect() as connection:
+            raw: Any = connection.connection.dbapi_connection
+            with socket.socket(fileno=os.dup(raw.fileno())) as link:
+                assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == expected_ms
+                assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
 
 def test_a_pooler_may_change_the_session_at_each_transaction(
