@@ -102,14 +102,23 @@ class CommitListener(Subscription, StreamingQueryListener):
                 self.end(run)
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
-        """Return how far a query is, by its last report or, if it makes none, by its checkpoint."""
+        """Return how far a query is, by its last report or, if there is none, by its checkpoint.
+
+        A continuous query makes none, and Spark may be set to keep none of the others.
+        """
         progress = query.lastProgress
         if progress is not None:
             return self._read(progress)
-        if not _is_continuous(query):
-            return None
-        location = query._jsq.streamingQuery().resolvedCheckpointRoot()  # noqa: SLF001 -- PySpark does not have it
-        finished = Checkpoint(str(location), self._spark).last_finished()
+        execution = getattr(query, "_jsq", None)
+        if execution is None:
+            return None  # Spark Connect reads no files
+        location = execution.streamingQuery().resolvedCheckpointRoot()
+        try:
+            finished = Checkpoint(str(location), self._spark).last_finished()
+        except (InvalidValueError, OSError):
+            if _is_continuous(query):
+                raise
+            finished = None  # such as of a query that has failed at its start
         if finished is None:
             return None
         batch_id, run = finished.batch_id, Run.of(query)

@@ -598,6 +598,32 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
         assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)
 
 
+def query_in(checkpoint: WrittenCheckpoint, kind: str) -> Any:
+    """Return a query of which Spark has no report."""
+    java = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getName=lambda: kind),
+        resolvedCheckpointRoot=lambda: checkpoint.root,
+    )
+    query = Query("q", lambda: None)
+    query._jsq = SimpleNamespace(streamingQuery=lambda: java)
+    return query
+
+
+def test_a_flush_without_a_report_reads_the_checkpoint(
+    commits: OffsetCommits, checkpoint: WrittenCheckpoint
+) -> None:
+    """Spark keeps no report with ``numRecentProgressUpdates`` of 1: nothing was flushed, and ok.
+
+    A query that has failed before its checkpoint was there has nothing to flush.
+    """
+    query = query_in(checkpoint, "MicroBatchExecution")
+    assert commits.flush(query, WAIT_S) == ({}, {})
+    checkpoint.batch(5, {"orders": {"0": 9}})
+    assert [each.offset for each in commits.flush(query, WAIT_S).committed.values()] == [9]
+    checkpoint.files.remove("metadata")
+    assert commits.flush(query, WAIT_S) == ({}, {})
+
+
 def test_a_continuous_query_with_an_unreadable_checkpoint_is_named(
     session: Session,
     client: OffsetClient,
@@ -607,12 +633,7 @@ def test_a_continuous_query_with_an_unreadable_checkpoint_is_named(
 ) -> None:
     """It reports nothing, so nothing else would say so; it is committed once it can be read."""
     monkeypatch.setattr(committing, "TICK_S", 0.05)
-    java = SimpleNamespace(
-        getClass=lambda: SimpleNamespace(getName=lambda: "ContinuousExecution"),
-        resolvedCheckpointRoot=lambda: checkpoint.root,
-    )
-    query = Query("q", lambda: None)
-    query._jsq = SimpleNamespace(streamingQuery=lambda: java)
+    query = query_in(checkpoint, "ContinuousExecution")
     checkpoint.batch(4, '{"orders":{"0":-1}}')
     with attach(session, client):
         session.start(query)
