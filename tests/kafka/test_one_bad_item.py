@@ -153,7 +153,7 @@ def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProce
     assert described.status == 0
     assert "a share group, which commits no offsets" in described.out
     assert run(odd_kafka, "doctor", SHARED).status == 0, "it lacks no offsets"
-    history = run(odd_kafka, "history", "--topic", "other", "--json", "--", "two\nlines")
+    history = run(odd_kafka, "history", "two\nlines", "--topic", "other", "--json")
     assert (history.status, history.json()["steps"]) == (0, [])
     reset = run(odd_kafka, "reset", SHARED, "--all-topics", "--to-earliest", "--execute")
     assert reset.status == 2
