@@ -144,18 +144,15 @@ class AckTracker(Generic[_T]):
         self._bare = bare
         self._limit_chars = limit_chars if bare else limit_chars - PREFIX_CHARS
         self._next = offset
-        self._room = 0  # offsets from `_next` on that can be delivered without a look
-        self._pending: dict[int, _T] = {}
+        self.room = 0
+        """So many offsets more have room; if it is 0, ``has_room`` looks."""
+        self.pending: dict[int, _T] = {}
+        """The items of offsets that are delivered and not acknowledged."""
         # Acknowledged ranges above `offset`, rising and apart: first offsets, and ends.
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in decode_acks(offset, metadata, bare=bare):
             self._acknowledge_range(start, end)
-
-    @property
-    def pending(self) -> int:
-        """Offsets delivered and not acknowledged."""
-        return len(self._pending)
 
     @property
     def position(self) -> OffsetAndMetadata:
@@ -172,7 +169,7 @@ class AckTracker(Generic[_T]):
     @property
     def oldest(self) -> _T | None:
         """Return the item of ``offset``; None where it was not delivered yet."""
-        return self._pending.get(self.offset)
+        return self.pending.get(self.offset)
 
     @property
     def has_room(self) -> bool:
@@ -180,12 +177,12 @@ class AckTracker(Generic[_T]):
 
         The lowest offset of all can be delivered always: its ack makes the metadata no longer.
         """
-        if self._room > 0 or not self._pending:
+        if self.room > 0 or not self.pending:
             return True
         end = max(self._next, self._ends[-1]) if self._ends else self._next
         if end == self._next and self._has_room(end, _LOOKAHEAD):
-            self._room = _LOOKAHEAD
-        return self._room > 0 or self._has_room(end, 1)
+            self.room = _LOOKAHEAD
+        return self.room > 0 or self._has_room(end, 1)
 
     def _has_room(self, end: int, more: int) -> bool:
         """True if every order of acks fits, with so many ``more`` delivered behind ``end``.
@@ -195,12 +192,9 @@ class AckTracker(Generic[_T]):
         """
         window = end + more - self.offset
         ahead = len(self._starts) - bisect_right(self._starts, self._next)
-        most = max(1, min(len(self._pending) + more + ahead, window // 2))
+        most = max(1, min(len(self.pending) + more + ahead, window // 2))
         chars = 2 * most * (1 + log2(max(1.0, window / (2 * most))) / _BITS)
         return ceil(chars) <= self._limit_chars - _RESERVE
-
-    def is_pending(self, offset: int) -> bool:
-        return offset in self._pending
 
     def is_acknowledged(self, offset: int) -> bool:
         if offset < self.offset:
@@ -210,32 +204,32 @@ class AckTracker(Generic[_T]):
 
     def deliver(self, offset: int, item: _T) -> bool:
         """Take in that ``offset`` comes to the application; False if it is acknowledged already."""
-        if offset == self._next and self._room:
-            self._room -= 1
+        if offset == self._next and self.room:
+            self.room -= 1
             self._next = offset + 1
-            self._pending[offset] = item
+            self.pending[offset] = item
             return True
-        self._room = 0
+        self.room = 0
         if offset > self._next:
             self._acknowledge_range(self._next, offset)
         self._next = max(self._next, offset + 1)
         if self.is_acknowledged(offset):
             return False
-        self._pending[offset] = item
+        self.pending[offset] = item
         return True
 
     def pass_over(self, end: int) -> None:
         """Take in that nothing comes before ``end`` any more, such as markers of transactions."""
         if end > self._next:
-            self._room = 0
+            self.room = 0
             self._acknowledge_range(self._next, end)
             self._next = end
 
     def acknowledge(self, offset: int) -> bool:
         """Acknowledge a delivered offset; False if it is not pending."""
-        if offset not in self._pending:
+        if offset not in self.pending:
             return False
-        del self._pending[offset]
+        del self.pending[offset]
         if offset == self.offset and not self._starts:
             self.offset += 1
         else:
@@ -245,8 +239,8 @@ class AckTracker(Generic[_T]):
     def acknowledge_up_to(self, offset: int) -> list[_T]:
         """Acknowledge all that is pending up to and with ``offset``; return their items."""
         done = []
-        for each in sorted(each for each in self._pending if each <= offset):
-            done.append(self._pending[each])
+        for each in sorted(each for each in self.pending if each <= offset):
+            done.append(self.pending[each])
             self.acknowledge(each)
         return done
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
@@ -163,12 +163,12 @@ class Claim(Claimed):
 
     def is_pending(self, offset: int) -> bool:
         """True unless ``offset`` is acknowledged, or the partition was released."""
-        return not self.released and self.tracker.is_pending(offset)
+        return not self.released and offset in self.tracker.pending
 
     @property
     def is_full_for_good(self) -> bool:
         """True if no more can be delivered, and no ack is awaited that would change it."""
-        return not self.tracker.has_room and self.tracker.pending == len(self.given_up)
+        return not self.tracker.has_room and len(self.tracker.pending) == len(self.given_up)
 
     def done(self, message: AckMessage) -> None:
         """Take in that a pending message is acknowledged."""
@@ -207,7 +207,7 @@ class Claim(Claimed):
         since_ms = tracker.oldest.timestamp()[1] if tracker.oldest else 0
         return PartitionProgress(
             tracker.offset if self.begun else None,
-            tracker.pending,
+            len(tracker.pending),
             max(0.0, now_s - since_ms / 1000) if since_ms > 0 else 0.0,
             len(tracker.position.metadata),
         )
@@ -342,6 +342,8 @@ class AckWork(Work[Claim]):
         self._changed = threading.Condition(self.lock)
         self._waiters = 0  # threads that wait for `_changed`
         self._ready: queue.SimpleQueue[AckMessage | None] = queue.SimpleQueue()
+        self._make_ready: Callable[[AckMessage], None] = self._ready.put
+        """Hands a message out, in its turn."""
         self._ordered_by: OrderedBy | None = None
         self._lines: dict[Hashable, deque[AckMessage]] = {}
         """The messages of each key; the first is ready, in work, or waits to come again."""
@@ -356,7 +358,7 @@ class AckWork(Work[Claim]):
     def pending(self) -> int:
         """Messages that were delivered and are not acknowledged."""
         with self.lock:
-            return sum(claim.tracker.pending for claim in self.claims.values())
+            return sum(len(claim.tracker.pending) for claim in self.claims.values())
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         with self.lock:
@@ -518,10 +520,18 @@ class AckWork(Work[Claim]):
                 if message is None or self.closing:
                     return None
                 claim = message.claim
-                if claim.tracker.is_pending(message.at) and not claim.releasing:
+                if message.at in claim.tracker.pending and not claim.releasing:
                     self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
                     return message
             self.end_turn(message)
+
+    def count(self) -> int:
+        """Return how many messages are ready."""
+        return self._ready.qsize()
+
+    def take(self, most: int) -> list[AckMessage]:
+        """Take up to ``most`` ready messages into work."""
+        return list(islice(iter(self.next, None), most))
 
     def stop(self, waiting: int) -> None:
         """Hand out no more messages, also to so many threads that wait for one."""
@@ -533,6 +543,7 @@ class AckWork(Work[Claim]):
         """Let each message of a key or a partition wait for ``end_turn`` of the one before it."""
         with self.lock:
             self._ordered_by = ordered_by
+            self._make_ready = self._ready.put if ordered_by is None else self._line_up
             for _ in range(self._ready.qsize()):
                 if (message := self._ready.get()) is not None:
                     self._make_ready(message)
@@ -656,7 +667,7 @@ class AckWork(Work[Claim]):
         if not claim.begun:
             claim.begin(message.at)
         tracker = claim.tracker
-        if not tracker.has_room:
+        if not (tracker.room or tracker.has_room):
             return False
         if tracker.deliver(message.at, message):
             self._make_ready(message)
@@ -664,8 +675,8 @@ class AckWork(Work[Claim]):
             claim.bytes -= message.size
         return True
 
-    def _make_ready(self, message: AckMessage) -> None:
-        """Hand a message out, in its turn."""
+    def _line_up(self, message: AckMessage) -> None:
+        """Hand a message out, after those of its key that came before it."""
         key = self._order_key(message)
         if key is not None:
             line = self._lines.setdefault(key, deque())

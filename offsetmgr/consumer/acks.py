@@ -13,14 +13,8 @@ import time
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from inspect import (
-    isasyncgen,
-    isasyncgenfunction,
-    isawaitable,
-    iscoroutinefunction,
-    isgenerator,
-    isgeneratorfunction,
-)
+from functools import partial
+from inspect import isasyncgen, isawaitable, isgenerator
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from offsetmgr.consumer.ack_work import (
@@ -56,10 +50,7 @@ _PROGRESS_S: Final = 30.0  # interval of the pool's progress in the log
 
 def check_pool(handler: object, workers: int, ordered_by: str | None) -> None:
     """Raise InvalidValueError."""
-    check_callable(handler, "handler")
-    if iscoroutinefunction(handler) or isgeneratorfunction(handler) or isasyncgenfunction(handler):
-        hint = "give a plain function, or read the messages with async for"
-        raise InvalidValueError("handler", handler, "returns before its work is done", hint)
+    check_callable(handler.func if isinstance(handler, partial) else handler, "handler")
     if check_count(workers, "workers") > _MOST_WORKERS:
         hint = f"give at most {_MOST_WORKERS}"
         raise InvalidValueError("workers", workers, "is too large", hint)
@@ -247,6 +238,7 @@ class AckConsumer(MessageReader[AckMessage]):
             self._opened.callback(retries.close, settings.dwell_s)
             topics = replace(topics, retries=list(retries.topics))
         self._work = AckWork(settings, str(kafka.get("bootstrap.servers", "")), retries)
+        self._next = self._work.next
         return self._work, topics
 
     def run(
@@ -323,9 +315,6 @@ class AckConsumer(MessageReader[AckMessage]):
     def is_called_by_handler(self) -> bool:
         """True in the threads of ``run`` that call its handler."""
         return self._pool is not None and self._pool.has_current_thread
-
-    def _next(self) -> AckMessage | None:
-        return self._work.next()
 
     def _fill(self, timeout_s: float) -> None:
         self._work.fill(timeout_s)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from offsetmgr.consumer.member import PREFETCH, Member
 from offsetmgr.consumer.settings import (
@@ -23,6 +23,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
 )
 from offsetmgr.consumer.topics import Subscription
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.config import FORCED, checked_config
@@ -200,16 +201,27 @@ class BaseConsumer(Closing):
         await asyncio.to_thread(self.close)
 
 
+class _Stream(Protocol[_T]):
+    """Messages that wait to be handed out."""
+
+    def count(self) -> int: ...
+    def next(self) -> _T | None: ...
+    def take(self, most: int) -> list[_T]: ...
+
+
 class MessageReader(BaseConsumer, Generic[_T]):
     """A consumer that hands out its messages as one stream; they are read by one thread."""
 
-    @abstractmethod
-    def _next(self) -> _T | None:
-        """Return a message that is there already."""
+    _work: _Stream[_T]
+    _next: Callable[[], _T | None]
+    """The method of ``_work``."""
 
     def _fill(self, timeout_s: float) -> None:
         """Receive messages for at most so long; returns at once where the consumer is closed."""
         self._member.wait_for(PREFETCH, min(LONG_S, timeout_s))
+
+    def _fill_batch(self, _most: int, timeout_s: float) -> None:
+        self._fill(timeout_s)
 
     def __iter__(self) -> Iterator[_T]:
         """Iterate over the messages until the consumer is closed.
@@ -217,7 +229,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
         A message is in work until the next one is asked for.  Raises KafkaRequestError where Kafka
         refuses this consumer for good.
         """
-        while (message := self._poll(math.inf, self._next)) is not None:
+        while (message := self._poll(math.inf)) is not None:
             yield message
 
     async def __aiter__(self) -> AsyncIterator[_T]:
@@ -235,16 +247,16 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
         None as well once the consumer is closed.  Raises as the iteration.
         """
-        return self._poll(check_timeout(timeout, forever=True), self._next)
+        return self._poll(check_timeout(timeout, forever=True))
 
-    def _poll(self, timeout_s: float, take: Callable[[], _T | None]) -> _T | None:
+    def _poll(self, timeout_s: float) -> _T | None:
         self.check_process()
         try:
-            if (message := take()) is not None:  # nearly always
+            if (message := self._next()) is not None:  # nearly always
                 return message
             deadline = time.monotonic() + timeout_s
             expired = False
-            while (message := take()) is None and not (expired or self.closed):
+            while (message := self._next()) is None and not (expired or self.closed):
                 left_s = deadline - time.monotonic()
                 expired = left_s <= 0
                 self._fill(max(0.0, left_s))
@@ -275,15 +287,16 @@ class MessageReader(BaseConsumer, Generic[_T]):
         self._member.raise_failure()
 
     def _next_batch(self, max_records: int, max_wait_s: float) -> list[_T]:
-        first = self._poll(math.inf, self._next)
-        batch = [] if first is None else [first]
-        deadline = time.monotonic() + max_wait_s
-        while batch and len(batch) < max_records:
-            message = self._poll(max(0.0, deadline - time.monotonic()), self._next)
-            if message is None:
+        self._work.take(0)  # the application is done with the batch before
+        deadline: Deadline | None = None
+        while (count := self._work.count()) < max_records and not self.closed:
+            if count and deadline is None:
+                deadline = Deadline(max_wait_s)
+            if deadline is not None and deadline.over:
                 break
-            batch.append(message)
-        return batch
+            left_s = LONG_S if deadline is None else min(LONG_S, deadline.left_s)
+            self._fill_batch(max_records - count, left_s)
+        return self._work.take(max_records)
 
 
 def _checked_kafka(kafka: object) -> dict[str, Any]:

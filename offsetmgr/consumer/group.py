@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from bisect import bisect_left
 from collections import defaultdict, deque
 from contextlib import suppress
@@ -16,7 +15,7 @@ from confluent_kafka import Message
 from offsetmgr.consumer.base import LONG_S, BaseConsumer, MessageReader
 from offsetmgr.consumer.member import PREFETCH
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
-from offsetmgr.consumer.work import Claimed, Start, Work
+from offsetmgr.consumer.work import Claimed, Start, Work, runs_of
 from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.clients import Closing
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     # Plain tuples: each message makes one.
     Place = tuple[str, int]
+    _Mark = tuple[int, str, Message | None]  # the next offset, metadata, and the message if at hand
 
 BUFFERED: Final = 1_000
 """A partition with so many messages that were not asked for is paused until half are taken."""
@@ -47,6 +47,8 @@ BUFFERED_BYTES: Final = 16 * 2**20
 """The same in bytes of their values."""
 
 _NONE: Final = (-1, "")
+
+_offset_of: Callable[[Message], int] = Message.offset  # type: ignore[assignment]  # of a read one
 
 
 class Markable:
@@ -69,22 +71,15 @@ class Markable:
 
         Raises InvalidValueError, and marks none, if one was not read from Kafka.
         """
-        # Messages come in runs of one partition: only the highest of a run is looked at further.
-        topic = partition = None
-        high = -1
-        highest: list[Message] = []
-        for message in check_list(messages, "messages", "[message]"):
-            try:
-                if message.partition() != partition or message.topic() != topic:
-                    topic, partition, high = *_place(message)[0], -1
-                    highest.append(message)
-                offset = message.offset()
-                if offset > high:
-                    highest[-1], high = message, offset
-            except (AttributeError, TypeError):
-                raise _not_read(message) from None
-        for message in highest:
-            self.mark_offset(message)
+        given = check_list(messages, "messages", "[message]")
+        try:
+            highest = [max(run, key=_offset_of) for _, run in runs_of(given)]
+            places = [_place(message) for message in highest]
+        except TypeError:
+            is_read = [isinstance(each, Message) and each.offset() is not None for each in given]
+            raise _not_read(given[is_read.index(False)]) from None
+        for (place, offset), message in zip(places, highest, strict=True):
+            self._mark(place, offset + 1, "", message)
 
     def mark_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
@@ -94,7 +89,9 @@ class Markable:
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
-        for place, mark, reset in _check_stash(stash).take():
+        if not isinstance(stash, OffsetStash):
+            raise InvalidValueError("stash", stash, "is not a stash", "give an OffsetStash")
+        for place, (mark, reset) in stash.take().items():
             self._mark(place, *mark, reset=reset)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
@@ -108,30 +105,22 @@ class Markable:
         """Let the group go back to after the message at ``offset``."""
         self._mark(*_checked(topic, partition, offset), _check_metadata(metadata), reset=True)
 
-    def reset_offsets(self, stash: OffsetStash) -> None:
-        """Let the group go back to what ``stash`` holds, and empty it."""
-        for place, mark, _ in _check_stash(stash).take():
-            self._mark(place, *mark, reset=True)
-
 
 class OffsetStash(Markable):
     """Processed offsets of several partitions, to be marked at once; for one thread."""
 
     def __init__(self) -> None:
-        self._positions: dict[Place, tuple[int, str, Message | None]] = {}
-        """The next offset, its metadata, and the message if it is at hand."""
-        self._resets: set[Place] = set()
+        self._marks: dict[Place, tuple[_Mark, bool]] = {}
+        """With True where the group may go back."""
         self._mark = self._stash
 
     def offsets(self) -> dict[TopicPartition, int]:
         """Return the last processed offset of each partition."""
-        return {TopicPartition(*each): mark[0] - 1 for each, mark in self._positions.items()}
+        return {TopicPartition(*each): mark[0] - 1 for each, (mark, _) in self._marks.items()}
 
-    def take(self) -> list[tuple[Place, tuple[int, str, Message | None], bool]]:
-        """Return partitions, their marks, and what may go back; the stash is empty."""
-        found = [(each, mark, each in self._resets) for each, mark in self._positions.items()]
-        self._positions.clear()
-        self._resets.clear()
+    def take(self) -> dict[Place, tuple[_Mark, bool]]:
+        """Return the marks and resets; the stash is empty."""
+        found, self._marks = self._marks, {}
         return found
 
     def _stash(
@@ -143,11 +132,9 @@ class OffsetStash(Markable):
         *,
         reset: bool = False,
     ) -> None:
-        known, text, _ = self._positions.get(place, (*_NONE, None))
+        (known, text, _), goes_back = self._marks.get(place, ((*_NONE, None), False))
         if _counts(offset, metadata, known, text, reset=reset):
-            self._positions[place] = (offset, metadata, message)
-            if reset:
-                self._resets.add(place)
+            self._marks[place] = (offset, metadata, message), reset or goes_back
 
 
 class MarkedLog(Claimed):
@@ -276,16 +263,17 @@ class MarkedStream(Marks):
             self._in_work = (message,)
             return message
 
-    def next_batch(self, most: int) -> list[Message]:
+    def take(self, most: int) -> list[Message]:
+        """Hand out up to ``most`` messages; those before are no longer in work."""
         with self.lock:
             waiting = list(self.waiting)
             batch, self.waiting = waiting[:most], deque(waiting[most:])
             self._in_work = batch.copy()
         return batch
 
-    def end_batch(self) -> None:
-        """Take in that the application is done with its batch."""
-        self._in_work = ()
+    def count(self) -> int:
+        """Return how many messages wait to be handed out."""
+        return len(self.waiting)
 
     def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
@@ -319,23 +307,11 @@ class GroupConsumer(Markable, MessageReader[Message]):
 
     def _begin(self, subscription: Subscription, **_: Any) -> tuple[Work[Any], Subscription]:
         self._work = MarkedStream()
-        self._mark = self._work.mark
+        self._mark, self._next = self._work.mark, self._work.next
         return self._work, subscription
 
-    def _next(self) -> Message | None:
-        return self._work.next()
-
-    def _next_batch(self, max_records: int, max_wait_s: float) -> list[Message]:
-        self._work.end_batch()
-        deadline: float | None = None
-        while (count := len(self._work.waiting)) < max_records and not self.closed:
-            if count and deadline is None:
-                deadline = time.monotonic() + max_wait_s
-            left_s = LONG_S if deadline is None else deadline - time.monotonic()
-            if left_s <= 0:
-                break
-            self._member.wait_for(max_records - count, left_s, patient=True)
-        return self._work.next_batch(max_records)
+    def _fill_batch(self, most: int, timeout_s: float) -> None:
+        self._member.wait_for(most, timeout_s, patient=True)
 
 
 class PartitionStream(Closing):
@@ -533,12 +509,6 @@ def _place(message: Message) -> tuple[Place, int]:
 def _not_read(message: object) -> InvalidValueError:
     hint = "give messages as they are handed out"
     return InvalidValueError("message", message, "was not read from Kafka", hint)
-
-
-def _check_stash(stash: object) -> OffsetStash:
-    if not isinstance(stash, OffsetStash):
-        raise InvalidValueError("stash", stash, "is not a stash", "give an OffsetStash")
-    return stash
 
 
 def _checked(topic: str, partition: int, offset: int) -> tuple[Place, int]:

@@ -736,7 +736,8 @@ class Member:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
-        self._await_start()
+        if partitions:
+            self._await_start()
         # What this poll returns of a partition that it has released before is of the former claim.
         again = committed.keys() & self._released_in_poll
         self._consumer.pause([KafkaPartition(*each) for each in again])

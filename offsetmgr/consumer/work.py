@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from confluent_kafka import Message
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from confluent_kafka import Message
 
     from offsetmgr.types import OffsetAndMetadata
 
@@ -142,13 +143,11 @@ class Work(ABC, Generic[_C]):
         """Return True while the application has messages of ``partitions`` in work."""
 
 
-def runs_of(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
-    """Divide messages into lists of one partition each, in their order."""
-    first, topic, partition = 0, "", -1
-    for at, message in enumerate(messages):
-        if message.partition() != partition or message.topic() != topic:
-            if at:
-                yield TopicPartition(topic, partition), messages[first:at]
-            first, topic, partition = at, message.topic() or "", message.partition() or 0
-    if messages:
-        yield TopicPartition(topic, partition), messages[first:]
+def runs_of(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    """Divide messages into lists of one partition each, in their order.
+
+    Raises TypeError for anything that is not a message.
+    """
+    for topic, of_topic in groupby(messages, Message.topic):
+        for partition, run in groupby(of_topic, Message.partition):
+            yield TopicPartition(topic or "", partition or 0), list(run)

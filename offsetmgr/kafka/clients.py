@@ -69,11 +69,11 @@ class Closing(ABC):
     @property
     def is_forked(self) -> bool:
         """True in the child of a fork, where that is noted."""
-        return self._process not in {None, _Process.id}
+        return self._process is not None and self._process != _Process.id
 
     def check_process(self) -> None:
         """Raise ManagerStoppedError in the child of a fork."""
-        if self.is_forked:
+        if self._process != _Process.id and self.is_forked:
             raise ManagerStoppedError(f"it was {FORKED}")
 
     def __enter__(self) -> Self:

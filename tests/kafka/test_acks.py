@@ -187,6 +187,26 @@ def test_an_event_loop_acknowledges_as_its_tasks_end(kafka: DevKafka, group: str
     assert offsets(kafka, group) == [count // PARTITIONS] * PARTITIONS
 
 
+def test_a_batch_that_is_not_full_delays_no_rebalance(
+    kafka: DevKafka, group: str, kind: type[Any]
+) -> None:
+    """The application does not have its messages yet: nobody would finish them in ``dwell_s``."""
+    filled(kafka, group, 1, partitions=1)
+    servers, settings = kafka.bootstrap_servers, AckSettings(strategy="range", dwell_s=9 * WAIT_S)
+    with kind(servers, group, [group], settings=settings) as consumer:
+
+        def read() -> None:
+            for batch in consumer.batches(2, 9 * WAIT_S):
+                for message in batch if kind is AckConsumer else ():
+                    message.ack()
+
+        threading.Thread(target=read, daemon=True).start()
+        until(lambda: consumer.stats().messages)
+        settings = AckSettings(strategy="range", dwell_s=0)
+        with AckConsumer(servers, group, [group], settings=settings) as successor:
+            until(lambda: (successor.poll(0.1), consumer.stats().rebalances)[1] > 1)
+
+
 def test_no_more_than_max_pending_are_handed_out(kafka: DevKafka, group: str) -> None:
     """A message without an ack comes back after its time-out."""
     filled(kafka, group, 100)
