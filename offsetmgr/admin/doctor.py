@@ -295,6 +295,7 @@ def deletions(steps: Iterable[CommitStep], now_s: float) -> dict[TopicPartition,
 
 
 def _connection(facts: Facts) -> Iterable[Finding]:
+    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
     if isinstance(facts.cluster, OffsetManagerError):
         text, check = str(facts.cluster), facts.connection.command("config check")
         yield _trouble(
@@ -302,15 +303,10 @@ def _connection(facts: Facts) -> Iterable[Finding]:
             "without Kafka nothing is committed, and nothing else can be checked",
             _ADDRESSES if _ADVERTISED.search(text) else check,
         )
-        return
+    else:
+        yield Finding(Level.OK, "", f"{facts.cluster}; {versions}")
     for error in facts.unlisted:
         yield _unknown(error, "the groups of a broker that does not answer are missing here")
-    yield Finding(Level.OK, "", facts.cluster)
-
-
-def _versions(facts: Facts) -> Iterable[Finding]:
-    versions = ", ".join(f"{name} {version}" for name, version in facts.versions.items())
-    yield Finding(Level.OK, "", versions)
 
 
 def _brokers(facts: Facts) -> Iterable[Finding]:
@@ -342,33 +338,27 @@ def _service(facts: Facts) -> Iterable[Finding]:
             "its clients keep their newest offsets, and commit nothing until it is back",
             facts.connection.command("serve"),
         )
-    elif service is not None and not service.ready:
+        return
+    if service is None:
+        return
+    if not service.ready:
         problem = "is stopping" if service.draining else f"is not ready: {service.kafka}"
         yield _trouble(
             f"the service at {service.url} {problem}",
             "nothing is committed meanwhile; clients keep their newest offsets",
             facts.connection.command("config check"),
         )
-    elif service is not None and not service.fenced_groups:
+    elif not service.fenced_groups:
         clients = sorted({each.client for each in service.managers})
         named = f"clients {listed(clients)}" if clients else "no clients"
         yield Finding(Level.OK, "", f"{service.url} is ready, with {named}")
-
-
-def _fence(facts: Facts) -> Iterable[Finding]:
-    service = facts.service
-    if isinstance(service, ServiceFacts) and service.fenced_groups:
+    if service.fenced_groups:
         yield _trouble(
             f"another service has taken {service.fenced_groups} groups over from {service.url}",
             "this service commits nothing of those groups any more",
             "stop one of the two services, then restart this one",
         )
-
-
-def _follow(facts: Facts) -> Iterable[Finding]:
-    service = facts.service
-    failing = service.failing_checkpoints if isinstance(service, ServiceFacts) else {}
-    for checkpoint, problem in failing.items():
+    for checkpoint, problem in service.failing_checkpoints.items():
         yield _trouble(
             f"checkpoint {checkpoint}, which the service follows: {problem}",
             "its group does not show how far the query has come",
@@ -660,12 +650,9 @@ def _topics_gone(facts: Facts, group: GroupLag) -> Iterable[Finding]:
 
 _CHECKS: Final[tuple[Callable[[Facts], Iterable[Finding]], ...]] = (
     _connection,
-    _versions,
     _brokers,
     _leaders,
     _service,
-    _fence,
-    _follow,
     _unread,
     _clock,
 )
