@@ -268,11 +268,11 @@ def test_refused_commits_are_a_problem_and_tried_again(
     Nobody submits again what Kafka refuses for good, and the query finishes no further batch.
     """
     WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
-    refusals = [Refuse(30)] * 3
-    coordinator.inject("commit", *refusals, group="etl")
+    coordinator.inject("commit", *[Refuse(30)] * 10_000, group="etl")
     with following(coordinator, follow(tmp_path / "c")) as follower:
         problem = str(until(lambda: follower.queries() and follower.queries()[0].problem))
         assert "READ on the group" in problem
+        coordinator._incidents["commit"].clear()
         eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
         eventually(lambda: follower.queries()[0].problem, None)
 
