@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 from threading import Lock, Thread
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer
 
@@ -22,7 +22,7 @@ from benchmarks.harness import at_least, at_most, filled, in_turn, report
 from benchmarks.peer_programs import BATCH, HANDLER_S, WORKERS, Watch, new_group
 from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.clusters import MultiClusterReader
-from offsetmgr.consumer import AckConsumer, GroupConsumer
+from offsetmgr.consumer import AckConsumer, AckMessage, GroupConsumer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,21 +187,19 @@ def batches(brokers: str, topic: str, watch: Watch) -> None:
 
 
 def _marks(brokers: str, topic: str, watch: Watch) -> None:
-    with GroupConsumer(brokers, new_group(), [topic]) as consumer:
-        for message in consumer:
-            if message.value():
-                consumer.mark_offset(message)
-            if watch.see():
-                break
-        consumer.commit_offsets()
-        watch.stop()
+    consumer = GroupConsumer(brokers, new_group(), [topic])
+    _one_by_one(consumer, consumer.mark_offset, watch)
 
 
 def acks(brokers: str, topic: str, watch: Watch) -> None:
-    with AckConsumer(brokers, new_group(), [topic]) as consumer:
+    _one_by_one(AckConsumer(brokers, new_group(), [topic]), AckMessage.ack, watch)
+
+
+def _one_by_one(consumer: Any, done: Callable[[Any], object], watch: Watch) -> None:
+    with consumer:
         for message in consumer:
             if message.value():
-                message.ack()
+                done(message)
             if watch.see():
                 break
         consumer.commit_offsets()

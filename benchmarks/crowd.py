@@ -58,24 +58,19 @@ def run(brokers: str, _rounds: int) -> list[str]:
     coordinator.close(timeout=TIMEOUT_S)
     if len(left) != GROUPS * SIZE or any(result.uncommitted for result in left.values()):
         raise RuntimeError("not everything was committed and stopped")
-    rows = [
-        ("started, all initial offsets known", f"{started_s:.1f} s"),
-        ("resident memory", f"{started_mb:,.0f} MB"),
-        ("of a core, nothing due", f"{base * 100:.1f} %"),
-        ("of a core, when idle", f"{idle:.1f} %"),
-        ("threads, with all clients at work", str(threads)),
-        ("resident memory, all having committed", f"{worked_mb:,.0f} MB"),
-        ("stopped", f"{stopped_s:.1f} s"),
+    figures = [
+        ("started, all initial offsets known", started_s, START_S, "s"),
+        ("resident memory", started_mb, MEMORY_MB, "MB"),
+        ("nothing due", base * 100, IDLE_PERCENT, "% of a core"),
+        ("idle", idle, IDLE_PERCENT, "% of a core"),
+        ("threads, with all clients at work", threads, THREADS, ""),
+        ("resident memory, all having committed", worked_mb, MEMORY_MB, "MB"),
+        ("stopped", stopped_s, STOP_S, "s"),
     ]
     title = f"{GROUPS * SIZE:,} managers in one process: {GROUPS:,} groups x {SIZE:,} partitions"
+    rows = [(what, f"{round(figure, 1):,} {unit}") for what, figure, _, unit in figures]
     show(title, ("what", "figure"), rows)
-    return [
-        *at_most("started", started_s, START_S, "s"),
-        *at_most("stopped", stopped_s, STOP_S, "s"),
-        *at_most("resident memory", max(started_mb, worked_mb), MEMORY_MB, "MB"),
-        *at_most("threads, with all clients at work", threads, THREADS),
-        *at_most("idle", idle, IDLE_PERCENT, "% of a core"),
-    ]
+    return [line for floor in figures for line in at_most(*floor)]
 
 
 def _core_used(process: psutil.Process, seconds: float) -> float:

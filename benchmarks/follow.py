@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from socket import socket
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
@@ -38,28 +39,25 @@ CORE: Final = 0.05
 _HEAD: Final = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000000,"conf":{}}'
 
 
-def run(brokers: str, rounds: int) -> list[str]:
-    del brokers, rounds
-    rows = []
+def run(_brokers: str, _rounds: int) -> list[str]:
     with TemporaryDirectory() as folder:
-        idle, busy = _measured(folder, CHECKPOINTS)
-        rows += [("a disk, idle", *idle), ("a disk, a batch each 10 s", *busy)]
+        idle, busy = _measured(folder, batches=(False, True))
     with _s3_server() as url:
-        rows.append(("S3, idle", *_measured(url, CHECKPOINTS, with_batches=False)[0]))
-    heads = "where", "of a core", "reads an hour", "lists an hour"
-    shown = [
-        (where, f"{core:.1%}", f"{read:,.0f}", f"{names:,.0f}") for where, core, read, names in rows
+        (on_s3,) = _measured(url, batches=(False,))
+    figures = {"a disk, idle": idle, "a disk, a batch each 10 s": busy, "S3, idle": on_s3}
+    rows = [
+        (where, f"{core:.1%}", f"{reads:,.0f}", f"{lists:,.0f}")
+        for where, (core, reads, lists) in figures.items()
     ]
-    show(f"{CHECKPOINTS:,} checkpoints, interval_s = 10", heads, shown)
+    heads = "where", "of a core", "reads an hour", "lists an hour"
+    show(f"{CHECKPOINTS:,} checkpoints, interval_s = 10", heads, rows)
     return at_most("processor time of idle checkpoints", idle[0], CORE, "of a core")
 
 
-def _measured(
-    root: str, count: int, *, with_batches: bool = True
-) -> list[tuple[float, float, float]]:
-    """Return the share of a core, and reads and lists an hour: idle, and with batches."""
+def _measured(root: str, batches: tuple[bool, ...]) -> list[tuple[float, float, float]]:
+    """Return the share of a core, and reads and lists an hour: idle, or with batches if True."""
     files = open_files(root, None)
-    for number in range(count):
+    for number in range(CHECKPOINTS):
         _write(files.write, number, 0)
     own = psutil.Process()
     found = []
@@ -70,18 +68,16 @@ def _measured(
         with local_over(coordinator, commit_interval_s=1.0) as client:
             follower = Follower({"all": Follow(f"{root}/*", "bench-{name}")}, client)
             follower.start()
-            until(lambda: sum(each.batch_id == 0 for each in follower.queries()) == count)
+            until(lambda: sum(each.batch_id == 0 for each in follower.queries()) == CHECKPOINTS)
             time.sleep(2 * 10)  # the lists of the first looks
-            for batches in (False, True) if with_batches else (False,):
+            for is_busy in batches:
                 before, began = dict(follower.requests), cpu_s(own)
-                writer = _writer(root, count) if batches else None
+                writer = _writer(root) if is_busy else None
                 time.sleep(SECONDS)
                 core = (cpu_s(own) - began) / SECONDS
-                hourly = 3_600 / SECONDS
-                reads, lists = (
-                    hourly * (follower.requests[each] - before[each]) for each in ("read", "list")
-                )
-                found.append((core, reads, lists))
+                asked = {kind: follower.requests[kind] - before[kind] for kind in ("read", "list")}
+                hours = SECONDS / 3_600
+                found.append((core, asked["read"] / hours, asked["list"] / hours))
                 if writer is not None:
                     writer.kill()
                     writer.wait()
@@ -96,28 +92,25 @@ def _write(write: Callable[[str, str], None], number: int, batch: int) -> None:
     write(f"{name}/commits/{batch}", "v1\n{}")
 
 
-def _writer(root: str, count: int) -> subprocess.Popen[bytes]:
+def _writer(root: str) -> subprocess.Popen[bytes]:
     """Finish a batch of each checkpoint every 10 s, in a process of its own."""
-    code = f"from benchmarks.follow import finish; finish({root!r}, {count})"
+    code = f"from benchmarks.follow import finish; finish({root!r})"
     return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
 
 
-def finish(root: str, count: int) -> None:
+def finish(root: str) -> None:
     files = open_files(root, None)
     for batch in range(1, 1_000):
-        for number in range(count):
+        for number in range(CHECKPOINTS):
             _write(files.write, number, batch)
-            time.sleep(8 / count)
+            time.sleep(8 / CHECKPOINTS)
 
 
 @contextmanager
 def _s3_server() -> Iterator[str]:
     """Yield a bucket of a server in a process of its own."""
     (port,) = free_ports(1)
-    code = (
-        "import logging, sys; logging.disable(); from moto.server import main; main(sys.argv[1:])"
-    )
-    words = [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(port)]
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.environ |= {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -128,17 +121,14 @@ def _s3_server() -> Iterator[str]:
     try:
         import fsspec  # noqa: PLC0415 -- it reads the environment
 
-        system = fsspec.filesystem("s3")
-        until(lambda: _is_made(lambda: system.mkdir("lake")))
+        until(lambda: _is_open(port))
+        fsspec.filesystem("s3").mkdir("lake")
         yield "s3://lake/checkpoints"
     finally:
         server.kill()
         server.wait()
 
 
-def _is_made(make: Callable[[], object]) -> bool:
-    try:
-        make()
-    except Exception:  # noqa: BLE001 -- the server is not there yet
-        return False
-    return True
+def _is_open(port: int) -> bool:
+    with socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -94,16 +94,14 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> N
 
 def at_most(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is more than ``bound``, else none."""
-    return _missed(what, figure, "more", bound, unit) if figure > bound else []
+    text = f"{what}: {round(figure, 2):,} instead of at most {bound:,} {unit}"
+    return [text.rstrip()] if figure > bound else []
 
 
 def at_least(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is less than ``bound``, else none."""
-    return _missed(what, figure, "less", bound, unit) if figure < bound else []
-
-
-def _missed(what: str, figure: float, how: str, bound: float, unit: str) -> list[str]:
-    return [f"{what}: {round(figure, 2):,} {unit}".rstrip() + f", {how} than {bound:,}"]
+    text = f"{what}: {round(figure, 2):,} instead of at least {bound:,} {unit}"
+    return [text.rstrip()] if figure < bound else []
 
 
 def key_of(number: int, keys: int) -> str:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import psutil
@@ -43,8 +43,7 @@ def _installed(name: str, requirement: str, python: str = sys.executable) -> lis
     """Install a Python peer; return the beginning of its command."""
     home = ROOT / ".peers" / name
     installed = home / "bin" / "python"
-    if not installed.exists():
-        subprocess.run([python, "-m", "venv", str(home)], check=True)
+    subprocess.run([python, "-m", "venv", str(home)], check=True)
     subprocess.run([installed, "-m", "pip", "install", "-q", requirement], check=True)
     return [str(installed), str(ROOT / "benchmarks" / "peer_programs.py"), name]
 
@@ -136,17 +135,6 @@ COUNTS: Final = {
 """Few messages and many: the slow ones would take minutes for all."""
 
 
-class Rate(NamedTuple):
-    """Time of a counter's two runs."""
-
-    start_s: float
-    """The run over few messages, less what they take at the rate."""
-    per_s: float
-    """Of the difference between the runs."""
-    peak_mb: int
-    """Most memory of all its processes together, sampled."""
-
-
 def streams(brokers: str, _rounds: int) -> list[str]:
     sizes = {count for counts in COUNTS.values() for count in counts}
     # Ours would begin a further batch if there were more messages than it counts.
@@ -158,10 +146,10 @@ def streams(brokers: str, _rounds: int) -> list[str]:
         "faust": [*_installed(*FAUST), "count"],
     }
     found = {name: _measure(name, command, brokers, topics) for name, command in commands.items()}
-    rates = {name: each.per_s for name, each in found.items()}
+    rates = {name: rate for name, (_, rate, _) in found.items()}
     rows = [
-        (name, f"{each.start_s:.1f} s", f"{each.per_s:,.0f}/s", f"{each.peak_mb:,} MB")
-        for name, each in found.items()
+        (name, f"{start_s:.1f} s", f"{rate:,.0f}/s", f"{peak_mb:,} MB")
+        for name, (start_s, rate, peak_mb) in found.items()
     ]
     show("A counter of keys", ("what", "start", "rate", "memory"), rows)
     record("streams", {name: round(rate) for name, rate in rates.items()})
@@ -169,7 +157,13 @@ def streams(brokers: str, _rounds: int) -> list[str]:
     return missed + _faster("counter of keys", rates)
 
 
-def _measure(name: str, command: list[str], brokers: str, topics: dict[int, str]) -> Rate:
+def _measure(
+    name: str, command: list[str], brokers: str, topics: dict[int, str]
+) -> tuple[float, float, int]:
+    """Return the seconds of the start, messages a second, and the most MB of all processes.
+
+    The rate is that of the difference between a run over few messages and one over many.
+    """
     took_s, peaks = [], []
     few, many = COUNTS[name]
     for messages in (few, many):
@@ -178,7 +172,7 @@ def _measure(name: str, command: list[str], brokers: str, topics: dict[int, str]
         took_s.append(seconds)
         peaks.append(peak)
     per_s = (many - few) / (took_s[1] - took_s[0])
-    return Rate(took_s[0] - few / per_s, per_s, max(peaks) // 1_000_000)
+    return took_s[0] - few / per_s, per_s, max(peaks) // 1_000_000
 
 
 def _run(command: Sequence[str]) -> tuple[float, int]:

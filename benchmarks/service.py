@@ -19,7 +19,6 @@ from tests.service.support import ServeProcess, identity, serve_process
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-
 OFFSETS_PER_S = 250_000
 SINGLE_SUBMITS = 1_000
 
@@ -104,11 +103,8 @@ def _fence(bootstrap_servers: str, *, commits: int, rounds: int) -> None:
 
             return commit
 
-        contestants = {
-            "plain": run(plain_client, "bench-plain"),
-            "fence = true": run(fenced_client, "bench-fenced"),
-        }
-        results = in_turn(contestants, rounds=rounds)
+        plain_run, fenced_run = run(plain_client, "bench-plain"), run(fenced_client, "bench-fenced")
+        results = in_turn({"plain": plain_run, "fence = true": fenced_run}, rounds=rounds)
     report(f"{commits} commits of one group, one by one", results, items=commits, unit="commits")
 
 

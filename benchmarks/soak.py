@@ -3,7 +3,7 @@
 A job that triggers every 5 s has its offsets committed 17,280 times a day.  Here the real service
 process does that on a real Kafka with the interval shortened to fit, for several clients, each
 with a group of its own.  Now and then the broker stands still (SIGSTOP), for longer than a request
-may take.  Once a minute a row says how it goes; at the end Kafka is asked, past all of our code,
+may take.  Once a minute a line says how it goes; at the end Kafka is asked, past all of our code,
 whether it holds the newest offset of every partition.
 
 It fails, with exit status 1 and the reason, when an offset is lost, when the service ends by
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import threading
 import time
@@ -26,7 +27,6 @@ import psutil
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
-from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness import TIMEOUT_S, TOPIC, resident_mb
 from benchmarks.service import sidecar
@@ -71,8 +71,6 @@ class Sample(NamedTuple):
 
     committed: int
     """Offsets that Kafka has acknowledged."""
-    failed: int
-    """Offsets that Kafka has refused, or of which nothing is known."""
     rss_mb: float
     threads: int
     descriptors: int
@@ -82,16 +80,11 @@ def sample(service: ServeProcess) -> Sample:
     if service.process.poll() is not None:
         raise SoakError("the service ended by itself:\n" + "".join(service.lines[-25:]))
     with service.http() as http:
-        families = text_string_to_metric_families(http.get("/metrics").text)
-    counts = {
-        each.labels["result"]: int(each.value)
-        for family in families
-        for each in family.samples
-        if each.name == "offsetmgr_commits_total"
-    }
+        metrics = http.get("/metrics").text
+    (committed,) = re.findall(r'\noffsetmgr_commits_total{.*"committed"} (\S+)', metrics)
     stats = psutil.Process(service.process.pid)
     resources = resident_mb(stats), stats.num_threads(), stats.num_fds()
-    return Sample(counts["committed"], counts["failed"], *resources)
+    return Sample(int(float(committed)), *resources)
 
 
 class Job(threading.Thread):
@@ -140,17 +133,15 @@ class Job(threading.Thread):
 def watch(
     service: ServeProcess, jobs: Sequence[Job], broker: Broker, minutes: float
 ) -> list[Sample]:
-    """Let it run, and freeze Kafka after each row; return the samples."""
-    heads = ("minute", *Sample._fields, "late")
-    print(" ".join(f"{head:>11}" for head in heads), flush=True)
+    """Let it run, and freeze Kafka after each line; return the samples."""
     samples: list[Sample] = []
     began = time.monotonic()
     while (now_s := time.monotonic() - began) < minutes * 60:
         for _ in range(SAMPLES):
             samples.append(sample(service))
             time.sleep(SAMPLE_S)
-        row = (now_s / 60, *samples[-1], sum(job.late for job in jobs))
-        print(" ".join(f"{value:>11,.0f}" for value in row), flush=True)
+        late = sum(job.late for job in jobs)
+        print(f"minute {now_s / 60:.0f}: {samples[-1]}, {late} late", flush=True)
         broker.pause()
         time.sleep(PAUSE_S)
         broker.resume()
@@ -213,7 +204,7 @@ def soak(minutes: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("minutes", type=float, nargs="?", default=10.0, help="how long (10)")
-    # What a frozen broker makes of each partition stands in the table, as a count.
+    # What a frozen broker makes of each partition is counted.
     logging.getLogger("offsetmgr.client").setLevel(logging.ERROR)
     try:
         soak(parser.parse_args().minutes)

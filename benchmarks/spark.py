@@ -167,7 +167,6 @@ def _member(spark: Lab, group: str) -> Consumer:
     consumer.subscribe([spark.topic])
     while not consumer.assignment():
         consumer.poll(0.1)
-    consumer.pause(consumer.assignment())
     return consumer
 
 

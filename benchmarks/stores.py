@@ -59,8 +59,7 @@ def run(_brokers: str, rounds: int) -> list[str]:
                 connection.execute(insert(ORDERS), list(map(_row, new)))
 
         took = in_turn({BARE: without, OFFSETS: with_offsets}, rounds=rounds * 250)
-    title = f"A transaction of {BATCH} rows into PostgreSQL"
-    report(title, took, items=BATCH, unit="rows")
+    report(f"A transaction of {BATCH} rows into PostgreSQL", took, items=BATCH, unit="rows")
     # Of neighbours in time: a busy disk slows both.
     ratio = median(b / a for a, b in zip(took[BARE], took[OFFSETS], strict=True))
     print(f"median of the ratios of neighbours: {ratio:.2f}")

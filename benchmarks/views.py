@@ -10,6 +10,7 @@ import http.client
 import random
 import time
 from contextlib import closing
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from statistics import median
@@ -103,7 +104,7 @@ def _requests(view: View, rounds: int) -> dict[str, list[float]]:
         host = address.removeprefix("http://")
         with closing(http.client.HTTPConnection(host)) as connection:
 
-            def ask(target: str) -> None:
+            def ask(target: str, _round: int) -> None:
                 for number in range(REQUESTS):
                     connection.request("GET", f"{target}/{key_of(number, ROWS)}")
                     answer = connection.getresponse()
@@ -111,8 +112,6 @@ def _requests(view: View, rounds: int) -> dict[str, list[float]]:
                     if answer.status != HTTPStatus.OK:
                         raise RuntimeError(f"{target} answered {answer.status}")
 
-            contestants = {
-                "bare handler": lambda _: ask("/bare"),
-                "GET /v1/keys/KEY": lambda _: ask("/v1/keys"),
-            }
-            return in_turn(contestants, rounds=rounds)
+            targets = {"bare handler": "/bare", "GET /v1/keys/KEY": "/v1/keys"}
+            asked = {name: partial(ask, target) for name, target in targets.items()}
+            return in_turn(asked, rounds=rounds)

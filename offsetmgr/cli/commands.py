@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
+import sys
+from dataclasses import fields, is_dataclass
 from importlib import import_module
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer import Argument, Option
 
-from offsetmgr.cli.common import (
-    ServiceOptions,
-    add_command,
-    failing_in_one_line,
-    print_table,
-)
+from offsetmgr.cli.common import ServiceOptions, failing_in_one_line, print_table
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service import version as installed_version
 
-_KAFKAS_TOOL: Final = "kafka-consumer-groups"
+_STATUSES: Final = (
+    "Exit status: 0 success; 1 something is wrong, or Kafka refused; 2 an option is wrong; "
+    "3 the result is incomplete."
+)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- typer calls it
@@ -139,10 +140,9 @@ def kafka_consumer_groups(
     bootstrap_server: Annotated[str, Option(help="Kafka's host:port.")] = "localhost:9092",
 ) -> None:
     """Run Kafka's own tool of this name, from dev-kafka's jars; it takes its usual options."""
-    with failing_in_one_line():
-        from offsetmgr.devkafka import consumer_groups
+    from offsetmgr.devkafka import consumer_groups
 
-        print(consumer_groups(bootstrap_server, *context.args), end="")
+    print(consumer_groups(bootstrap_server, *context.args), end="")
 
 
 def demo(
@@ -173,8 +173,11 @@ class _Command(NamedTuple):
     """One of this package; it is imported with the first word of the command."""
     function: str
     timeout_s: float | None = None
+    """In place of the default of ``--timeout``."""
     detailed: bool = True
     """True for commands that read and change groups, whose exit statuses tell more."""
+    passes_on: bool = False
+    """True if options that it does not have are another program's."""
 
 
 _COMMANDS: Final = (
@@ -207,6 +210,9 @@ _COMMANDS: Final = (
     _Command("streams copy-table", "streams", "copy_table", 3_600.0),
     _Command("clusters list", "admin", "list_clusters"),
     _Command("clusters copy-offsets", "admin", "copy_offsets"),
+    _Command(
+        "kafka-consumer-groups", "commands", "kafka_consumer_groups", detailed=False, passes_on=True
+    ),
 )
 _GROUPS: Final = {
     "config": "Look at the configuration.",
@@ -233,7 +239,7 @@ def command_line(word: str = "") -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     groups: dict[str, typer.Typer] = {"": app}
-    words = {command.words.split()[0] for command in _COMMANDS} | {_KAFKAS_TOOL}
+    words = {command.words.split()[0] for command in _COMMANDS}
     for command in _COMMANDS:
         first, _, name = command.words.rpartition(" ")
         if word in words and word != (first or name):
@@ -242,12 +248,44 @@ def command_line(word: str = "") -> typer.Typer:
             groups[first] = typer.Typer(help=_GROUPS[first], no_args_is_help=True)
             groups[first].callback()(lambda: None)  # a single command would lose its name
             app.add_typer(groups[first], name=first)
-        module = import_module(f"offsetmgr.cli.{command.module}")
-        function = getattr(module, command.function)
-        detailed, timeout_s = command.detailed, command.timeout_s
-        add_command(groups[first], name, function, detailed=detailed, timeout_s=timeout_s)
-    if word not in words or word == _KAFKAS_TOOL:
-        settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-        add = app.command(_KAFKAS_TOOL, add_help_option=False, context_settings=settings)
-        add(kafka_consumer_groups)
+        _add(groups[first], name, command)
     return app
+
+
+def _add(app: typer.Typer, name: str, command: _Command) -> None:
+    """Add a command, whose function returns the exit status; it fails in one line.
+
+    A parameter of a dataclass such as ``KafkaOptions`` stands for all the options in that class.
+    """
+    function = getattr(import_module(f"offsetmgr.cli.{command.module}"), command.function)
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for each, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            groups[each] = parameter.annotation
+            options += inspect.signature(groups[each], eval_str=True).parameters.values()
+        else:
+            options.append(parameter)
+    for index, option in enumerate(options):
+        is_timeout = option.name == "timeout" and command.timeout_s
+        default = command.timeout_s if is_timeout else option.default
+        options[index] = option.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
+
+    def run(**values: Any) -> None:
+        changes = bool(values.get("execute"))
+        for each, group in groups.items():
+            values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        with failing_in_one_line(detailed=command.detailed, changes=changes):
+            status = function(**values)
+            sys.stdout.flush()
+            sys.exit(status)
+
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(
+        name,
+        help=inspect.getdoc(function),
+        epilog=_STATUSES if command.detailed else None,
+        add_help_option=not command.passes_on,
+        context_settings=passed_on if command.passes_on else None,
+    )(run)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from typer import Argument, Option
 
 from offsetmgr.admin.commands import Connection
@@ -52,11 +49,6 @@ class Exit(IntEnum):
     """The reader of the output has gone."""
 
 
-_STATUSES = (
-    "Exit status: 0 success; 1 something is wrong, or Kafka refused; 2 an option is wrong; "
-    "3 the result is incomplete."
-)
-
 ServiceUrl = Annotated[str, Option(envvar="OFFSETMGR_SERVICE", help="Address of the service.")]
 TokenFile = Annotated[
     str | None,
@@ -66,7 +58,8 @@ Store = Annotated[
     str | None,
     Option(metavar="URL", help="Database with the groups: postgresql+psycopg://user@host/database"),
 ]
-_LEAST_COLUMNS = 40
+_WIDEST = 60
+"""Characters of a column."""
 DEFAULT_SERVICE = "http://127.0.0.1:8741"
 
 GroupName = Annotated[str, Argument(metavar="GROUP", help="The consumer group.")]
@@ -292,45 +285,6 @@ def _status(error: Exception) -> Exit:
     return Exit.INCOMPLETE if unanswered else Exit.TROUBLE
 
 
-def add_command(
-    app: typer.Typer,
-    name: str,
-    function: Callable[..., int | None],
-    *,
-    detailed: bool,
-    timeout_s: float | None,
-) -> None:
-    """Add ``function``, which returns its exit status, to ``app``; it fails in one line.
-
-    A parameter of a dataclass such as ``KafkaOptions`` stands for all the options in that class.
-    ``timeout_s`` replaces the default of ``--timeout``.
-    """
-    groups: dict[str, Any] = {}
-    options: list[inspect.Parameter] = []
-    for each, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if is_dataclass(parameter.annotation):
-            groups[each] = parameter.annotation
-            options += inspect.signature(groups[each], eval_str=True).parameters.values()
-        else:
-            options.append(parameter)
-    for index, option in enumerate(options):
-        default = timeout_s if option.name == "timeout" and timeout_s else option.default
-        options[index] = option.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=default)
-
-    def command(**values: Any) -> None:
-        changes = bool(values.get("execute"))
-        for each, group in groups.items():
-            values[each] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        with failing_in_one_line(detailed=detailed, changes=changes):
-            status = function(**values)
-            sys.stdout.flush()
-            sys.exit(status)
-
-    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
-    epilog = _STATUSES if detailed else None
-    app.command(name, help=inspect.getdoc(function), epilog=epilog)(command)
-
-
 def say(text: str, *, error: bool = False, **style: Any) -> None:
     """Print a line, to standard error if ``error``; names and messages of others are escaped."""
     typer.secho(visible(text), err=error, **style)
@@ -346,31 +300,26 @@ def records(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; numbers stand on the right, None is a dash.
+    """Print a table."""
+    for line in table_lines([head.replace("_", " ") for head in heads], rows):
+        print(line)
 
-    A column without text is left out.  A terminal that is too narrow has long cells folded.
+
+def table_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the lines of a table; numbers stand on the right, None is a dash.
+
+    A column without text is left out.  A cell that is wider than others can be moves its own row
+    alone.
     """
-    kept = [at for at in range(len(heads)) if any(row[at] != "" for row in rows)]
-    heads = [heads[at].replace("_", " ") for at in kept]
-    rows = [[row[at] for at in kept] for row in rows]
-    right = [any(isinstance(row[at], int) for row in rows) for at in range(len(heads))]
-    shown = [["-" if cell is None else visible(str(cell)) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for head, to_right in zip(heads, right, strict=True):
-            side: Literal["left", "right"] = "right" if to_right else "left"
-            table.add_column(head, justify=side, overflow="fold")
-        for row in shown:
-            table.add_row(*row)
-        console = Console(highlight=False, markup=False, emoji=False)
-        console.width = max(console.width, _LEAST_COLUMNS)  # else whole columns were left out
-        console.print(table)
-        return
-    # Many times as quick as rich's tables, which matters from some thousands of rows on.
-    widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
-    for row in (heads, *shown):
-        cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ]
-        print("  ".join(cells).rstrip())
+    kept = [at for at in range(len(heads)) if not rows or any(row[at] != "" for row in rows)]
+    cells = [["-" if row[at] is None else visible(str(row[at])) for at in kept] for row in rows]
+    table = [[heads[at] for at in kept], *cells]
+    widths = [min(max(map(len, column)), _WIDEST) for column in zip(*table, strict=True)]
+    numbers = [any(isinstance(row[at], (int, float)) for row in rows) for at in kept]
+    return [
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, numbers, strict=True)
+        ).rstrip()
+        for line in table
+    ]

@@ -262,7 +262,7 @@ def top(
         answer = look()
         if output.as_table:
             rows = live.rows_of(answer, live.TopView())
-            print_table(["group", *live.COLUMNS], [row.cells() for row in rows])
+            print_table(["group", *live.COLUMNS], [[*row.name, *row.cells()] for row in rows])
         else:
             output.print(answer, *_partition_rows(answer["groups"]))
         _say_reasons(answer, output)
@@ -332,59 +332,35 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 
 
 def _print_group(group: Mapping[str, Any]) -> None:
-    missing = _missing(group)
-    members, partitions = group["members"], group["partitions"]
+    name, kind, missing = f"Group {group['name']}", group["type"], _missing(group)
     if missing or group["state"] is None:
-        say(f"Group {group['name']}: {missing or group['error']['message']}", fg="red")
-        if not partitions:
-            return
-    kind = group["type"]
+        say(f"{name}: {missing or group['error']['message']}", fg="red")
+        return
     if kind and not _has_offsets(kind):
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
-        say(f"Group {group['name']}: {text}", bold=True)
+        say(f"{name}: {text}", bold=True)
         return
-    facts = [group["state"], group["type"], f"coordinator {group['coordinator']}"]
+    facts = [group["state"], kind, f"coordinator {group['coordinator']}"]
     facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
-    say(f"Group {group['name']}: {', '.join(facts)}", bold=True)
+    say(f"{name}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
     lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
     say(f"Lag: {lag}{f', {behind}' if behind else ''}")
-    if group["pending_acks"]:
-        say(f"Pending acks: {group['pending_acks']}; {_oldest_pending(partitions)}")
-    say(f"Committed by: {_committers(group)}")
     fields = ["topic", "partition", "committed", "end", "lag"]
     owners = ["client_id", "host", "committer"]
-    heads = [*fields, "behind", *owners, ""]
     rows = []
-    for each in partitions:
-        behind = seconds_text(each["lag_seconds"])
+    for each in group["partitions"]:
+        behind, pending = seconds_text(each["lag_seconds"]), each["pending_acks"] or ""
         note = each["error"]["code"] if each["error"] else each["status"] or ""
-        rows.append([*(each[f] for f in fields), behind, *(each[f] or "" for f in owners), note])
-    print_table(heads, rows)
-    for why in _reasons({"groups": [group]}) if group["state"] else ():
+        owned = (each[field] or "" for field in owners)
+        rows.append([*(each[field] for field in fields), behind, pending, *owned, note])
+    print_table([*fields, "behind", "pending_acks", *owners, ""], rows)
+    for why in _reasons({"groups": [group]}):
         say(why)
-    if members:
-        fields = ["member_id", "client_id", "host", "group_instance_id"]
-        rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in members]
-        print_table([*fields, "partitions"], rows)
-
-
-def _oldest_pending(partitions: Iterable[Mapping[str, Any]]) -> str:
-    waiting = [each for each in partitions if each["pending_acks"]]
-    oldest = max(waiting, key=lambda each: each["lag_seconds"] or 0.0)
-    age = seconds_text(oldest["lag_seconds"])
-    where = f"{oldest['topic']}-{oldest['partition']} at offset {oldest['committed']}"
-    return f"the oldest is {where}{f', {age}' if age else ''}"
-
-
-def _committers(group: Mapping[str, Any]) -> str:
-    clients = sorted({each["committer"] for each in group["partitions"] if each["committer"]})
-    if clients:
-        return f"this service, for {', '.join(clients)}"
     if group["members"]:
-        names = sorted({each["client_id"] for each in group["members"]})
-        return f"its members ({', '.join(names)})"
-    return "no member of the group; perhaps a service or a job"
+        fields = ["member_id", "client_id", "host", "group_instance_id"]
+        rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in group["members"]]
+        print_table([*fields, "partitions"], rows)
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:

@@ -22,7 +22,6 @@ from offsetmgr.cli.common import (
 )
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.types import add_once
 
 if TYPE_CHECKING:
     from offsetmgr.client.offsets import Offsets
@@ -120,20 +119,10 @@ def follow(
         str,
         Option(metavar="URL", help="A checkpointLocation: path or URL, with * for many."),
     ],
-    group: Annotated[
-        str, Option(help="The consumer group; {name} stands for what the * matched.")
-    ] = "",
-    topic_group: Annotated[
-        list[str] | None,
-        Option(metavar="TOPIC=GROUP", help="Instead: the group of a topic; repeatable."),
-    ] = None,
+    group: Annotated[str, Option(help="The group; {name} stands for what the * matched.")],
     service: Service = DEFAULT_SERVICE,
     token_file: TokenFile = None,
     interval: Annotated[float, Option(metavar="SECONDS", help="Between two looks.")] = 10.0,
-    keep_alive: Annotated[
-        float,
-        Option(metavar="SECONDS", help="A query without a batch for so long counts as stopped."),
-    ] = 3_600.0,
     timeout: Annotated[float, Option(min=0.1, help="With --once: seconds for all of it.")] = 60.0,
     *,
     once: Annotated[bool, Option("--once", help="Commit what is finished now, and exit.")] = False,
@@ -152,10 +141,7 @@ def follow(
     """
     from offsetmgr.spark.follow import Follow, Follower
 
-    if bool(group) == bool(topic_group):
-        problem = "is given with --topic-group" if group else "is missing"
-        raise InvalidValueError("--group", group, problem, "give it, or --topic-group")
-    wanted = Follow(checkpoint, group, _by_topic(topic_group), interval, keep_alive)
+    wanted = Follow(checkpoint, group, interval_s=interval)
     batches: SimpleQueue[FollowedQuery] = SimpleQueue()
     with open_offsets(service, token_file, "offsetmgr spark follow") as client:
         follower = Follower({"command": wanted}, client, on_batch=batches.put)
@@ -231,13 +217,3 @@ def starting_offsets(
     with open_offsets(service, token_file) as client:
         rest: dict[str, Any] = {"checkpoint": checkpoint, "timeout": timeout}
         print(find(client, group, topic, missing.value, pattern=pattern, **rest))
-
-
-def _by_topic(pairs: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in pairs or ():
-        topic, equals, group = pair.partition("=")
-        if not equals:
-            raise InvalidValueError("--topic-group", pair, "has no '='", "write TOPIC=GROUP")
-        add_once(found, topic, group, "--topic-group")
-    return found

@@ -11,17 +11,17 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from offsetmgr.admin.times import seconds_text
+from offsetmgr.cli.common import table_lines
 from offsetmgr.text import visible
 
-HELP: Final = "q quit  l b i o c s n sort  r reverse  p partitions  / filter  j k page"
+HELP: Final = "q quit  l b i o c s n sort  p partitions  / filter  j k page"
 
 COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP", "STATUS", "ERRORS"
 _HEADER_LINES: Final = 4
@@ -48,25 +48,19 @@ class TopRow(NamedTuple):
     status: str
     note: str
 
-    def cells(self) -> list[str]:
+    def cells(self) -> list[object]:
+        """Return all but the name, for a table."""
+        rates = [None if rate is None else round(rate, 1) for rate in (self.rate_in, self.rate_out)]
         never = self.catch_up_s == math.inf
-        return [
-            *map(visible, self.name),
-            "-" if self.lag is None else f"{self.lag:,}",
-            seconds_text(self.behind_s) or "-",
-            "-" if self.rate_in is None else f"{self.rate_in:,.1f}",
-            "-" if self.rate_out is None else f"{self.rate_out:,.1f}",
-            "never" if never else seconds_text(self.catch_up_s) or "-",
-            self.status,
-            self.note,
-        ]
+        catch_up = "never" if never else seconds_text(self.catch_up_s) or None
+        behind = seconds_text(self.behind_s) or None
+        return [self.lag, behind, *rates, catch_up, self.status, self.note]
 
 
 class TopView(NamedTuple):
     """The view chosen by keys."""
 
     sort: str = "l"
-    reverse: bool = False
     partitions: bool = False
     filter: str = ""
     typing: bool = False
@@ -94,9 +88,8 @@ def pressed(view: TopView, key: str) -> TopView:
         text = view.filter[:-1] if key in "\x7f\b" else view.filter + key
         return view._replace(filter=text, page=0)
     if key in _SORTS:
-        return view._replace(sort=key, reverse=False, page=0)
+        return view._replace(sort=key, page=0)
     changes: dict[str, dict[str, Any]] = {
-        "r": {"reverse": not view.reverse},
         "p": {"partitions": not view.partitions, "page": 0},
         "/": {"typing": True, "filter": "", "page": 0},
         "j": {"page": view.page + 1},
@@ -120,7 +113,7 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
             rows.append(_row((group["name"],), group, f"{failed} failed" if failed else ""))
     wanted = [row for row in rows if view.filter.lower() in " ".join(row.name).lower()]
     wanted.sort(key=lambda row: row.name)
-    wanted.sort(key=_SORTS[view.sort], reverse=view.reverse)
+    wanted.sort(key=_SORTS[view.sort])
     return wanted
 
 
@@ -151,25 +144,21 @@ def drawn(
         line = Text(f"filter: {view.filter}{'_' if view.typing else ''}", style="yellow")
     else:
         line = Text(trouble or HELP, style="red" if trouble else "dim")
-    for each in (head, line):
-        each.truncate(width, overflow="ellipsis")
-    table = Table(box=None, header_style="bold reverse", pad_edge=False, width=width)
     names = ("GROUP", "TOPIC", "PARTITION") if view.partitions else ("GROUP",)
-    for column in names:
-        table.add_column(column, ratio=None if column == "PARTITION" else 1, no_wrap=True)
     shown = rows[page * room : (page + 1) * room]
-    cells = [row.cells() for row in shown]
-    columns = COLUMNS if any(row.note for row in shown) else COLUMNS[:-1]
-    left = width - _NAME_CHARS * len(names)
-    for at, column in enumerate(columns, len(names)):
-        left -= max(map(len, (column, *(each[at] for each in cells)))) + 1
-        if left < 0:  # the names are more than the numbers
-            break
-        side: Literal["left", "right"] = "left" if column in COLUMNS[-2:] else "right"
-        table.add_column(column, justify=side, no_wrap=True)
-    for row, texts in zip(shown, cells, strict=True):
-        table.add_row(*texts[: len(table.columns)], style=_BAD.get(row.status))
-    return Group(head, line, table)
+    numbers = table_lines(COLUMNS, [row.cells() for row in shown])
+    # The numbers are seen; names get what they leave.
+    most = max((width - max(map(len, numbers))) // len(names) - 2, _NAME_CHARS)
+    labels = table_lines(names, [[visible(part, most) for part in row.name] for row in shown])
+    wide = max(map(len, labels))
+    styles = ["bold reverse", *(_BAD.get(row.status, "") for row in shown)]
+    lines = [
+        Text(f"{label.ljust(wide)}  {number}", style=style)
+        for label, number, style in zip(labels, numbers, styles, strict=True)
+    ]
+    for each in (head, line, *lines):
+        each.truncate(width, overflow="ellipsis")
+    return Group(head, line, *lines)
 
 
 def is_possible() -> bool:

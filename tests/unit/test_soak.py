@@ -22,7 +22,7 @@ DAY = DAY_TICKS * CLIENTS * PARTITIONS
 def test_a_soak_that_grows_fails(rss_mb: float, threads: float) -> None:
     """Half a megabyte, or a thread, with every sample is a leak; a little comes and goes."""
     samples = [
-        Sample(number, 0, 60.0 + number * rss_mb, 30 + int(number * threads), 50)
+        Sample(number, 60.0 + number * rss_mb, 30 + int(number * threads), 50)
         for number in range(100)
     ]
     if rss_mb < 0.5 and threads < 1:

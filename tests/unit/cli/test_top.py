@@ -64,7 +64,6 @@ def keys(typed: str, view: TopView = TopView()) -> TopView:  # noqa: B008 -- it 
     ("typed", "first"),
     [
         ("", "stuck"),  # by lag
-        ("r", "idle"),
         ("b", "stuck"),  # by seconds behind
         ("n", "idle"),
         ("i", "orders-etl"),  # records in
@@ -74,7 +73,7 @@ def keys(typed: str, view: TopView = TopView()) -> TopView:  # noqa: B008 -- it 
     ],
 )
 def test_sorted_by_a_key(typed: str, first: str) -> None:
-    """Each key sorts by its column, the worst first; r turns it round."""
+    """Each key sorts by its column, the worst first."""
     assert rows_of(ANSWER, keys(typed))[0].name == (first,)
 
 
@@ -110,10 +109,7 @@ def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
 @pytest.mark.parametrize("width", [1, 20, 40, 80, 160])
 @pytest.mark.parametrize("typed", ["", "p", "/o"])
 def test_nothing_is_wider_than_the_terminal(width: int, typed: str) -> None:
-    """Each row is one line, and the second has the keys.
-
-    Numbers that do not fit are left out, the last first; they took the place of the names.
-    """
+    """Each row is one line, which is cut at the end; the second line has the keys."""
     lines = text(keys(typed), width).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) == 3 + len(rows_of(ANSWER, keys(typed)))

@@ -392,21 +392,9 @@ def test_a_single_look_ends_in_time(tmp_path: Path) -> None:
     assert done.exit_code in {1, 3}, done.output
 
 
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        (["starting-offsets", "--group", "etl"], ["--topic", "--pattern"]),
-        (["follow", "--checkpoint", "/a"], ["--group", "--topic-group"]),
-        (
-            ["follow", "--checkpoint", "/a", "--group", "g", "--topic-group", "orders=g"],
-            ["--group", "--topic-group"],
-        ),
-    ],
-)
-def test_a_missing_option_is_named_as_the_command_has_it(
-    words: list[str], options: list[str]
-) -> None:
+def test_a_missing_option_is_named_as_the_command_has_it() -> None:
     """Not in the words of the Python function behind it."""
-    done = CliRunner().invoke(app, ["spark", *words, "--service", "http://127.0.0.1:9"])
+    words = ["spark", "starting-offsets", "--group", "etl", "--service", "http://127.0.0.1:9"]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
-    assert all(option in done.output for option in options), done.output
+    assert all(option in done.output for option in ("--topic", "--pattern")), done.output
