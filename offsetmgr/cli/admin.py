@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -49,13 +49,11 @@ from offsetmgr.cli.common import (
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.kafka.errors import does_not_exist, known, tried
+from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.text import listed
 from offsetmgr.types import TopicPartition, check_existing_group, check_group
-
-_T = TypeVar("_T")
 
 _COPY_FIELDS = ["topic", "partition", "offset", "mirror", "current", "new", "again", "by", "note"]
 _NOT_GIVEN = (None, False)
@@ -274,13 +272,9 @@ def _change(
     Prints the plans and what was not done, and returns the exit status.  A group that is refused is
     one error, unless all are.
     """
-    plans, refused = _divided({group: tried(make, group) for group in groups})
-    done, interrupted = _carried_out(plans, do) if execute else ({}, False)
-    failures, not_done = _divided(done)
-    plans = {group: rows for group, rows in plans.items() if group not in not_done}
-    refused |= not_done
+    plans, failures, refused, interrupted = _made(groups, make, do if execute else None)
     rows = plan_rows(plans, failures)
-    changed = sum(row.is_changed for planned in plans.values() for row in planned)
+    count = sum(row.is_changed for planned in plans.values() for row in planned)
     if export:
         print(to_csv(plans), end="")
     else:
@@ -294,51 +288,56 @@ def _change(
                 say(f"group {group}, {topic}-{partition}: {note}", error=True)
     elif output.as_table and execute:
         undone = sum(map(len, failures.values()))
-        print(f"Done for {changed - undone} of {len(rows)} partitions.")
+        print(f"Done for {count - undone} of {len(rows)} partitions.")
         print("A Spark job reads on from its checkpoint: give it a new one to begin here.")
     elif output.as_table:
-        print(f"This is a plan for {changed} of {len(rows)} partitions; --execute carries it out.")
+        print(f"This is a plan for {count} of {len(rows)} partitions; --execute carries it out.")
     if interrupted:
         return Exit.INTERRUPTED
-    is_incomplete = refused or changed < len(rows) or any(failures.values())
+    is_incomplete = refused or count < len(rows) or any(failures.values())
     return Exit.INCOMPLETE if is_incomplete else 0
 
 
-def _divided(
-    answers: Mapping[str, _T | OffsetManagerError],
-) -> tuple[dict[str, _T], dict[str, OffsetManagerError]]:
-    """Return the results of some groups, and the errors of others.
+def _made(
+    groups: list[str],
+    make: Callable[[str], list[PlannedOffset]],
+    do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]] | None,
+) -> tuple[
+    dict[str, list[PlannedOffset]],
+    dict[str, dict[TopicPartition, str]],
+    dict[str, OffsetManagerError],
+    bool,
+]:
+    """Return the plans, why partitions were not changed, the groups left as they are, and Ctrl-C.
 
-    Raises the first of these where there are no results.
+    Raises the first error if no group has a plan.
     """
-    refused = {group: e for group, e in answers.items() if isinstance(e, OffsetManagerError)}
-    if refused and len(refused) == len(answers):
-        raise next(iter(refused.values()))
-    return {group: known(each) for group, each in answers.items() if group not in refused}, refused
-
-
-def _carried_out(
-    plans: Mapping[str, list[PlannedOffset]],
-    do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]],
-) -> tuple[dict[str, dict[TopicPartition, str] | OffsetManagerError], bool]:
-    """Carry plans out by ``do``, one group after the other, until Ctrl-C, after which it is True.
-
-    With the answers of ``do``: why partitions were not changed, or may not be.
-    """
-
-    def interrupted(group: str, why: str) -> dict[TopicPartition, str]:
-        return {row.partition: why for row in plans[group] if row.is_changed}
-
-    answers: dict[str, dict[TopicPartition, str] | OffsetManagerError] = {
-        group: interrupted(group, "interrupted before it") for group in plans
-    }
+    plans: dict[str, list[PlannedOffset]] = {}
+    failures: dict[str, dict[TopicPartition, str]] = {}
+    refused: dict[str, OffsetManagerError] = {}
+    interrupted = False
     try:
-        for group, rows in plans.items():
-            answers[group] = interrupted(group, f"{NOT_KNOWN}interrupted; look again")
-            answers[group] = tried(do, group, rows)
+        for group in groups:
+            try:
+                plans[group] = make(group)
+                if do is not None:
+                    unknown = f"{NOT_KNOWN}interrupted; look again"
+                    changed = (row.partition for row in plans[group] if row.is_changed)
+                    failures[group] = dict.fromkeys(changed, unknown)
+                    failures[group] = do(group, plans[group])
+            except OffsetManagerError as error:
+                refused[group] = error
+                plans.pop(group, None)
+                failures.pop(group, None)
     except KeyboardInterrupt:
-        return answers, True
-    return answers, False
+        if not failures:
+            raise
+        interrupted = True
+        left = [group for group in groups if group not in {*failures, *refused}]
+        refused |= dict.fromkeys(left, OffsetManagerError("interrupted before it"))
+    if refused and not plans:
+        raise next(iter(refused.values()))
+    return plans, failures, refused, interrupted
 
 
 def delete_group(group: GroupName, *, options: PlanOptions) -> None:

@@ -262,7 +262,7 @@ def top(
         answer = look()
         if output.as_table:
             rows = live.rows_of(answer, live.TopView())
-            print_table(["group", *live.COLUMNS], [[*row.name, *row.cells()] for row in rows])
+            print_table(["group", *live.COLUMNS], [[*row.names, *row.cells()] for row in rows])
         else:
             output.print(answer, *_partition_rows(answer["groups"]))
         _say_reasons(answer, output)

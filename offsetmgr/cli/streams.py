@@ -40,19 +40,8 @@ OneView = Annotated[
 ]
 
 _PROCESSOR_FIELDS = "topic", "partition", "status", "committed", "end", "lag"
-_HEADS = [
-    "kind",
-    "name",
-    "topic",
-    "partition",
-    "state",
-    "offset",
-    "end",
-    "lag",
-    "rate",
-    "recovery",
-    "error",
-]
+_PLACE = "kind", "name", "topic", "partition"
+_HEADS = *_PLACE, "state", "offset", "end", "lag", "rate", "recovery", "error"
 
 
 class CodecName(str, Enum):

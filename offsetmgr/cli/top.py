@@ -37,8 +37,9 @@ _BY_STATUS: Final = ("OK", *_BAD)
 class TopRow(NamedTuple):
     """A group, or a partition of one."""
 
-    name: tuple[str, ...]
-    """Group, or group, topic and partition."""
+    names: tuple[str, ...]
+    """Group, or group and topic."""
+    partition: int | None
     lag: int | None
     behind_s: float | None
     rate_in: float | None
@@ -49,12 +50,13 @@ class TopRow(NamedTuple):
     note: str
 
     def cells(self) -> list[object]:
-        """Return all but the name, for a table."""
+        """Return all but the names, for a table."""
         rates = [None if rate is None else round(rate, 1) for rate in (self.rate_in, self.rate_out)]
         never = self.catch_up_s == math.inf
         catch_up = "never" if never else seconds_text(self.catch_up_s) or None
         behind = seconds_text(self.behind_s) or None
-        return [self.lag, behind, *rates, catch_up, self.status, self.note]
+        number = [] if self.partition is None else [self.partition]
+        return [*number, self.lag, behind, *rates, catch_up, self.status, self.note]
 
 
 class TopView(NamedTuple):
@@ -76,7 +78,7 @@ _SORTS: Final[Mapping[str, Callable[[TopRow], Any]]] = {
     "o": lambda row: -(row.rate_out or 0),
     "c": lambda row: -(row.catch_up_s or 0),
     "s": lambda row: -_BY_STATUS.index(row.status) if row.status in _BY_STATUS else 1,
-    "n": lambda row: row.name,
+    "n": lambda row: (row.names, row.partition),
 }
 
 
@@ -106,25 +108,27 @@ def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
         partitions = group["partitions"]
         if view.partitions:
             for each in partitions:
-                name = group["name"], each["topic"], str(each["partition"])
-                rows.append(_row(name, each))
+                names = group["name"], each["topic"]
+                rows.append(_row(names, each["partition"], each))
         else:
             failed = sum(1 for each in partitions if each["error"])
-            rows.append(_row((group["name"],), group, f"{failed} failed" if failed else ""))
-    wanted = [row for row in rows if view.filter.lower() in " ".join(row.name).lower()]
-    wanted.sort(key=lambda row: row.name)
+            rows.append(_row((group["name"],), None, group, f"{failed} failed" if failed else ""))
+    wanted = [row for row in rows if view.filter.lower() in " ".join(row.names).lower()]
+    wanted.sort(key=_SORTS["n"])
     wanted.sort(key=_SORTS[view.sort])
     return wanted
 
 
-def _row(name: tuple[str, ...], values: Mapping[str, Any], note: str = "") -> TopRow:
+def _row(
+    names: tuple[str, ...], partition: int | None, values: Mapping[str, Any], note: str = ""
+) -> TopRow:
     lag, rate_in, rate_out = values["lag"], values["rate_in"], values["rate_out"]
     catch_up_s = values["catch_up_seconds"]
     if catch_up_s is None and None not in (lag, rate_in, rate_out):
         catch_up_s = math.inf
     behind_s, status = values["lag_seconds"], values["status"] or ""
     note = values["error"]["code"] if values["error"] else note
-    return TopRow(name, lag, behind_s, rate_in, rate_out, catch_up_s, status, note)
+    return TopRow(names, partition, lag, behind_s, rate_in, rate_out, catch_up_s, status, note)
 
 
 def drawn(
@@ -144,12 +148,13 @@ def drawn(
         line = Text(f"filter: {view.filter}{'_' if view.typing else ''}", style="yellow")
     else:
         line = Text(trouble or HELP, style="red" if trouble else "dim")
-    names = ("GROUP", "TOPIC", "PARTITION") if view.partitions else ("GROUP",)
+    names = ("GROUP", "TOPIC") if view.partitions else ("GROUP",)
+    columns = ("PARTITION", *COLUMNS) if view.partitions else COLUMNS
     shown = rows[page * room : (page + 1) * room]
-    numbers = table_lines(COLUMNS, [row.cells() for row in shown])
+    numbers = table_lines(columns, [row.cells() for row in shown])
     # The numbers are seen; names get what they leave.
     most = max((width - max(map(len, numbers))) // len(names) - 2, _NAME_CHARS)
-    labels = table_lines(names, [[visible(part, most) for part in row.name] for row in shown])
+    labels = table_lines(names, [[visible(name, most) for name in row.names] for row in shown])
     wide = max(map(len, labels))
     styles = ["bold reverse", *(_BAD.get(row.status, "") for row in shown)]
     lines = [

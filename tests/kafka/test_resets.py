@@ -297,8 +297,8 @@ def test_an_interrupted_reset_reports_each_group(
     assert [each["note"] for each in done.json()["partitions"]] == [
         "",
         "not known: interrupted; look again",
-        "not done: interrupted before it",
     ]
+    assert done.json()["errors"] == [{"group": groups[2], "message": "interrupted before it"}]
 
 
 def test_the_group_of_a_fenced_service_is_reset_by_that_service_alone(

@@ -74,7 +74,7 @@ def keys(typed: str, view: TopView = TopView()) -> TopView:  # noqa: B008 -- it 
 )
 def test_sorted_by_a_key(typed: str, first: str) -> None:
     """Each key sorts by its column, the worst first."""
-    assert rows_of(ANSWER, keys(typed))[0].name == (first,)
+    assert rows_of(ANSWER, keys(typed))[0].names == (first,)
 
 
 def test_filter() -> None:
@@ -84,26 +84,26 @@ def test_filter() -> None:
     assert not view.ended
     assert rows_of(ANSWER, view) == []
     view = keys("\x7f\r", view)
-    assert [row.name for row in rows_of(ANSWER, view)] == [("orders-etl",)]
+    assert [row.names for row in rows_of(ANSWER, view)] == [("orders-etl",)]
     assert keys("q", view).ended
 
 
 def test_partitions() -> None:
     """Partitions are shown by p, in the place of groups; the number of each is seen."""
-    names = [row.name for row in rows_of(ANSWER, keys("p"))]
-    assert names[:2] == [("stuck", "orders", "0"), ("orders-etl", "orders", "0")]
+    names = [(*row.names, row.partition) for row in rows_of(ANSWER, keys("p"))]
+    assert names[:2] == [("stuck", "orders", 0), ("orders-etl", "orders", 0)]
     shown = text(keys("p"), 80, answer=lag_report([group("etl-of-" * 9, partition(7))]))
     assert all(part in shown for part in ("…", " orders ", " 7 "))
 
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
     """One that falls behind never catches up, however quick the others are."""
-    rows = {row.name[0]: row for row in rows_of(ANSWER, TopView())}
+    rows = {row.names[0]: row for row in rows_of(ANSWER, TopView())}
     assert rows["orders-etl"].catch_up_s == math.inf
     assert rows["idle"].catch_up_s == 0
     assert rows["new"].catch_up_s is None
-    parts = {row.name: row for row in rows_of(ANSWER, keys("p"))}
-    assert parts["orders-etl", "orders", "0"].catch_up_s == 100
+    parts = {(*row.names, row.partition): row for row in rows_of(ANSWER, keys("p"))}
+    assert parts["orders-etl", "orders", 0].catch_up_s == 100
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 80, 160])
