@@ -36,9 +36,8 @@ def test_every_claim_holds(tmp_path: Path) -> None:
     with start(tmp_path) as demo:
         text, _ = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 0, text
-    assert "✘" not in text
     assert "cannot be reached" not in text
-    assert "7 of 7 claims hold" in text
+    assert "All 7 claims hold" in text
     assert f"✔ {ORDERS:,} orders were produced; each of them was written exactly once" in text
     assert "✔ Lag is 0 on all 8 partitions" in text
     assert list(tmp_path.iterdir()) == []
@@ -65,7 +64,6 @@ def test_a_failing_step_is_reported_and_its_logs_are_kept(tmp_path: Path) -> Non
     with start(tmp_path, JAVA_HOME=str(tmp_path)) as demo:
         text, _ = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 1, text
-    assert "✘ The demo runs to its end: Kafka needs Java and there is none in JAVA_HOME" in text
-    assert "0 of 1 claims hold" in text
+    assert "✘ Kafka needs Java and there is none in JAVA_HOME" in text
     (kept,) = tmp_path.iterdir()
     assert f"Kept: {kept}" in text
