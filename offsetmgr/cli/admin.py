@@ -83,15 +83,16 @@ def history(
         causes = read_causes(reader, shown)
     answer = history_report(group, shown, causes)
     rows = [list(step.values()) for step in answer["steps"]]
-    output.print(answer, HISTORY_FIELDS, rows)
     is_whole = topic is None and partition is None
-    if not rows and is_whole and since is None:
-        check_group(group)  # of a mistyped name, this says what is wrong with it
+    ends: list[str] = []
     before = answer["undo_to"]
-    if before and output.as_table:
+    if before:
         scope = [] if is_whole else topic_options(step.partition for step in shown)
         undo = kafka.connection().command("reset", group, *scope, "--to-history", before)
-        say(f"To go back to where the group stood before the last of these: {undo}")
+        ends.append(f"To go back to where the group stood before the last of these: {undo}")
+    output.print(answer, HISTORY_FIELDS, rows, ends=ends)
+    if not rows and is_whole and since is None:
+        check_group(group)  # of a mistyped name, this says what is wrong with it
     return Exit.TROUBLE if before else 0
 
 
@@ -424,16 +425,15 @@ def spark_status(
     for each in found:
         offsets = each.finished, each.begun, each.committed, each.log and each.log.high_watermark
         rows.append((*each.partition, *offsets, each.lag, each.note))
-    output.print(answer, heads, rows, "partitions")
-    if output.as_table and begun is not None:
+    lines: list[str] = []
+    if begun is not None:
         age = "" if begun.at_s is None else f", begun {seconds_text(time.time() - begun.at_s)} ago,"
         is_finished = answer["finished_batch"] == begun.batch_id
-        end_text = "is finished" if is_finished else "is not finished"
-        print(f"Batch {begun.batch_id}{age} {end_text}.")
-        repeated, lost = answer["repeated"], answer["lost"]
-        print(f"A restart reads {repeated} offsets again, and finds {lost} lost.")
-    for problem in () if output.as_json else problems:
-        say(problem, error=True)
+        lines = [
+            f"Batch {begun.batch_id}{age} is {'' if is_finished else 'not '}finished.",
+            f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost.",
+        ]
+    output.print(answer, heads, rows, "partitions", ends=lines, problems=problems)
     return Exit.TROUBLE if problems or any(each.note for each in found) else 0
 
 
@@ -500,16 +500,14 @@ def copy_offsets(
     ]  # fmt: skip
     left = [row for row in plan if row.new.offset is None or row.target in failures]
     answer = {"from": source, "to": target, "group": group, "executed": execute}
+    done = "Committed" if execute else "This is a plan; --execute commits"
+    again = sum(row.new.again or 0 for row in plan)
+    count = f"{len(plan) - len(left)} of {len(plan)} partitions"
+    end = f"{done} {count}; at most {again} records again."
     if checkpoint is not None:
         answer["startingOffsets"] = None if left else starting_offsets(plan)
-    output.print(answer, _COPY_FIELDS, rows, "partitions")
-    if output.as_table and checkpoint is not None:
-        print(answer["startingOffsets"] or "Some partitions are left: no startingOffsets.")
-    elif output.as_table:
-        done = "Committed" if execute else "This is a plan; --execute commits"
-        again = sum(row.new.again or 0 for row in plan)
-        count = f"{len(plan) - len(left)} of {len(plan)} partitions"
-        print(f"{done} {count}; at most {again} records again.")
+        end = str(answer["startingOffsets"] or "Some partitions are left: no startingOffsets.")
+    output.print(answer, _COPY_FIELDS, rows, "partitions", ends=[end])
     return Exit.INCOMPLETE if left else 0
 
 

@@ -231,9 +231,19 @@ class OutputOptions:
         return not (self.as_json or self.as_csv)
 
     def print(
-        self, answer: Any, heads: Sequence[str], rows: Sequence[Sequence[object]], name: str = ""
+        self,
+        answer: Any,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        name: str = "",
+        *,
+        ends: Iterable[str] = (),
+        problems: Iterable[str] = (),
     ) -> None:
-        """Print ``rows`` as CSV or as a table, or ``answer`` as JSON, where ``name`` holds them."""
+        """Print ``rows`` as CSV or as a table, or ``answer`` as JSON, where ``name`` holds them.
+
+        ``ends`` are lines behind a table, ``problems`` lines on stderr, which JSON has by itself.
+        """
         if self.as_json:
             print_json({**answer, name: records(heads, rows)} if name else answer)
         elif self.as_csv:
@@ -244,6 +254,10 @@ class OutputOptions:
             print_table(heads, rows)
         else:
             print("There are none.")
+        for line in ends if self.as_table else ():
+            say(line)
+        for line in () if self.as_json else problems:
+            say(line, error=True)
 
 
 @contextlib.contextmanager

@@ -128,13 +128,10 @@ def replay(
     named = [{"letter": _row(each)[0], "problem": each.problem} for each in refused]
     named += [{"letter": each, "problem": _MISSING} for each in missing]
     answer = {"topic": topic, "executed": execute, "refused": named}
-    output.print(answer, _HEADS, list(map(_row, found)), "letters")
-    if output.as_table:
-        done = "were replayed" if execute else "would be replayed; --execute does it"
-        print(f"{len(found)} letters {done}.")
-    for each in named:
-        text = f"offsetmgr: letter {each['letter']} is not replayed: {each['problem']}"
-        say(text, error=True)
+    done = "were replayed" if execute else "would be replayed; --execute does it"
+    problems = [f"letter {each['letter']} is not replayed: {each['problem']}" for each in named]
+    rows, ends = list(map(_row, found)), [f"{len(found)} letters {done}."]
+    output.print(answer, _HEADS, rows, "letters", ends=ends, problems=problems)
     return Exit.TROUBLE if named else 0
 
 

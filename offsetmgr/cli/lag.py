@@ -180,8 +180,7 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> int:
         answer = opened.groups()
         heads = "name", "state", "type"
         rows = [[each[head] for head in heads] for each in answer["groups"]]
-        output.print(answer, heads, rows)
-        _say_reasons(answer, output)
+        output.print(answer, heads, rows, problems=_reasons(answer))
         return _status(answer)
 
 
@@ -198,8 +197,7 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
             for each in found:
                 _print_group(each)
         else:
-            output.print(answer, *_partition_rows(found))
-            _say_reasons(answer, output)
+            output.print(answer, *_partition_rows(found), problems=_problems(answer, output))
         return _status(answer, trouble=_are_missing(found))
 
 
@@ -225,8 +223,7 @@ def lag(
         answer = _lag(opened, names)
         found = answer["groups"]
         shown = _topic_rows(found) if output.as_table else _partition_rows(found)
-        output.print(answer, *shown)
-        _say_reasons(answer, output)
+        output.print(answer, *shown, problems=_problems(answer, output))
         behind = any(
             (group["lag"] or 0) > max_lag or (group["lag_seconds"] or 0) > max_seconds
             for group in found
@@ -260,12 +257,11 @@ def top(
         look()
         time.sleep(interval)
         answer = look()
+        heads, rows = _partition_rows(answer["groups"])
         if output.as_table:
-            rows = live.rows_of(answer, live.TopView())
-            print_table(["group", *live.COLUMNS], [[*row.names, *row.cells()] for row in rows])
-        else:
-            output.print(answer, *_partition_rows(answer["groups"]))
-        _say_reasons(answer, output)
+            found = live.rows_of(answer, live.TopView())
+            heads, rows = ["group", *live.COLUMNS], [[*row.names, *row.cells()] for row in found]
+        output.print(answer, heads, rows, problems=_problems(answer, output))
         return _status(answer)
 
 
@@ -377,13 +373,12 @@ def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
     return bool(missing)
 
 
-def _say_reasons(answer: Mapping[str, Any], output: OutputOptions) -> None:
-    """Print why a number or a group is missing; JSON holds it."""
+def _problems(answer: Mapping[str, Any], output: OutputOptions) -> Iterator[str]:
+    """Yield why a number or a group is missing from the rows."""
     for group in answer["groups"] if output.as_csv else ():
         if missing := _missing(group):  # which is a row of a table, and none of CSV
-            say(f"{group['name']}: {missing}", error=True)
-    for why in () if output.as_json else _reasons(answer):
-        say(why, error=True)
+            yield f"{group['name']}: {missing}"
+    yield from _reasons(answer)
 
 
 def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
