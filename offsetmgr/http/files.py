@@ -133,12 +133,12 @@ class Tokens:
         self._files = files
         self._lock = Lock()
         self._tokens: dict[str, list[bytes]] = {owner: [] for owner in files}
-        for owner in files:
-            self._read(owner)
         self.watches = [
             FileWatch("token_file", [Path(path)], partial(self._read, owner))
             for owner, (_, path) in files.items()
         ]
+        for owner in files:  # after the first look: what is written meanwhile is read again
+            self._read(owner)
 
     def refresh(self) -> None:
         """Read the files that have changed; call it every second or so."""

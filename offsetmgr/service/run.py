@@ -44,7 +44,7 @@ from offsetmgr.service.openapi import operations
 from offsetmgr.service.overview import Overview
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
-from offsetmgr.service.settings import Settings, by_name
+from offsetmgr.service.settings import Settings, unmasked
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 from offsetmgr.text import error_text
@@ -325,7 +325,7 @@ class Service:
             return
         self.assembly.health.reload_error = None
         set_level(settings.log_level)
-        now, before = by_name(settings), by_name(self._settings)
+        now, before = unmasked(settings), unmasked(self._settings)
         changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
         changed = {name for name in changed if not name.startswith(("identities", "log_level"))}
         needs = {"needs_restart": sorted(changed)} if changed else {}

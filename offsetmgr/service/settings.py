@@ -307,19 +307,26 @@ class Settings:
 
 def by_name(settings: Settings) -> dict[str, object]:
     """Return every setting by its dotted name, secrets masked."""
-    identities = {name: _as_table(each) for name, each in settings.identities.items()}
-    follow = {
-        name: _as_table(each) | {"checkpoint": _masked("checkpoint", each.checkpoint)}
-        for name, each in settings.follow.items()
+    found = unmasked(settings)
+    found |= {f"kafka.{key}": value for key, value in settings.kafka.masked().items()}
+    for name, each in settings.follow.items():
+        found[f"follow.{name}.checkpoint"] = _masked("checkpoint", each.checkpoint)
+    found["store"] = _masked("store", settings.store)
+    return found
+
+
+def unmasked(settings: Settings) -> dict[str, object]:
+    """Return every setting by its dotted name, with secrets as they are."""
+    tables = {
+        "identities": {name: _as_table(each) for name, each in settings.identities.items()},
+        "follow": {name: _as_table(each) for name, each in settings.follow.items()},
     }
-    store = _masked("store", settings.store)
-    shown = {"store": store, "identities": identities, "follow": follow}
-    return dict(_flatten(_as_table(settings) | shown))
+    return dict(_flatten(_as_table(settings) | tables))
 
 
 def _as_table(settings: object) -> dict[str, object]:
     if isinstance(settings, KafkaSettings):
-        return dict(settings.masked())
+        return dict(settings.values)
     # Not by msgspec.to_builtins, which leaves out the default values of a converted dataclass.
     values = ((each.name, getattr(settings, each.name)) for each in fields(cast("Any", settings)))
     return {name: _as_table(v) if is_dataclass(v) else msgspec.to_builtins(v) for name, v in values}

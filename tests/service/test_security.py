@@ -626,20 +626,23 @@ def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path) -> None:
 
 
 def test_a_reload_takes_identities_and_log_level_alone(tmp_path: Path) -> None:
-    """The log names the other settings that have changed: they need a restart."""
+    """The log names the other settings that have changed, secrets as well: they need a restart."""
     config = tmp_path / "o.toml"
     identity = (
         '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\nclusters = ["west"]\n'
         f'token_file = "{token_file(tmp_path, "etl")}"\n'
     )
-    config.write_text(identity)
+    config.write_text(f'{identity}[kafka]\nsasl.password = "old"\n')
     with memory_process(env={"OFFSETMGR_CONFIG": str(config)}) as service, service.http() as etl:
         etl.headers["Authorization"] = f"Bearer {TOKENS['etl']}"
         assert refusal(etl.get("/v1/managers")) == (403, "forbidden")
-        config.write_text(f'cluster_name = "west"\nopen_metrics = true\n{identity}')
+        config.write_text(
+            'cluster_name = "west"\nopen_metrics = true\n'
+            f'{identity}[kafka]\nsasl.password = "new"\n'
+        )
         service.process.send_signal(signal.SIGHUP)
-        record = service.wait_for("reloaded")
-        assert record["needs_restart"] == ["cluster_name", "open_metrics"]
+        changed = ["cluster_name", "kafka.sasl.password", "open_metrics"]
+        assert service.wait_for("reloaded")["needs_restart"] == changed
         assert refusal(etl.get("/v1/managers")) == (403, "forbidden")
         del etl.headers["Authorization"]
         assert refusal(etl.get("/metrics")) == (401, "unauthorized")
@@ -671,3 +674,24 @@ def test_a_token_can_be_moved_to_another_owner(
     assert tokens.owner_of(b"third-token-01234567890") == "b"
     refusals = [each for each in caplog.messages if each.startswith("token_file_refused")]
     assert len(refusals) == 1
+
+
+def test_a_token_that_is_replaced_while_it_is_read_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: a file that changes between its first reading and the first look at it."""
+    path, read = tmp_path / "token", files._tokens_in
+    path.touch(mode=0o600)
+    path.write_text("first-token-0123456789")
+
+    def reading(*given: str) -> list[bytes]:
+        found = read(*given)
+        path.write_text("another-token-0123456789")
+        return found
+
+    monkeypatch.setattr(files, "_tokens_in", reading)
+    tokens = Tokens({"a": ("a", str(path))})
+    for watch in tokens.watches:
+        watch.look()
+    assert tokens.owner_of(b"first-token-0123456789") is None
+    assert tokens.owner_of(b"another-token-0123456789") == "a"
