@@ -403,9 +403,7 @@ def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
         if each.committed and each.error is not None and not does_not_exist(each.error)
         if each.partition not in facts.leaderless
     }
-    for code in dict.fromkeys(map(code_of, unread.values())):
-        same = [where for where, error in unread.items() if code_of(error) == code]
-        yield _unknown(unread[same[0]], f"nothing can be said of {_places(same)} in group {name}")
+    yield from _unknowns(unread, f"nothing can be said of them in group {name}")
     # Members may not have committed yet; what is empty and never had offsets was only tried out.
     state = group.description.state if group.description else "Dead"
     had_offsets = not _members_of(group) and facts.steps(group.name)
@@ -609,13 +607,17 @@ def _outside_log(facts: Facts, group: GroupLag) -> Iterable[Finding]:
 
 def _deleted(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     found: dict[Cause, list[TopicPartition]] = defaultdict(list)
+    unread: dict[TopicPartition, OffsetManagerError] = {}
     deleted = deletions(facts.steps(group.name), facts.now_s)
-    for where in deleted.keys() - group.offsets.keys():
-        cause = facts.causes.get(deleted[where], Cause.OTHER)
+    for where, step in deleted.items():
+        cause = facts.causes.get(step, Cause.OTHER)
+        if where in group.offsets:
+            continue
         if isinstance(cause, OffsetManagerError):
-            yield _unknown(cause, f"why the offset of {where} was deleted is not known")
+            unread[where] = cause
         else:
             found[cause].append(where)
+    yield from _unknowns(unread, "it is not known why the offsets were deleted")
     if gone := found[Cause.TOPIC_DELETED]:
         yield _trouble(
             f"{_places(gone)}: the topic was deleted, and Kafka deleted the offsets with it",
@@ -681,6 +683,13 @@ def _unknown(error: OffsetManagerError, why: str) -> Finding:
     if code_of(error) in RIGHT_CODES:
         mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
     return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
+
+
+def _unknowns(errors: Mapping[TopicPartition, OffsetManagerError], why: str) -> Iterable[Finding]:
+    """Return a finding for each code among the errors of some partitions."""
+    for code in dict.fromkeys(map(code_of, errors.values())):
+        same = [where for where, error in errors.items() if code_of(error) == code]
+        yield _unknown(errors[same[0]], f"{_places(same)}: {why}")
 
 
 def _name_of(check: Callable[..., Iterable[Finding]]) -> str:
