@@ -451,13 +451,16 @@ class _Followed(_Task):
             if groups.group_of(partition.topic) is not None
         }
         # Copies of a checkpoint have one id, and may be of queries that are not equally far.
-        run = Run(self.location, str(self.state.run))
-        if offsets and (run != self._run or self._foreign):
+        run, known = Run(self.location, str(self.state.run)), self._foreign
+        if offsets and (run != self._run or known):
             _, self._foreign = usable_logs(self.follower.client, offsets, Deadline(LOGS_S))
+        is_again = self.state.seen == before
+        if is_again and not subscription.refusals and known.keys() == self._foreign.keys():
+            return  # as it was: a reset of the group by somebody else meanwhile stays
         offsets = {each: offset for each, offset in offsets.items() if each not in self._foreign}
         self._run = run
         at_s, query_id = self.follower.wall(), self.state.seen.query_id
-        # The client shows one query for each; a run begins at each look at a refused offset.
+        # The client shows one query for each; a run begins where a refused offset is tried again.
         run_id = str(uuid5(NAMESPACE_URL, f"{self.follow_name} {self.location}"))
         snapshot = finished_batch(
             *(run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
@@ -470,8 +473,8 @@ class _Followed(_Task):
             batch_at_s=batch.at_s,
             offsets={group: lowest(part.sources) for group, part in parts.items()},
         )
-        if batch == before.batch and query_id == before.query_id:
-            return  # what was refused before is tried again
+        if is_again:
+            return
         records: int | None = None
         if before.batch is not None and before.query_id == query_id:
             starts = before.batch.offsets

@@ -154,7 +154,7 @@ def test_copies_of_a_checkpoint_are_queries_of_their_own(
 
 
 def test_a_client_reports_each_followed_query_once(tmp_path: Path) -> None:
-    """Also one whose offset is beyond its log, of which each look begins a run."""
+    """Also one whose offset is beyond its log, which each look tries again."""
     for name, offset in (("a", 5), ("b", 50)):
         WrittenCheckpoint(tmp_path / name).batch(0, orders(offset))
     with running() as service, OffsetClient(service.address, "follower") as client:
@@ -237,8 +237,9 @@ def test_offsets_of_another_log_block_no_other(
 ) -> None:
     """The kind: a partition that was recreated before the first look, or that no right reads.
 
-    The row names them, and the log once, also while the new log grows; a topic is committed once
-    its log can be read.
+    What was committed is not handed over again meanwhile, so that a reset of an idle query's group
+    stays.  The row names them, and the log once, also while the new log grows; a topic is committed
+    once its log can be read.
     """
     broker = coordinator.broker
     broker.set_log(TopicPartition("orders", 1), 0, 10)
@@ -250,6 +251,8 @@ def test_offsets_of_another_log_block_no_other(
         assert set(broker.committed("etl")) == {ORDERS}
         broker.set_log(TopicPartition("orders", 1), 0, 11)
         until(lambda: "of the log, 11" in str(follower.queries()[0].problem))
+        state = follower.committer._groups["etl"]
+        assert [run.run_id for run in state.running()] == ["1"], "nothing is handed over again"
         assert caplog.text.count("is beyond the end of the log") == 1
         broker.set_log(CLICKS, 0, 1_000)
         eventually(lambda: set(broker.committed("etl")), {ORDERS, CLICKS})
