@@ -33,11 +33,10 @@ class Names(NamedTuple):
 
     groups: Collection[str] = ()
     topics: Collection[str] = ()
-    everything: bool = False
-    """True if it needs a right to all groups and topics."""
 
 
-EVERYTHING: Final = Names(everything=True)
+EVERYTHING: Final = Names((ALL,), (ALL,))
+"""The name that only a right to all names permits."""
 
 
 def no_names(_request: object) -> Names:
@@ -124,26 +123,24 @@ class Requester(NamedTuple):
             topic is None or _permits(self.rights.topics, topic)
         )
 
-    def check(self, action: str, names: Callable[[], Names], *, changes: bool) -> None:
+    def check(self, names: Callable[[], Names], *, changes: bool) -> None:
         """Raise HttpStatusError if the sender has no right to do that.
 
-        ``names`` returns the names of the request, ``action`` is for the message, and ``changes``
-        says that the request changes offsets.
+        ``names`` returns the names of the request; ``changes`` says that it changes offsets.
         """
         if self.rights is ALL_RIGHTS:
             return
         if changes and self.rights.read_only:
             raise self._forbidden("anything that changes offsets", "read_only", "true")
         found = names()
-        if found.everything and not self.sees_everything:
-            raise self._forbidden(f"{action}, which names all groups", "groups and topics", "less")
         for kind, given, patterns in (
             ("group", found.groups, self.rights.groups),
             ("topic", found.topics, self.rights.topics),
         ):
             for name in given:
                 if not _permits(patterns, name):
-                    raise self._forbidden(f"{kind} {shown(name)}", f"{kind}s", shown(patterns))
+                    what = f"all {kind}s" if name == ALL else f"{kind} {shown(name)}"
+                    raise self._forbidden(what, f"{kind}s", shown(patterns))
 
     def _forbidden(self, what: str, setting: str, value: str) -> HttpStatusError:
         text = (

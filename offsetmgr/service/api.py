@@ -122,7 +122,7 @@ class Api:
             else:
                 asked = read_query(found.request, request)
             self._service.renew(by)
-        by.check(found.path, lambda: found.needs(asked), changes=found.changes)
+        by.check(lambda: found.needs(asked), changes=found.changes)
         waits = getattr(asked, "wait", False) if writes else asked is not None
         with (self.waiting if waits else self.working).place(by.who):
             work = found.handler(by, asked)

@@ -75,6 +75,7 @@ class EventStream(StreamingResponse):
         super().__init__(hub.stream(self), media_type="text/event-stream")
         self.by = by
         self.asked = asked
+        self.failures_only = asked.only == "failed"
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
         self.news: dict[tuple[str, ManagerKey], OfGroup] = {}
@@ -92,10 +93,6 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._hub.unsubscribe(self)
-
-    @property
-    def failures_only(self) -> bool:
-        return self.asked.only == "failed"
 
     def wants(self, key: ManagerKey, client: str | None) -> bool:
         return (

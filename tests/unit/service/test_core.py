@@ -175,19 +175,6 @@ async def test_managers_on_their_way_out_count() -> None:
     assert [each.error for each in answer.managers] == [None, None]
 
 
-async def test_managers_of_a_lapsed_client_count_until_they_have_stopped() -> None:
-    """Nobody owns them, and they are there."""
-    scene, heir = Scene(managers=1), client("heir")
-    await scene.service.submit(client("dead"), offsets(0))
-    assert scene.pass_time(LEASE_S + 1) == 0
-    [refused] = (await scene.service.open(heir, managers(1))).managers
-    assert refused.error is not None
-    assert refused.error.code == "overloaded"
-    scene.core.advance(LEASE_S)
-    [made] = (await scene.service.open(heir, managers(1))).managers
-    assert made.error is None
-
-
 async def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
     """It was closed; only what lapses with managers is news for an operator."""
     scene, closed = Scene(), client("closed")

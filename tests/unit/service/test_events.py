@@ -111,15 +111,6 @@ def test_a_failure_is_logged_at_once_and_repetitions_are_counted(
     assert "live members" in logs[0]["error"]
 
 
-async def test_a_reader_may_begin_where_it_first_heard_of_the_service(hub: EventHub) -> None:
-    """From the newest id on no failure is missed, and one that was before is not told."""
-    hub.failed(A, error(A))
-    newest = hub.newest
-    hub.failed(A, error(A))
-    (event,) = hub.take(await hub.events(ANYBODY, EventsQuery(after=newest)))
-    assert event.startswith(b"id: %d\n" % (newest + 1))
-
-
 async def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -> None:
     """A page gets, next to ten thousand commits a second, the failures, each with its time."""
     reader = await hub.events(ANYBODY, EventsQuery(only="failed"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.errors import ClientFencedError, OverloadedError
+from offsetmgr.errors import ClientFencedError
 from offsetmgr.service import sessions
 from offsetmgr.service.errors import ClientExistsError
 from offsetmgr.service.messages import Caller
@@ -119,15 +119,6 @@ def test_a_request_of_the_one_before_keeps_no_lease() -> None:
     registry.enter(Caller("etl", 1), 0.0, wait_s=100 * LEASE_S)
     registry.enter(Caller("etl", 2), 1.0)
     assert listen(registry, 1, 40) == {"etl": 32}
-
-
-def test_too_many_clients_are_refused() -> None:
-    """The limit is named, and those that are there stay."""
-    registry = registry_of(clients=1)
-    registry.enter(Caller("a"), 0.0)
-    with pytest.raises(OverloadedError, match=r"limits\.clients"):
-        registry.enter(Caller("b"), 0.0)
-    registry.enter(Caller("a"), 1.0)
 
 
 def test_fences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
