@@ -272,39 +272,40 @@ class OffsetMigration:
         self._target.topic_ids = self._target_ids(names)
         claims = Counter(names.values())
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
-        source_logs, unread = self._source.readable_logs(offsets)
-        target_logs, unread_there = self._target.readable_logs(targets.values())
+        source, there = self._source, self._target
+        source.look(offsets)
+        there.look(targets.values())
         syncs = self._syncs(offsets)
-        records = self._source.records_at(offsets, source_logs, unread)
+        records = source.records_at(offsets)
         wanted = {targets[where]: found[-1] for where, found in records.items() if found}
-        mirrors = self._target.from_time_on(wanted, target_logs, unread_there)
+        mirrors = there.from_time_on(wanted)
 
         def translated(where: TopicPartition, starts_at: int | None = None) -> Translation:
-            if claims[targets[where].topic] > 1:
+            target = targets[where]
+            if claims[target.topic] > 1:
                 return unknown("another topic of the group has the same mirror")
-            source_log, target_log = source_logs.get(where), target_logs.get(targets[where])
-            if note := unread.get(where) or unread_there.get(targets[where]):
-                return Translation(None, None, "", note)
-            if source_log is None or target_log is None:
-                name = self._source.name if source_log is None else self._target.name
-                return unknown(f"it does not exist in {name}")
+            for cluster, place in ((source, where), (there, target)):
+                if note := cluster.unread.get(place):
+                    return Translation(None, None, "", note)
+                if place not in cluster.logs:
+                    return unknown(f"it does not exist in {cluster.name}")
             return translate(
                 offsets[where],
-                source_log,
-                target_log,
+                source.logs[where],
+                there.logs[target],
                 sync=syncs[where],
                 records=records.get(where, []),
-                mirror=mirrors.get(targets[where], []),
+                mirror=mirrors.get(target, []),
                 mirror_starts_at=starts_at,
             )
 
         new = {where: translated(where) for where in sorted(offsets)}
-        unplaced = [where for where in new if new[where].offset is None and where in source_logs]
-        mirrored = {targets[where] for where in unplaced} & target_logs.keys()
-        starts = {where: target_logs[where].log_start_offset for where in mirrored}
-        first = self._target.read(starts, starts, unread_there)
+        unplaced = [where for where in new if new[where].offset is None and where in source.logs]
+        mirrored = {targets[where] for where in unplaced} & there.logs.keys()
+        starts = {where: there.logs[where].log_start_offset for where in mirrored}
+        first = there.read(starts, starts)
         wanted = {w: first[targets[w]][0] for w in unplaced if first.get(targets[w])}
-        for where, found in self._source.from_time_on(wanted, source_logs, unread).items():
+        for where, found in source.from_time_on(wanted).items():
             new[where] = translated(where, wanted[where].place_in(found))
         rows = []
         for where, translated_offset in new.items():
@@ -341,7 +342,7 @@ class OffsetMigration:
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
             log = cluster.reader.log_ranges([where])[where]
             starts = {} if isinstance(log, OffsetManagerError) else {where: OFFSET_BEGINNING}
-            for record in cluster.read(starts, {}, {}).get(where, []):
+            for record in cluster.read(starts, {}).get(where, []):
                 parsed = parse_sync(record.key or b"", record.value or b"")
                 if parsed is not None and parsed[0] in found:
                     found[parsed[0]].append(parsed[1])
@@ -359,12 +360,16 @@ class _Cluster(GroupChanges):
     def __init__(self, name: str, kafka: Mapping[str, object], timeout_s: float) -> None:
         super().__init__(kafka, timeout_s=timeout_s)
         self.name = name
+        self.logs: dict[TopicPartition, PartitionRange] = {}
+        self.unread: dict[TopicPartition, str] = {}
+        """Notes on logs that could not be read."""
+
+    def look(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read the ends of the logs that a plan is about."""
+        self.logs, self.unread = self.readable_logs(partitions)
 
     def read(
-        self,
-        starts: Mapping[TopicPartition, int],
-        stops: Mapping[TopicPartition, int],
-        unread: dict[TopicPartition, str],
+        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[Record]]:
         """Return the records of each log from its start up to the first one at its stop or later.
 
@@ -380,35 +385,31 @@ class _Cluster(GroupChanges):
         except KafkaRequestError as error:
             topics = {where.topic for where in starts}
             if len(topics) == 1:
-                unread |= dict.fromkeys(starts, f"left as it is: {error}")
+                self.unread |= dict.fromkeys(starts, f"left as it is: {error}")
                 return {}
             found = {}
             for topic in topics:
                 own = {where: start for where, start in starts.items() if where.topic == topic}
-                found |= self.read(own, stops, unread)
+                found |= self.read(own, stops)
         return found
 
     def records_at(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        logs: Mapping[TopicPartition, PartitionRange],
-        unread: dict[TopicPartition, str],
+        self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[Record]]:
         """Return some records before each offset, and the first one from there on.
 
-        Before it, as many are read as it takes to find one that differs from the last.  Those that
-        cannot be read now are added to ``unread``.
+        Before it, as many are read as it takes to find one that differs from the last.
         """
         found: dict[TopicPartition, list[Record]] = {}
-        left = {w: log for w, log in logs.items() if offsets[w] <= log.high_watermark}
+        left = {w: log for w, log in self.logs.items() if offsets[w] <= log.high_watermark}
         before = _BEFORE
         while left:
             starts = {w: max(log.log_start_offset, offsets[w] - before) for w, log in left.items()}
-            found |= self.read(starts, {where: offsets[where] for where in left}, unread)
+            found |= self.read(starts, {where: offsets[where] for where in left})
             left = {
                 where: log
                 for where, log in left.items()
-                if where not in unread
+                if where not in self.unread
                 and starts[where] > log.log_start_offset
                 and all(each[1:] == found[where][-1][1:] for each in found[where])
             }
@@ -416,25 +417,19 @@ class _Cluster(GroupChanges):
         return found
 
     def from_time_on(
-        self,
-        wanted: Mapping[TopicPartition, Record],
-        logs: Mapping[TopicPartition, PartitionRange],
-        unread: dict[TopicPartition, str],
+        self, wanted: Mapping[TopicPartition, Record]
     ) -> dict[TopicPartition, list[Record]]:
-        """Return the records of each log from the time of a wanted one on: up to 1,000 offsets.
-
-        Those that cannot be read now are added to ``unread``.
-        """
-        times = {where: record.at_ms for where, record in wanted.items() if where in logs}
+        """Return the records of each log from the time of a wanted one on: up to 1,000 offsets."""
+        times = {where: record.at_ms for where, record in wanted.items() if where in self.logs}
         answers = self.reader.offsets_at(times)
         starts = {where: at for where, at in answers.items() if isinstance(at, int)}
-        unread |= {
+        self.unread |= {
             where: f"left as it is: {answer}"
             for where, answer in answers.items()
             if isinstance(answer, OffsetManagerError)
         }
         stops = {where: at + _FROM_ITS_TIME for where, at in starts.items()}
-        return self.read(starts, stops, unread)
+        return self.read(starts, stops)
 
 
 def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
