@@ -39,7 +39,6 @@ from offsetmgr.consumer.offsets import (
     MemberStore,
     claim,
     is_rebalancing,
-    offer_topic_ids,
 )
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -58,7 +57,7 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
 from offsetmgr.kafka.errors import cause_of, known, request_error
 from offsetmgr.repeats import RepeatLimiter
-from offsetmgr.stores.base import as_store_error, causes_of, passes_later
+from offsetmgr.stores.base import as_store_error, causes_of, offer_topic_ids, passes_later
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
 from offsetmgr.workers import Question
@@ -160,7 +159,7 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
-        self._end_offer = offer_topic_ids(self._store, self._reader)
+        self._end_offer = offer_topic_ids(self._store, self._reader.existing_ids)
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, group, self.report)
         self._discovery = Discovery(
@@ -488,7 +487,7 @@ class Member:
     def _read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._starts.update(offsets)
         moved = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
-        if self._cooperative:
+        if self._cooperative or self._partitions:
             self._consumer.incremental_unassign(moved)
             self._consumer.incremental_assign(moved)
         else:

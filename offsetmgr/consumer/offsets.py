@@ -5,12 +5,10 @@ A store is asked in threads of its own, so that no poll waits for it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -362,33 +360,3 @@ class Claims:
     def _report_late(self, what: str, late_s: float = _LATE_S) -> None:
         late = late_error(f"{what} for group {self._group}", late_s)
         self._report(late, "the store does not answer")
-
-
-_offers_lock = threading.RLock()
-
-
-class _Readers(list["ClusterReader"]):
-    """Asks the Kafka of the consumer that came last."""
-
-    def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
-        return self[-1].existing_ids(topics)
-
-
-def offer_topic_ids(store: OffsetStore, reader: ClusterReader) -> Callable[[], None]:
-    """Let a store, which consumers may share, ask for topic ids; return what ends that."""
-    with _offers_lock:
-        if store.topic_ids is None:
-            with suppress(AttributeError):  # a user's store may be frozen
-                store.topic_ids = _Readers()
-        readers = store.topic_ids
-        if isinstance(readers, _Readers):
-            readers.append(reader)
-
-    def end() -> None:
-        with _offers_lock:
-            if isinstance(readers, _Readers) and reader in readers:
-                readers.remove(reader)
-                if not readers:
-                    store.topic_ids = None
-
-    return end

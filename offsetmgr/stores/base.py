@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.codes import STORE_FAILED
 from offsetmgr.errors import (
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
 
+    _TopicIds: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
+
 _REQUEST_S: Final = 10.0  # time that managers have to answer
+
+_offers_lock = threading.RLock()
 
 
 class OffsetStore(ABC):
@@ -54,7 +59,7 @@ class OffsetStore(ABC):
     exception for a failure that may pass.  Bad names and offsets raise InvalidValueError.
     """
 
-    topic_ids: Callable[[Collection[str]], Mapping[str, str]] | None = None
+    topic_ids: _TopicIds | None = None
     """Asks Kafka for the ids of topics, which change when a topic is recreated; None without a
     Kafka.  Consumers and managers set it, unless it is set."""
 
@@ -171,6 +176,33 @@ def _checked(value: object, topic_partition: object) -> OffsetAndMetadata | None
         text,
         check_leader_epoch(None if epoch == -1 else epoch, f"leader epoch of {topic_partition}"),
     )
+
+
+class _Offers(list["_TopicIds"]):
+    """Asks the Kafka that was offered last."""
+
+    def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
+        return self[-1](topics)
+
+
+def offer_topic_ids(store: OffsetStore, ask: _TopicIds) -> Callable[[], None]:
+    """Let a store, which several may share, ask for topic ids; return what ends that."""
+    with _offers_lock:
+        if store.topic_ids is None:
+            with suppress(AttributeError):  # a user's store may be frozen
+                store.topic_ids = _Offers()
+        offers = store.topic_ids
+        if isinstance(offers, _Offers):
+            offers.append(ask)
+
+    def end() -> None:
+        with _offers_lock:
+            if isinstance(offers, _Offers) and ask in offers:
+                offers.remove(ask)
+                if not offers:
+                    store.topic_ids = None
+
+    return end
 
 
 def as_store_error(what: str, error: BaseException) -> OffsetManagerError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -24,7 +23,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
-from offsetmgr.stores.base import as_store_error, refusals
+from offsetmgr.stores.base import as_store_error, offer_topic_ids, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -61,11 +60,9 @@ class StoreCoordinator:
         # Failures at a URL are not retried here: a committer does it, with its newest offsets.
         self._store = open_store(store, patience_s=0.0)
         self._owned = self._store is not store
-        if self._store.topic_ids is None:
-            with suppress(AttributeError):  # a user's store may be frozen
-                self._store.topic_ids = self._existing_ids
         self._claimed: dict[str, set[TopicPartition]] = {}  # by group
         self._kafka = kafka
+        self._end_offer = offer_topic_ids(self._store, self._existing_ids)
         self.topic_logs = kafka.topic_logs
         self.topic_names = kafka.topic_names
         self._fenced: set[str] = set()
@@ -189,10 +186,9 @@ class StoreCoordinator:
             log.warning("partitions of %d groups not released: %s", len(failures), why)
         self._threads.stop(deadline.left_s)
         self._kafka.close(deadline.left_s)
+        self._end_offer()
         if self._owned:
             self._store.close()
-        elif self._store.topic_ids == self._existing_ids:
-            self._store.topic_ids = None
         self._timers.close()
 
     def _release(self, group: str) -> None:

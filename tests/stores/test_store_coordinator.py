@@ -192,6 +192,18 @@ def test_a_group_that_is_only_read_takes_no_memory() -> None:
     coordinator.close(WAIT_S)
 
 
+def test_the_end_of_one_user_of_a_store_blinds_no_other() -> None:
+    """The kind: a shared store that no longer asks for topic ids, as its first user has closed."""
+    store = MemoryOffsetStore()
+    kafka = MemoryCoordinator()
+    kafka.broker.create_topic("orders", 1)
+    first, second = StoreCoordinator(store, kafka), StoreCoordinator(store, kafka)
+    first.close(WAIT_S)
+    assert store.topic_ids is not None
+    second.close(WAIT_S)
+    assert store.topic_ids is None
+
+
 @pytest.mark.parametrize(
     "error",
     [
