@@ -12,6 +12,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     OffsetRegressionError,
+    OffsetTimeoutError,
 )
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata
 from tests.sim.processes import Process
@@ -226,8 +227,9 @@ class Driver:
             if isinstance(left.error, OffsetRegressionError)
         )
         for key, left in result.uncommitted.items() if calm and self.calm else ():
-            # A stop that came meanwhile says what became of it.
+            # A stop that came meanwhile says what became of it; a rival may have it for long.
             overtaken = left.error.code == error_info(OFFSET_CHANGED).name
-            excused = overtaken and self._judge.fates[key].tampered
+            late = self._judge.rivals and isinstance(left.error, OffsetTimeoutError)
+            excused = late or (overtaken and self._judge.fates[key].tampered)
             if not excused and not isinstance(left.error, _EXCUSES):
                 self._judge.blame(f"{key}: nothing went wrong, yet this was left: {left}")

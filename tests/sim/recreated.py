@@ -114,6 +114,8 @@ class LogJudge(Judge):
                 self.strays.discard(key)
             elif self.logs.get(order_of(value), self.log) == self.log:
                 self.strays.discard(key)
+                if self._in_race(key):
+                    self.were_stray.add(key)  # without an id it may be taken for one
             else:
                 self._judge_log(key, value, late=late)
         super().took_effect(group, offsets)
@@ -131,13 +133,17 @@ class LogJudge(Judge):
             if self.logs.get(order_of(each), self.log) != self.log
             or (each is not None and self._is_start(key, each))
         ]
-        super().began_at(key, value, [*stood, None] if formers else stood)
+        begins = [None, OffsetAndMetadata(0)] if formers else []
+        super().began_at(key, value, [*stood, *begins])
         order = order_of(value)
-        race = self.changed_s >= self._sent_s[key.group] - LOOK_AGE_S
         is_former = value is not None and self.logs.get(order, self.log) != self.log
         reader = self.readers[key]
-        if is_former and not race and order not in reader.guessed | reader.raced:
+        if is_former and not self._in_race(key) and order not in reader.guessed | reader.raced:
             self.blame(f"{key}: told {value} as its initial offset, of a former log")
+
+    def _in_race(self, key: ManagerKey) -> bool:
+        """True if the topic may have changed after the look before the group's last request."""
+        return self.changed_s >= self._sent_s[key.group] - LOOK_AGE_S
 
     def _is_start(self, key: ManagerKey, value: OffsetAndMetadata) -> bool:
         return value.offset == 0 and not value.metadata and key in self.were_stray
@@ -147,10 +153,9 @@ class LogJudge(Judge):
             # Judged when it was committed first; to a later manager it is somebody else's.
             self.met["log: stray offset kept from expiring"] += 1
             return
-        race = self.changed_s >= self._sent_s[key.group] - LOOK_AGE_S
         if order_of(value) in self.readers[key].guessed:
             self.met["log: guessed wrong"] += 1
-        elif late or race:
+        elif late or self._in_race(key):
             self.met["log: recreated during a commit"] += 1
             self.readers[key].raced |= set() if late else {order_of(value)}
             if not self.lives[key].stopping:

@@ -75,7 +75,7 @@ class Fate:
     acked: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that it was told is committed."""
     answered: dict[str, Rank] = field(default_factory=dict)
-    """The same without events, which have no version: they do not end a rewind."""
+    """The same without events and later ones, which have no version: they do not end a rewind."""
     rewinds: dict[str, list[Rank]] = field(default_factory=lambda: defaultdict(list))
     tampered: bool = False
     """True if somebody else ever changed it."""
@@ -160,8 +160,10 @@ class ServiceJudge(Referee):
     ) -> None:
         """A flush or stop of what was ``newest`` was answered."""
         for key, value in result.committed.items():
-            self.told_committed(key, name, value)
             wanted = newest.get(key)
+            # The client cannot tell a later one from somebody else's, as with an event.
+            is_later = order_of(value) > order_of(wanted)
+            self.told_committed(key, name, value, event=is_later)
             if wanted is not None and not self.fates[key].tampered:
                 standing = order_of(value)
                 mine = standing in self.submits and self.submits[standing].name == name
