@@ -222,14 +222,15 @@ class OffsetCommits:
             wanted = {key: offset for key, offset in wanted.items() if key not in uncommitted}
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         is_submitted = bool(wait([self._listener.put(snapshot)], deadline.left_s).done)
-        for group, partitions in by_group(wanted if is_submitted else ()).items():
-            left_s = deadline.left_s
+        groups = by_group(wanted if is_submitted else ())
+        for done, (group, partitions) in enumerate(groups.items()):
+            left_s = deadline.left_s / (len(groups) - done)
             result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
             committed.update(result.committed)
             uncommitted.update(result.uncommitted)
         left = [key for key in wanted if key not in committed and key not in uncommitted]
         # A manager may have been stopped meanwhile, since Kafka has its offset.
-        known = self._committer.look_up(by_group(left), deadline.left_s)
+        known = self._committer.look_up(by_group(left), deadline)
         for key in left:
             if known.get(key, -1) >= wanted[key]:
                 committed[key] = OffsetAndMetadata(known[key])

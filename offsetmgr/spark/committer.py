@@ -34,6 +34,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
+from offsetmgr.spark.progress import lowest
 from offsetmgr.text import error_text, shell_word
 from offsetmgr.types import ManagerKey, Uncommitted
 from offsetmgr.workers import Worker
@@ -164,8 +165,7 @@ class Subscription:
         return {
             ManagerKey(group, *partition): offset
             for group, part in self.groups.parts(snapshot).items()
-            for source in part.sources
-            for partition, offset in source.items()
+            for partition, offset in lowest(part.sources).items()
         }
 
     def close(self, timeout: float) -> None:
@@ -181,11 +181,7 @@ class Subscription:
         self._committer.detach(self, timeout)
 
     def _do(self, task: _Task) -> Future[bool]:
-        if not self.is_closed:
-            return self._committer.do(task)
-        done: Future[bool] = Future()
-        done.set_result(False)
-        return done
+        return self._committer.do((lambda: False) if self.is_closed else task)
 
 
 class Committer:
@@ -253,12 +249,12 @@ class Committer:
             self.worker.ensure()
         return done
 
-    def look_up(self, groups: Iterable[str], timeout: float) -> dict[ManagerKey, int]:
-        """Return what the groups have committed, each asked for up to ``timeout`` seconds."""
+    def look_up(self, groups: Iterable[str], deadline: Deadline) -> dict[ManagerKey, int]:
+        """Return what the groups have committed, without those that are not known in time."""
         found: dict[ManagerKey, int] = {}
         for group in groups:
             try:
-                committed = self._client.committed(group, timeout=timeout)
+                committed = self._client.committed(group, timeout=deadline.left_s)
             except OffsetManagerError as error:
                 _log.debug("what %s had committed is not known: %s", group, error)
                 self._look_up_at = time.monotonic() + SKIP_S
@@ -325,7 +321,7 @@ class Committer:
             # Only for the log that a group goes back, so it is omitted when somebody waits.
             is_due = time.monotonic() >= self._look_up_at
             if is_due and not by.is_closed and state.is_new(part):
-                found = self.look_up([group], LOOK_UP_S)
+                found = self.look_up([group], Deadline(LOOK_UP_S))
                 committed = {key.topic_partition: offset for key, offset in found.items()}
             decision = state.progress(part, committed, by)
             self._apply(by, group, decision, snapshot.label)
@@ -514,8 +510,9 @@ class Committer:
         self._retry_at = time.monotonic() + RETRY_S
         # For all groups together, so that many which nobody answers for delay no others.
         flush, stop = Deadline(FLUSH_S), Deadline(STOP_S)
-        for group, partitions in by_group(self._unread).items():
-            left_s = flush.left_s
+        groups = by_group(self._unread)
+        for done, (group, partitions) in enumerate(groups.items()):
+            left_s = flush.left_s / (len(groups) - done)
             flushed = self._client.flush(timeout=left_s, group=group, partitions=partitions)
             keys = [ManagerKey(group, *partition) for partition in partitions]
             self._unread.update({key: flushed.uncommitted.get(key) for key in keys})

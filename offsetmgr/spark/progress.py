@@ -84,9 +84,7 @@ class Snapshot(NamedTuple):
         return f"query {shown(self.name)}" if self.name else f"query {self.run.query_id}"
 
 
-def lowest(
-    positions: Iterable[Positions],
-) -> dict[TopicPartition, int]:
+def lowest(positions: Iterable[Positions]) -> dict[TopicPartition, int]:
     """Return the offset of each partition; the lowest where several sources read it."""
     offsets: dict[TopicPartition, int] = {}
     for position in positions:

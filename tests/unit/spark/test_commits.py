@@ -22,6 +22,7 @@ from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
     OffsetCommitError,
+    OffsetTimeoutError,
     error_info,
 )
 from offsetmgr.spark import commit_offsets
@@ -440,6 +441,47 @@ def test_a_flush_reports_offsets_of_stopped_managers(
         committed, uncommitted = commits.flush(query_at(offset), WAIT_S)
         assert len(committed) == (offset == 9)
         assert len(uncommitted) == (offset == 12)
+
+
+def test_a_flush_asks_all_groups_within_its_time(
+    session: Session, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka is asked for what no manager has any more, and answers for none of the groups."""
+    asked: list[float] = []
+
+    def hang(_: str, *, timeout: float) -> None:
+        asked.append(timeout)
+        threading.Event().wait(timeout)
+        raise OffsetTimeoutError("no answer")
+
+    monkeypatch.setattr(committing, "LOOK_UP_S", 0.0)
+    monkeypatch.setattr(client, "committed", hang)
+    monkeypatch.setattr(client, "flush", lambda **_: FlushResult({}, {}))
+    groups = {"orders": "a", "clicks": "b", "bills": "c"}
+    sources = [progress(9, topic=topic)["sources"][0] for topic in groups]
+    with attach(session, client, group=None, groups=groups) as commits:
+        left = commits.flush(query_at(9, sources=sources), 1.0).uncommitted
+    assert {key.group for key in left} == {"a", "b", "c"}
+    assert sum(asked) <= 1.0
+
+
+def test_a_group_without_an_answer_delays_no_other(
+    service: Running, session: Session, client: OffsetClient
+) -> None:
+    """One flush commits the other group, and its manager is released when the query has ended."""
+    service.coordinator.pause("dead")
+    groups = {"orders": "dead", "clicks": "etl"}
+    sources = [progress(9, topic=topic)["sources"][0] for topic in groups]
+    with attach(session, client, group=None, groups=groups) as commits:
+        session.report(9, sources=sources)
+        committed, uncommitted = commits.flush(query_at(9, sources=sources), 3.0)
+        assert ([key.group for key in committed], [key.group for key in uncommitted]) == (
+            ["etl"],
+            ["dead"],
+        )
+        session.end()
+        eventually(lambda: managers(service), 1)
+        service.coordinator.resume("dead")
 
 
 def test_a_closed_client_is_logged_once_and_named_by_each_flush(
