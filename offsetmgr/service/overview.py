@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 UNCOMMITTED_SHOWN: Final = 1_000
 QUERY_BYTES: Final = 32 * 1024 * 1024
 """Of the streaming queries of all clients in JSON: half of the largest answer."""
-OVERHEAD_BYTES: Final = 400
-"""Of each query in an answer: its client's name and its time."""
+OVERHEAD_BYTES: Final = 100
+"""Of each query in an answer, besides the name of its client: its time, and the names of both."""
 
 
 class OverviewGroup(Struct, frozen=True, kw_only=True):
@@ -218,7 +218,8 @@ class Overview:
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
         """Store the client's streaming queries until its lease ends."""
         with self.service.under_way(by) as client:
-            size = len(encode(asked.queries)) + OVERHEAD_BYTES * len(asked.queries)
+            more = len(encode(client.name)) + OVERHEAD_BYTES
+            size = len(encode(asked.queries)) + more * len(asked.queries)
             report = QueryReport(asked.queries, self.service.clock.now(), size)
             others = [each for each in self.service.registry.clients() if each is not client]
             mine = [each for each in others if each.identity == client.identity]
