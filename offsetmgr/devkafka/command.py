@@ -59,6 +59,8 @@ def run_dev_kafka(
     # SIGINT too: a shell lets what it starts in the background ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         with kafka:
             for name, partitions in wanted.items():

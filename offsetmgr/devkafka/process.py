@@ -78,6 +78,7 @@ class WatchedProcess:
         owned, output = self._watchdog.stdin, self._watchdog.stdout
         assert owned is not None and output is not None  # noqa: S101, PT018 -- they are pipes
         os.register_at_fork(after_in_child=owned.close)
+        self._owned = owned
         with output:
             self.pid = int(output.readline())
 
@@ -105,8 +106,9 @@ class WatchedProcess:
         if self._closed:
             return
         self._closed = True
-        self._watchdog.communicate(timeout=_ANSWER_S)  # it closes the pipe
-        # What the command has started, such as Spark's Java, ends by itself, but not at once.
-        with contextlib.suppress(ProcessLookupError):
+        # Not the watchdog's to do, which a busy machine may leave without a turn for long.
+        with contextlib.suppress(ProcessLookupError):  # until all have ended, such as Spark's Java
             for _ in Deadline(_ANSWER_S).polls():
                 os.killpg(self._watchdog.pid, signal.SIGKILL)
+                self._watchdog.poll()
+        self._owned.close()

@@ -17,11 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from offsetmgr.devkafka import (
-    KAFKA_VERSION,
-    DevKafka,
-    DevKafkaError,
-)
+from offsetmgr.devkafka import KAFKA_VERSION, DevKafka, DevKafkaError, run_dev_kafka
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import create_topic
 from offsetmgr.errors import InvalidValueError
@@ -125,6 +121,20 @@ def test_topics_are_made_while_a_busy_broker_is_left_out(
     monkeypatch.setattr("offsetmgr.devkafka.command.quiet_admin", Busy)
     create_topic(kafka.bootstrap_servers, unique_name, 2)
     assert not failures
+
+
+def test_a_closed_terminal_stops_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the process at once, and the broker's data stayed; nohup still outlives it."""
+    for handler, stops in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+        set_up: dict[int, object] = {signal.SIGHUP: handler}
+        monkeypatch.setattr(signal, "getsignal", set_up.get)
+        monkeypatch.setattr(signal, "signal", set_up.__setitem__)
+        with (
+            pytest.raises(InvalidValueError, match="port"),
+            socket.create_server(("127.0.0.1", 0)) as server,
+        ):
+            run_dev_kafka(port=server.getsockname()[1])
+        assert (set_up[signal.SIGHUP] is signal.default_int_handler) == stops
 
 
 def _ends(port: int, topic: str, partitions: int) -> list[int]:

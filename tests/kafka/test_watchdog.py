@@ -64,6 +64,13 @@ def test_it_outlives_its_thread_and_ends_with_close(tmp_path: Path) -> None:
         assert not psutil.pid_exists(process.pid)
 
 
+def test_a_frozen_watchdog_ends_with_close(sleeper: WatchedProcess) -> None:
+    """One without a turn on a busy machine raised an error after 30 s, and the process stayed."""
+    os.killpg(os.getpgid(sleeper.pid), signal.SIGSTOP)
+    sleeper.close()
+    assert not psutil.pid_exists(sleeper.pid)
+
+
 def test_output_is_logged(tmp_path: Path) -> None:
     """Both output streams of the process are appended to its log."""
     log = tmp_path / "log"
