@@ -31,32 +31,39 @@ _BAD: Final = {
     "WARN": "yellow",
     **dict.fromkeys(("ERR", "STOP", "STALL", "REWIND", "OUT OF RANGE"), "red"),
 }
-_BY_STATUS: Final = ("OK", *_BAD)
+_BY_STATUS: Final = {status: number for number, status in enumerate(("OK", *_BAD))}
 
 
 class TopRow(NamedTuple):
-    """A group, or a partition of one."""
+    """A group, or a partition of one, as the answer has it."""
 
     names: tuple[str, ...]
     """Group, or group and topic."""
-    partition: int | None
-    lag: int | None
-    behind_s: float | None
-    rate_in: float | None
-    rate_out: float | None
-    catch_up_s: float | None
-    """Infinite where the lag does not shrink."""
-    status: str
-    note: str
+    values: Mapping[str, Any]
+
+    @property
+    def catch_up_s(self) -> float | None:
+        """Infinite where the lag does not shrink."""
+        seconds: float | None = self.values["catch_up_seconds"]
+        known = None not in (self.values[name] for name in ("lag", "rate_in", "rate_out"))
+        return math.inf if seconds is None and known else seconds
 
     def cells(self) -> list[object]:
         """Return all but the names, for a table."""
-        rates = [None if rate is None else round(rate, 1) for rate in (self.rate_in, self.rate_out)]
-        never = self.catch_up_s == math.inf
-        catch_up = "never" if never else seconds_text(self.catch_up_s) or None
-        behind = seconds_text(self.behind_s) or None
-        number = [] if self.partition is None else [self.partition]
-        return [*number, self.lag, behind, *rates, catch_up, self.status, self.note]
+        values = self.values
+        rates = (values["rate_in"], values["rate_out"])
+        catch_up = "never" if self.catch_up_s == math.inf else seconds_text(self.catch_up_s)
+        failed = sum(1 for each in values.get("partitions", ()) if each["error"])
+        note = f"{failed} failed" if failed else ""
+        return [
+            *([values["partition"]] if "partition" in values else []),
+            values["lag"],
+            seconds_text(values["lag_seconds"]) or None,
+            *(None if rate is None else round(rate, 1) for rate in rates),
+            catch_up or None,
+            values["status"] or "",
+            values["error"]["code"] if values["error"] else note,
+        ]
 
 
 class TopView(NamedTuple):
@@ -72,13 +79,13 @@ class TopView(NamedTuple):
 
 
 _SORTS: Final[Mapping[str, Callable[[TopRow], Any]]] = {
-    "l": lambda row: -(row.lag or 0),
-    "b": lambda row: -(row.behind_s or 0),
-    "i": lambda row: -(row.rate_in or 0),
-    "o": lambda row: -(row.rate_out or 0),
+    "l": lambda row: -(row.values["lag"] or 0),
+    "b": lambda row: -(row.values["lag_seconds"] or 0),
+    "i": lambda row: -(row.values["rate_in"] or 0),
+    "o": lambda row: -(row.values["rate_out"] or 0),
     "c": lambda row: -(row.catch_up_s or 0),
-    "s": lambda row: -_BY_STATUS.index(row.status) if row.status in _BY_STATUS else 1,
-    "n": lambda row: (row.names, row.partition),
+    "s": lambda row: -_BY_STATUS.get(row.values["status"], -1),
+    "n": lambda row: (row.names, row.values.get("partition")),
 }
 
 
@@ -103,32 +110,17 @@ def pressed(view: TopView, key: str) -> TopView:
 
 def rows_of(answer: Mapping[str, Any], view: TopView) -> list[TopRow]:
     """Return the rows to show, filtered and sorted."""
-    rows = []
-    for group in answer["groups"]:
-        partitions = group["partitions"]
-        if view.partitions:
-            for each in partitions:
-                names = group["name"], each["topic"]
-                rows.append(_row(names, each["partition"], each))
-        else:
-            failed = sum(1 for each in partitions if each["error"])
-            rows.append(_row((group["name"],), None, group, f"{failed} failed" if failed else ""))
+    rows = [TopRow((group["name"],), group) for group in answer["groups"]]
+    if view.partitions:
+        rows = [
+            TopRow((group["name"], partition["topic"]), partition)
+            for group in answer["groups"]
+            for partition in group["partitions"]
+        ]
     wanted = [row for row in rows if view.filter.lower() in " ".join(row.names).lower()]
     wanted.sort(key=_SORTS["n"])
     wanted.sort(key=_SORTS[view.sort])
     return wanted
-
-
-def _row(
-    names: tuple[str, ...], partition: int | None, values: Mapping[str, Any], note: str = ""
-) -> TopRow:
-    lag, rate_in, rate_out = values["lag"], values["rate_in"], values["rate_out"]
-    catch_up_s = values["catch_up_seconds"]
-    if catch_up_s is None and None not in (lag, rate_in, rate_out):
-        catch_up_s = math.inf
-    behind_s, status = values["lag_seconds"], values["status"] or ""
-    note = values["error"]["code"] if values["error"] else note
-    return TopRow(names, partition, lag, behind_s, rate_in, rate_out, catch_up_s, status, note)
 
 
 def drawn(
@@ -139,8 +131,8 @@ def drawn(
     room = max(height - _HEADER_LINES, 1)
     pages = max(math.ceil(len(rows) / room), 1)
     page = min(view.page, pages - 1)
-    behind = sum(row.lag or 0 for row in rows)
-    bad = sum(1 for row in rows if row.status in _BAD)
+    behind = sum(row.values["lag"] or 0 for row in rows)
+    bad = sum(1 for row in rows if row.values["status"] in _BAD)
     what = "partitions" if view.partitions else "groups"
     counts = f"{len(rows):,} {what}, {bad:,} in trouble, {behind:,} records behind"
     head = Text(f"{counts}  page {page + 1}/{pages}", style="bold")
@@ -156,7 +148,7 @@ def drawn(
     most = max((width - max(map(len, numbers))) // len(names) - 2, _NAME_CHARS)
     labels = table_lines(names, [[visible(name, most) for name in row.names] for row in shown])
     wide = max(map(len, labels))
-    styles = ["bold reverse", *(_BAD.get(row.status, "") for row in shown)]
+    styles = ["bold reverse", *(_BAD.get(row.values["status"], "") for row in shown)]
     lines = [
         Text(f"{label.ljust(wide)}  {number}", style=style)
         for label, number, style in zip(labels, numbers, styles, strict=True)

@@ -90,7 +90,7 @@ def test_filter() -> None:
 
 def test_partitions() -> None:
     """Partitions are shown by p, in the place of groups; the number of each is seen."""
-    names = [(*row.names, row.partition) for row in rows_of(ANSWER, keys("p"))]
+    names = [(*row.names, row.values["partition"]) for row in rows_of(ANSWER, keys("p"))]
     assert names[:2] == [("stuck", "orders", 0), ("orders-etl", "orders", 0)]
     shown = text(keys("p"), 80, answer=lag_report([group("etl-of-" * 9, partition(7))]))
     assert all(part in shown for part in ("…", " orders ", " 7 "))
@@ -102,7 +102,7 @@ def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
     assert rows["orders-etl"].catch_up_s == math.inf
     assert rows["idle"].catch_up_s == 0
     assert rows["new"].catch_up_s is None
-    parts = {(*row.names, row.partition): row for row in rows_of(ANSWER, keys("p"))}
+    parts = {(*row.names, row.values["partition"]): row for row in rows_of(ANSWER, keys("p"))}
     assert parts["orders-etl", "orders", 0].catch_up_s == 100
 
 
