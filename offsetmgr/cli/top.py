@@ -145,7 +145,7 @@ def drawn(
     shown = rows[page * room : (page + 1) * room]
     numbers = table_lines(columns, [row.cells() for row in shown])
     # The numbers are seen; names get what they leave.
-    most = max((width - max(map(len, numbers))) // len(names) - 2, _NAME_CHARS)
+    most = max((width - max(map(len, numbers))) // len(names) - 3, _NAME_CHARS)
     labels = table_lines(names, [[visible(name, most) for name in row.names] for row in shown])
     wide = max(map(len, labels))
     styles = ["bold reverse", *(_BAD.get(row.values["status"], "") for row in shown)]

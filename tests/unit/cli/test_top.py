@@ -92,8 +92,11 @@ def test_partitions() -> None:
     """Partitions are shown by p, in the place of groups; the number of each is seen."""
     names = [(*row.names, row.values["partition"]) for row in rows_of(ANSWER, keys("p"))]
     assert names[:2] == [("stuck", "orders", 0), ("orders-etl", "orders", 0)]
-    shown = text(keys("p"), 80, answer=lag_report([group("etl-of-" * 9, partition(7))]))
+    long = lag_report([group("etl-of-" * 9, partition(7))])
+    shown = text(keys("p"), 80, answer=long)
     assert all(part in shown for part in ("…", " orders ", " 7 "))
+    assert all(text(keys("p"), width, answer=long).endswith(" OK\n") for width in range(75, 90))
+    assert all(text(TopView(), width, answer=long).endswith(" OK\n") for width in range(75, 90))
 
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
