@@ -59,33 +59,6 @@ def test_a_submit_spawns_and_a_wait_sees_the_commit(service: Running, etl: httpx
     assert committed(service, 0) == OffsetAndMetadata(42, "run 7", 3)
 
 
-def test_a_lower_offset_is_refused_alone(service: Running, etl: httpx.Client) -> None:
-    """Its peers are taken; a rewind is what goes back."""
-    submit(etl, entry(0, 10), entry(1, 10), wait=True)
-    answer = submit(etl, entry(0, 5), entry(1, 11), wait=True)
-    (refused,) = answer["refused"]
-    assert (refused["partition"], refused["error"]["code"]) == (0, "offset_regression")
-    assert (refused["error"]["offset"], refused["error"]["floor"]) == (5, 10)
-    assert committed(service, 1) == OffsetAndMetadata(11)
-    submit(etl, entry(0, 5, rewind=True), wait=True)
-    assert committed(service, 0) == OffsetAndMetadata(5)
-
-
-def test_a_manager_belongs_to_one_client(service: Running, etl: httpx.Client) -> None:
-    """The other is told who holds it, and its other partitions are taken."""
-    submit(etl, entry(0, 10), wait=True)
-    with service.http("other") as other:
-        answer = submit(other, entry(0, 99), entry(1, 5), wait=True)
-        assert answer["refused"][0]["error"]["owner"] == "etl"
-        assert answer["accepted"] == 1
-        opened = other.post(
-            "/v1/managers",
-            json={"group": GROUP, "partitions": [{"topic": "orders", "partition": 0}]},
-        ).json()
-        assert opened["managers"][0]["error"]["code"] == "manager_exists"
-    assert committed(service, 0) == OffsetAndMetadata(10)
-
-
 def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> None:
     """A restarted driver goes on at once, and the one before it is fenced from then on."""
     submit(etl, entry(0, 10), wait=True)
