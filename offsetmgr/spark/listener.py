@@ -148,7 +148,15 @@ class CommitListener(Subscription, StreamingQueryListener):
 
     def _expect(self, run: Run, query: StreamingQuery) -> None:
         self._has_matched = True
-        self.expected[run] = Expected(lambda: self.position(query), _is_continuous(query))
+        is_continuous = _is_continuous(query)
+
+        def ask() -> Snapshot | None:
+            # While it runs its files are not read again and again: its first report will come.
+            if not is_continuous and query.isActive and query.lastProgress is None:
+                return None
+            return self.position(query)
+
+        self.expected[run] = Expected(ask, is_continuous)
 
     def is_over(self) -> bool:
         return is_stopped(self._spark)

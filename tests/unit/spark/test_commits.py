@@ -333,7 +333,7 @@ def test_an_idle_run_is_asked_until_it_answers(
     session: Session, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that cannot be asked delays no other, and one that has answered is not asked again."""
-    answers: list[object] = [progress(9), None]
+    answers: list[object] = [progress(9), progress(9), None]
     asked: list[str] = []
 
     def gone() -> object:
@@ -352,7 +352,7 @@ def test_an_idle_run_is_asked_until_it_answers(
         eventually(lambda: at(client), 9)
         before = asked.count("p")
         until(lambda: asked.count("p") > before + 1)
-    assert asked.count("q") == 2
+    assert asked.count("q") == 3
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["held", "stopped"])
@@ -663,11 +663,15 @@ def test_a_flush_without_a_report_reads_the_checkpoint(
 ) -> None:
     """Spark keeps no report with ``numRecentProgressUpdates`` of 1: nothing was flushed, and ok.
 
-    A query that has failed before its checkpoint was there has nothing to flush.
+    A query that has failed before its checkpoint was there has nothing to flush.  While it runs,
+    nobody else reads its files.
     """
     query = query_in(checkpoint, "MicroBatchExecution")
+    commits._listener.take_up(query)
+    (expected,) = commits._listener.expected.values()
     assert commits.flush(query, WAIT_S) == ({}, {})
     checkpoint.batch(5, {"orders": {"0": 9}})
+    assert expected.ask() is None
     assert [each.offset for each in commits.flush(query, WAIT_S).committed.values()] == [9]
     checkpoint.files.remove("metadata")
     assert commits.flush(query, WAIT_S) == ({}, {})
