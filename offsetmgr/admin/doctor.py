@@ -403,7 +403,7 @@ def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
         if each.committed and each.error is not None and not does_not_exist(each.error)
         if each.partition not in facts.leaderless
     }
-    yield from _unknowns(unread, f"nothing can be said of them in group {name}")
+    yield from _unknowns(unread, f"not judged in group {name}")
     # Members may not have committed yet; what is empty and never had offsets was only tried out.
     state = group.description.state if group.description else "Dead"
     had_offsets = not _members_of(group) and facts.steps(group.name)
