@@ -107,34 +107,6 @@ def init_store(
             print(f"{store.url} has the tables of an offset store.")
 
 
-def dev_kafka(
-    brokers: Annotated[int, Option(help="1 or 3.")] = 1,
-    port: Annotated[
-        int, Option(min=1, max=65_533, help="Port of the first broker; the next ports follow.")
-    ] = 9092,
-    topic: Annotated[
-        list[str] | None,
-        Option(metavar="NAME[:PARTITIONS]", help="Create a topic, of 1 partition; repeatable."),
-    ] = None,
-    produce: Annotated[
-        int, Option(min=0, metavar="COUNT", help="Sample orders to write into each topic.")
-    ] = 0,
-    kafka_version: Annotated[
-        str | None, Option(metavar="RELEASE", help="Another Kafka, from 3.3.1 on: 3.9.1.")
-    ] = None,
-) -> int:
-    """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
-    from offsetmgr.devkafka import KAFKA_VERSION, run_dev_kafka
-
-    return run_dev_kafka(
-        brokers=brokers,
-        port=port,
-        topics=topic or (),
-        produce=produce,
-        version=kafka_version or KAFKA_VERSION,
-    )
-
-
 def kafka_consumer_groups(
     context: typer.Context,
     bootstrap_server: Annotated[str, Option(help="Kafka's host:port.")] = "localhost:9092",
@@ -170,7 +142,7 @@ class _Command(NamedTuple):
 
     words: str
     module: str
-    """One of this package; it is imported with the first word of the command."""
+    """It is imported with the first word of the command."""
     function: str
     timeout_s: float | None = None
     """In place of the default of ``--timeout``."""
@@ -181,37 +153,41 @@ class _Command(NamedTuple):
 
 
 _COMMANDS: Final = (
-    _Command("serve", "commands", "serve", detailed=False),
-    _Command("config check", "commands", "check", detailed=False),
-    _Command("dev-kafka", "commands", "dev_kafka", detailed=False),
-    _Command("demo", "commands", "demo", detailed=False),
-    _Command("groups", "lag", "groups"),
-    _Command("describe", "lag", "describe"),
-    _Command("lag", "lag", "lag"),
-    _Command("top", "lag", "top"),
-    _Command("errors", "lag", "errors"),
-    _Command("doctor", "admin", "doctor", 30.0),
-    _Command("history", "admin", "history", 120.0),
-    _Command("reset", "admin", "reset", 30.0),
-    _Command("set", "admin", "set_offsets", 30.0),
-    _Command("delete-offsets", "admin", "delete_offsets", 30.0),
-    _Command("delete-group", "admin", "delete_group", 30.0),
-    _Command("spark reconcile", "spark", "reconcile", detailed=False),
-    _Command("spark follow", "spark", "follow", detailed=False),
-    _Command("spark starting-offsets", "spark", "starting_offsets", detailed=False),
-    _Command("spark status", "admin", "spark_status"),
-    _Command("dlq list", "dlq", "list_letters", 30.0),
-    _Command("dlq show", "dlq", "show", 30.0),
-    _Command("dlq replay", "dlq", "replay", 30.0),
-    _Command("store init", "commands", "init_store", detailed=False),
-    _Command("view serve", "streams", "serve", 30.0, detailed=False),
-    _Command("streams status", "streams", "status", 30.0),
-    _Command("streams get", "streams", "get"),
-    _Command("streams copy-table", "streams", "copy_table", 3_600.0),
-    _Command("clusters list", "admin", "list_clusters"),
-    _Command("clusters copy-offsets", "admin", "copy_offsets"),
+    _Command("serve", "cli.commands", "serve", detailed=False),
+    _Command("config check", "cli.commands", "check", detailed=False),
+    _Command("dev-kafka", "devkafka.command", "run_dev_kafka", detailed=False),
+    _Command("demo", "cli.commands", "demo", detailed=False),
+    _Command("groups", "cli.lag", "groups"),
+    _Command("describe", "cli.lag", "describe"),
+    _Command("lag", "cli.lag", "lag"),
+    _Command("top", "cli.lag", "top"),
+    _Command("errors", "cli.lag", "errors"),
+    _Command("doctor", "cli.admin", "doctor", 30.0),
+    _Command("history", "cli.admin", "history", 120.0),
+    _Command("reset", "cli.admin", "reset", 30.0),
+    _Command("set", "cli.admin", "set_offsets", 30.0),
+    _Command("delete-offsets", "cli.admin", "delete_offsets", 30.0),
+    _Command("delete-group", "cli.admin", "delete_group", 30.0),
+    _Command("spark reconcile", "cli.spark", "reconcile", detailed=False),
+    _Command("spark follow", "cli.spark", "follow", detailed=False),
+    _Command("spark starting-offsets", "cli.spark", "starting_offsets", detailed=False),
+    _Command("spark status", "cli.admin", "spark_status"),
+    _Command("dlq list", "cli.dlq", "list_letters", 30.0),
+    _Command("dlq show", "cli.dlq", "show", 30.0),
+    _Command("dlq replay", "cli.dlq", "replay", 30.0),
+    _Command("store init", "cli.commands", "init_store", detailed=False),
+    _Command("view serve", "cli.streams", "serve", 30.0, detailed=False),
+    _Command("streams status", "cli.streams", "status", 30.0),
+    _Command("streams get", "cli.streams", "get"),
+    _Command("streams copy-table", "cli.streams", "copy_table", 3_600.0),
+    _Command("clusters list", "cli.admin", "list_clusters"),
+    _Command("clusters copy-offsets", "cli.admin", "copy_offsets"),
     _Command(
-        "kafka-consumer-groups", "commands", "kafka_consumer_groups", detailed=False, passes_on=True
+        "kafka-consumer-groups",
+        "cli.commands",
+        "kafka_consumer_groups",
+        detailed=False,
+        passes_on=True,
     ),
 )
 _GROUPS: Final = {
@@ -257,7 +233,7 @@ def _add(app: typer.Typer, name: str, command: _Command) -> None:
 
     A parameter of a dataclass such as ``KafkaOptions`` stands for all the options in that class.
     """
-    function = getattr(import_module(f"offsetmgr.cli.{command.module}"), command.function)
+    function = getattr(import_module(f"offsetmgr.{command.module}"), command.function)
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for each, parameter in inspect.signature(function, eval_str=True).parameters.items():

@@ -7,10 +7,11 @@ import signal
 import time
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewTopic
+from typer import Option
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.devkafka.cluster import DevKafka, quiet_admin
@@ -18,9 +19,6 @@ from offsetmgr.devkafka.jars import KAFKA_VERSION
 from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import add_once, check_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
@@ -35,27 +33,30 @@ _PRODUCTS: Final = ("bicycle", "helmet", "lamp", "lock", "pump", "saddle", "tyre
 
 
 def run_dev_kafka(
-    *,
-    brokers: int = 1,
-    port: int = 9092,
-    topics: Sequence[str] = (),
-    produce: int = 0,
-    version: str = KAFKA_VERSION,
+    brokers: Annotated[int, Option(help="1 or 3.")] = 1,
+    port: Annotated[
+        int, Option(min=1, max=65_533, help="Port of the first broker; the next ports follow.")
+    ] = 9092,
+    topic: Annotated[
+        list[str] | None,
+        Option(metavar="NAME[:PARTITIONS]", help="Create a topic, of 1 partition; repeatable."),
+    ] = None,
+    produce: Annotated[
+        int, Option(min=0, metavar="COUNT", help="Sample orders to write into each topic.")
+    ] = 0,
+    kafka_version: Annotated[
+        str, Option(metavar="RELEASE", help="The Kafka to run, from 3.3.1 on.")
+    ] = KAFKA_VERSION,
 ) -> int:
-    """Run a local Kafka until SIGINT or SIGTERM, in the main thread; return the exit status.
-
-    Broker 1 listens on ``port``, the others on the ports after it.  ``topics`` are created, each
-    ``NAME`` or ``NAME:PARTITIONS``, and each gets ``produce`` sample orders.  Raises
-    InvalidValueError, and DevKafkaError if it cannot start or a broker ends by itself.
-    """
+    """Run a real Kafka on this machine, for development; needs Java 17 and the spark extra."""
     wanted: dict[str, int] = {}
-    for name, partitions in map(_parse_topic, topics):
+    for name, partitions in map(_parse_topic, topic or ()):
         add_once(wanted, name, partitions, "topic")
     if produce and not wanted:
         fix = "give --topic NAME:PARTITIONS, too"
         raise InvalidValueError("produce", produce, "names no topic to fill", fix)
     ports = range(port, port + brokers)
-    kafka = DevKafka(brokers=brokers, ports=ports, log=_say, version=version)
+    kafka = DevKafka(brokers=brokers, ports=ports, log=_say, version=kafka_version)
     # SIGINT too: a shell lets what it starts in the background ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -66,7 +67,7 @@ def run_dev_kafka(
             for name, partitions in wanted.items():
                 create_topic(kafka.bootstrap_servers, name, partitions)
                 produce_orders(kafka.bootstrap_servers, name, partitions, produce)
-            _say(f"Kafka {version} is ready: {kafka.bootstrap_servers}")
+            _say(f"Kafka {kafka_version} is ready: {kafka.bootstrap_servers}")
             for name, partitions in wanted.items():
                 _say(f"Topic {name}: {partitions} partitions, {produce:,} orders")
             _say("Ctrl-C stops it. Its data goes with it.")
