@@ -150,6 +150,8 @@ class GroupWatch(Collector):
         """The last rounds, if they have failed, since the last good one."""
         self.read_at_s: float | None = None
         """The time of the last good round, in seconds since 1970."""
+        self._tables: Mapping[str, dict[str, Any]] = {}
+        """Of processors, as somebody has seen them last."""
         self._failures = 0
         self._repeats = RepeatLimiter()
         self._ended = threading.Event()
@@ -255,7 +257,8 @@ class GroupWatch(Collector):
         from offsetmgr.streams.topics import tables_of  # noqa: PLC0415 -- only where asked for
 
         view = self.look(by)
-        tables = tables_of(self.reader(), view) if view else {}
+        tables = tables_of(self.reader(), view, self._tables) if view else {}
+        self._tables = tables
         return [{**self._report(view[group]), "table": table} for group, table in tables.items()]
 
     def _burrow(

@@ -325,8 +325,13 @@ def logs_of(reader: ClusterReader, topics: list[str], wait_s: float) -> dict[str
         raise request_error(f"logs of {listed(topics)}", Failure(error_info(TIMED_OUT))) from None
 
 
-def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the table of each of ``groups`` that has one: its topic, and messages by partition."""
+def tables_of(
+    reader: ClusterReader, groups: Iterable[str], known: Mapping[str, dict[str, Any]] = {}
+) -> dict[str, dict[str, Any]]:
+    """Return the table of each of ``groups`` that has one: its topic, and messages by partition.
+
+    One whose topic cannot be read now is as in ``known``, the tables of before.
+    """
     topics = {group: group_table(group) for group in groups}
     found = reader.partitions_of(topics.values())
     tables = {topic: numbers for topic, numbers in found.items() if isinstance(numbers, list)}
@@ -335,7 +340,13 @@ def tables_of(reader: ClusterReader, groups: Iterable[str]) -> dict[str, dict[st
     for (topic, number), log in reader.log_ranges(asked).items():
         if isinstance(log, PartitionRange):
             messages[topic][number] = log.high_watermark - log.log_start_offset
-    return {
+    unread = {
+        topic
+        for topic, error in found.items()
+        if isinstance(error, OffsetManagerError) and not does_not_exist(error)
+    }
+    kept = {g: known[g] for g, topic in topics.items() if g in known and topic in unread}
+    return kept | {
         group: {"topic": topic, "messages": messages[topic]}
         for group, topic in topics.items()
         if topic in tables

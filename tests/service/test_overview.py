@@ -6,11 +6,15 @@ import json
 import re
 import signal
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import KafkaRequestError, error_info
+from offsetmgr.lag.measure import GroupLag
+from offsetmgr.streams.graph import group_table
 from tests.answering import answering
 from tests.commands import run_alone
 from tests.service.support import Running, memory_process, running
@@ -174,6 +178,22 @@ def test_a_wrong_view_hides_no_other() -> None:
         assert f"the service at {row['url']}" in row["error"] or row["error"] == "7"
     assert ran.status == 1
     assert ran.json()["views"] == views
+
+
+def test_a_processor_stays_while_its_table_cannot_be_read() -> None:
+    """The kind: what Kafka does not answer for is shown as absent.  A deleted table is."""
+    group, table = "orders-app", group_table("orders-app")
+    found = [[0], *(KafkaRequestError("a look", error_info(code)) for code in (-185, 3))]
+    answers = iter([{table: each} for each in found])
+    reader = {"partitions_of": lambda _: next(answers), "log_ranges": lambda _: {}}
+    with running() as service, service.http("page") as page:
+        watch = service.service.assembly.watch
+        watch._reader = cast("Any", SimpleNamespace(**reader, close=lambda: None))
+        view = {group: GroupLag(group, None, ())}
+        watch._watcher = cast("Any", SimpleNamespace(view=view, fail=lambda _: None))
+        rows = [page.get("/v1/streams").json()["processors"] for _ in found]
+    assert [[row["name"] for row in each] for each in rows] == [[group], [group], []]
+    assert rows[1][0]["table"] == {"topic": table, "messages": {}}
 
 
 def test_bad_input(etl: httpx.Client) -> None:
