@@ -463,14 +463,17 @@ class AckWork(Work[Claim]):
         stage = None if self.retries is None else self.retries.topics.get(topic_partition.topic)
         with self.lock:
             claim, now_s = self._checked_claim(topic_partition), self._now_s()
-            for message in messages:
+            for message in () if claim.releasing else messages:
+                due_s = now_s
                 if stage is None or self.retries is None:
-                    self._add(AckMessage(message, claim), now_s, now_s)
+                    read = AckMessage(message, claim)
                 else:
                     retried = read_retried(message, stage, time.time(), self.retries.longest_s)
-                    due_s = now_s + retried.due_s - time.time()
-                    again = AckMessage(message, claim, retried.tries + 1, retried)
-                    self._add(again, due_s, now_s)
+                    due_s += retried.due_s - time.time()
+                    read = AckMessage(message, claim, retried.tries + 1, retried)
+                claim.bytes += read.size
+                if claim.waiting or due_s > now_s or not self._deliver(read):
+                    claim.waiting.append((due_s, read))
             number, size = self._unfinished()
             if number:
                 self._usual_bytes = size // number
@@ -652,14 +655,6 @@ class AckWork(Work[Claim]):
             claim.waiting.clear()
         self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
         heapq.heapify(self._delayed)
-
-    def _add(self, message: AckMessage, due_s: float, now_s: float) -> None:
-        """Take in a message that was read, in the order of its partition."""
-        claim = message.claim
-        if not claim.releasing:
-            claim.bytes += message.size
-            if claim.waiting or due_s > now_s or not self._deliver(message):
-                claim.waiting.append((due_s, message))
 
     def _deliver(self, message: AckMessage) -> bool:
         """Make a message ready, unless it is acknowledged; False where it has no room."""

@@ -7,6 +7,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict, deque
 from contextlib import suppress
+from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -266,8 +267,8 @@ class MarkedStream(Marks):
     def take(self, most: int) -> list[Message]:
         """Hand out up to ``most`` messages; those before are no longer in work."""
         with self.lock:
-            waiting = list(self.waiting)
-            batch, self.waiting = waiting[:most], deque(waiting[most:])
+            batch = list(islice(self.waiting, most))
+            self.waiting = deque(islice(self.waiting, len(batch), None))
             self._in_work = batch.copy()
         return batch
 

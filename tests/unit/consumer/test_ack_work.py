@@ -41,7 +41,10 @@ class Consumer:
     def read(self, offsets: Iterable[int], due_s: float = 0) -> None:
         for offset in offsets:
             read = Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset)
-            self.work._add(AckMessage(read, self.claimed), due_s, self.now_s)
+            if due_s:
+                self.claimed.waiting.append((due_s, AckMessage(read, self.claimed)))
+            else:
+                self.work.receive(WHERE, [read])
 
     def handed_out(self) -> list[AckMessage]:
         self.work.refresh()
