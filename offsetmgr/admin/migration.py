@@ -30,7 +30,10 @@ _BEFORE: Final = 100
 """Offsets that are read before the next record; ten times as many until they hold a record."""
 
 _NOT_YET: Final = "the record is not yet in the mirror: wait until it has caught up"
-_OTHER: Final = "the mirror has younger records, but not this one: it changes or drops records"
+_OTHER: Final = (
+    "the mirror has younger records, but not this one among the first 1,000 of that time: it "
+    "changes, drops or reorders records"
+)
 _NO_TIME: Final = "the record has no timestamp by which it could be found in the mirror"
 
 _FROM_ITS_TIME: Final = 1_000
