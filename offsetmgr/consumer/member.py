@@ -159,7 +159,9 @@ class Member:
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
-        self._end_offer = offer_topic_ids(self._store, self._reader.existing_ids)
+        self._end_offer = offer_topic_ids(
+            self._store, self._reader.existing_ids, self._reader.log_ranges
+        )
         self._claims = Claims(self._store, group, self.report)
         self._logs = LogWatch(self._reader, group, self.report)
         self._discovery = Discovery(

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
+    from offsetmgr.types import PartitionRange
 
     _TopicIds: TypeAlias = Callable[[Collection[str]], Mapping[str, str]]
+    _LogRanges: TypeAlias = Callable[
+        [Iterable[TopicPartition]], Mapping[TopicPartition, PartitionRange | OffsetManagerError]
+    ]
 
 _REQUEST_S: Final = 10.0  # time that managers have to answer
 
@@ -178,27 +182,37 @@ def _checked(value: object, topic_partition: object) -> OffsetAndMetadata | None
     )
 
 
-class _Offers(list["_TopicIds"]):
+class _Offers(list["tuple[_TopicIds, _LogRanges | None]"]):
     """Asks the Kafka that was offered last."""
 
     def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
-        return self[-1](topics)
+        return self[-1][0](topics)
+
+    @property
+    def log_ranges(self) -> _LogRanges | None:
+        return self[-1][1]
 
 
-def offer_topic_ids(store: OffsetStore, ask: _TopicIds) -> Callable[[], None]:
-    """Let a store, which several may share, ask for topic ids; return what ends that."""
+def offer_topic_ids(
+    store: OffsetStore, ask: _TopicIds, log_ranges: _LogRanges | None = None
+) -> Callable[[], None]:
+    """Let a store, which several may share, ask for topic ids, and for the ends of logs.
+
+    Return what ends that.
+    """
+    offer = ask, log_ranges
     with _offers_lock:
         if store.topic_ids is None:
             with suppress(AttributeError):  # a user's store may be frozen
                 store.topic_ids = _Offers()
         offers = store.topic_ids
         if isinstance(offers, _Offers):
-            offers.append(ask)
+            offers.append(offer)
 
     def end() -> None:
         with _offers_lock:
-            if isinstance(offers, _Offers) and ask in offers:
-                offers.remove(ask)
+            if isinstance(offers, _Offers) and offer in offers:
+                offers.remove(offer)
                 if not offers:
                     store.topic_ids = None
 

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from offsetmgr.backoff import Backoff
@@ -27,8 +28,9 @@ from offsetmgr.errors import (
 )
 from offsetmgr.extras import naming_extra
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.logs import SafeLogger
-from offsetmgr.stores.base import OffsetStore, passes_later, raise_for
+from offsetmgr.stores.base import OffsetStore, offer_topic_ids, passes_later, raise_for
 from offsetmgr.text import masked_url
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
@@ -188,7 +190,7 @@ class SqlOffsetStore(OffsetStore):
         self._lock = threading.RLock()
         self._reader = None if kafka is None else ClusterReader(kafka)
         if self._reader is not None:
-            self.topic_ids = self._reader.existing_ids
+            offer_topic_ids(self, self._reader.existing_ids, self._reader.log_ranges)
         self._generations: dict[_Key, int] = {}  # of what this store has claimed
         self._ends: dict[_Key, int] = {}  # of the messages that were given to a transaction
         self._new_logs: dict[_Key, str | None] = {}
@@ -386,12 +388,17 @@ class SqlOffsetStore(OffsetStore):
         return refused
 
     def _in_current_logs(
-        self, group: str, rows: _Rows, doubted: Collection[TopicPartition]
+        self,
+        group: str,
+        rows: _Rows,
+        doubted: Collection[TopicPartition],
+        lasts: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """Return rows as of the logs that their topics have now, and which logs are new.
 
         A new log is that of a topic recreated since the last commit: its row is at its start, 0.
-        Kafka is asked only about those that are ``doubted``, or whose log is not known.
+        Kafka is asked only about those that are ``doubted``, or whose log is not known.  One that
+        ends before the offset in ``lasts`` is not the log of what was read: that is the former one.
         """
         current, new_logs = dict(rows), set[TopicPartition]()
         doubtful = [
@@ -399,7 +406,7 @@ class SqlOffsetStore(OffsetStore):
             for where, row in rows.items()
             if where in doubted
             or row.topic_id is None
-            or row.next_offset is None
+            or not row.next_offset  # any log begins there
             or row.topic_id != self._new_logs.get((group, where), row.topic_id)
         ]
         ask = self.topic_ids  # which another thread may withdraw
@@ -409,12 +416,23 @@ class SqlOffsetStore(OffsetStore):
         for where in doubtful:
             row = rows[where]
             topic_id = ids.get(where.topic) or row.topic_id
+            is_new = row.topic_id not in {None, topic_id} and row.next_offset is not None
+            if is_new and where in lasts and self._is_beyond(where, lasts[where]):
+                continue
             current[where] = row._replace(topic_id=topic_id)
-            if row.topic_id not in {None, topic_id} and row.next_offset is not None:
+            if is_new:
                 current[where] = StoredOffset(0, generation=row.generation, topic_id=topic_id)
                 new_logs.add(where)
                 self._begin_log((group, where), row, topic_id)
         return current, new_logs
+
+    def _is_beyond(self, where: TopicPartition, offset: int) -> bool:
+        """Return True if a log has not come up to ``offset``, where Kafka can be asked."""
+        log_ranges = getattr(self.topic_ids, "log_ranges", None)
+        if log_ranges is None:
+            return False
+        found = log_ranges([where])[where]
+        return does_not_exist(found) or offset >= known(found).high_watermark
 
     def _begin_log(self, key: _Key, row: StoredOffset, topic_id: str | None) -> None:
         """Report, once, that the topic of ``row`` was recreated."""
@@ -495,7 +513,8 @@ class OffsetTransaction:
             raise_for(group, self._store._refusals(group, ends, found))
             # A new log, or a gap.
             doubted = back | {w for w, row in found.items() if spans[w][0] != row.position}
-            rows, new_logs = self._store._in_current_logs(group, found, doubted)
+            lasts = {where: each[-1] for where, each in spans.items() if where not in back}
+            rows, new_logs = self._store._in_current_logs(group, found, doubted, lasts)
             new = given
             if doubted:
                 new, ends = _not_stored(given, found, new_logs, back)
@@ -521,7 +540,8 @@ class OffsetTransaction:
         with self._begun(group, wanted) as connection:
             found = self._store._lock_rows(connection, group, wanted)
             doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
-            rows, new_logs = self._store._in_current_logs(group, found, doubted)
+            lasts = {where: end - 1 for where, (_, end) in wanted.items()}
+            rows, new_logs = self._store._in_current_logs(group, found, doubted, lasts)
             stored = {
                 w: row.position for w, row in found.items() if row.offset and w not in new_logs
             }

@@ -11,8 +11,9 @@ from confluent_kafka import Message
 from offsetmgr import LocalOffsets
 from offsetmgr.consumer import GroupConsumer
 from offsetmgr.errors import OffsetCommitError, OffsetConflictError, OffsetStoreError
+from offsetmgr.stores.base import offer_topic_ids
 from offsetmgr.stores.sql import SqlOffsetStore
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 from tests.kafka.messages import WAIT_S, produce, recreate
 from tests.stores.test_stores import url_of
 from tests.tables import delete
@@ -202,6 +203,35 @@ def test_a_consumer_gives_its_store_the_ids_of_topics(
             delete(kafka, topic)
             recreate(kafka, topic, 0)
     assert seen == [*range(20), *range(30)]
+
+
+@pytest.mark.parametrize("former", [range(41, 43), range(38, 42)])
+def test_messages_read_before_their_topic_was_recreated_hide_no_new_ones(
+    tmp_path: Path, former: range
+) -> None:
+    """The kind: a gap, or a repeated batch, of the former log taken for the start of the new one.
+
+    Nor does a new log that begins where the offset 0 of the former one is stored begin again.
+    """
+    where = TopicPartition("orders", 0)
+    ids, ends = {"orders": "first"}, {where: PartitionRange(0, 45)}
+
+    def new(offsets: Iterable[int]) -> list[int]:
+        batch = [Message(*where, offset=offset) for offset in offsets]
+        found = store.run(lambda _, stored: stored.new_messages("etl", batch))
+        return [message.offset() or 0 for message in found]
+
+    with SqlOffsetStore(f"sqlite:///{tmp_path}/offsets.db") as store:
+        store.create_tables()
+        offer_topic_ids(store, lambda _: ids, lambda _: ends)
+        store.commit_offset("etl", *where, 0)
+        ids["orders"] = "second"
+        assert new(range(40)) == list(range(40))
+        assert store.claim("etl", [where]) == {where: OffsetAndMetadata(40)}
+        ids["orders"], ends[where] = "third", PartitionRange(0, 5)
+        assert new(former) == [offset for offset in former if offset >= 40]
+        assert new(range(5)) == list(range(5))
+        assert store.claim("etl", [where]) == {where: OffsetAndMetadata(5)}
 
 
 def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
