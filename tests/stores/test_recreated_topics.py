@@ -40,6 +40,7 @@ class Place:
     def recreate(self) -> None:
         delete(self.kafka, self.where.topic)
         recreate(self.kafka, self.where.topic, 0)
+        produce(self.kafka, self.where.topic, range(160), partitions=1)  # what the tests read
 
     @contextmanager
     def recreated(self) -> Iterator[SqlOffsetStore]:
