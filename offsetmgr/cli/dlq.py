@@ -131,7 +131,9 @@ def replay(
     done = "were replayed" if execute else "would be replayed; --execute does it"
     problems = [f"letter {each['letter']} is not replayed: {each['problem']}" for each in named]
     rows, ends = list(map(_row, found)), [f"{len(found)} letters {done}."]
-    output.print(answer, _HEADS, rows, "letters", ends=ends, problems=problems)
+    output.print(answer, _HEADS, rows, "letters", ends=ends)
+    for problem in problems:  # with JSON, too: what is left of a change is said in any case
+        say(problem, error=True)
     return Exit.TROUBLE if named else 0
 
 
