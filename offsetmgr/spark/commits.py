@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.client.offsets import by_group
@@ -17,6 +18,7 @@ from offsetmgr.errors import (
     OffsetManagerError,
     OffsetTimeoutError,
     error_info,
+    shown,
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
@@ -31,11 +33,13 @@ from offsetmgr.types import (
     ManagerKey,
     OffsetAndMetadata,
     Uncommitted,
+    check_callable,
     check_timeout,
 )
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -62,6 +66,7 @@ def commit_offsets(
     group: str | None = None,
     groups: Mapping[str, str] | None = None,
     query_name: str | None = None,
+    on_error: Callable[[OffsetManagerError], object] | None = None,
 ) -> OffsetCommits:
     """Commit the offsets of streaming queries of ``spark`` to their groups, from now on.
 
@@ -73,7 +78,8 @@ def commit_offsets(
     No query is slowed or failed if the service is down or Kafka refuses commits: ``client`` keeps
     the offsets, even after a query has ended, and sends them later.
 
-    The start and the end of a failure are logged once for each cause and group.
+    The start and the end of a failure are logged once for each cause and group.  ``on_error`` is
+    called with each error on its own thread; the first exception that it raises is logged.
 
     If several queries read a topic for one group, the lowest of their offsets is committed; those
     of all calls with this ``client`` count.  A stopped query still counts until it runs again (with
@@ -88,7 +94,9 @@ def commit_offsets(
     check_client(client)
     if query_name is not None and not isinstance(query_name, str):
         raise InvalidValueError("query_name", query_name, "is not text", "give its queryName")
-    return OffsetCommits(spark, client, wanted, query_name)
+    if on_error is not None:
+        check_callable(on_error, "on_error")
+    return OffsetCommits(spark, client, wanted, query_name, on_error)
 
 
 class OffsetCommits:
@@ -104,6 +112,7 @@ class OffsetCommits:
         client: Offsets,
         groups: Groups,
         query_name: str | None,
+        on_error: Callable[[OffsetManagerError], object] | None,
     ) -> None:
         # Reading a checkpoint or pinning a batch by this package needs no pyspark.
         from offsetmgr.spark.listener import CommitListener  # noqa: PLC0415
@@ -113,9 +122,13 @@ class OffsetCommits:
         self._pid = os.getpid()
         self._groups = groups
         self._errors = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
+        self._to_call = Mailbox[OffsetManagerError]("commit_offsets", ERROR_LIMIT)
         self._is_over = False
         self._committer = Committer.of(client)
         self._listener = CommitListener(self._committer, groups, spark, query_name)
+        self._caller: Worker | None = None
+        if on_error is not None:
+            self._caller = Worker("offsetmgr-errors", partial(self._call, on_error))
         self._unwatch = client.watch_errors(self._failed)
         # In this order nothing falls between: what comes twice is the same batch.
         try:
@@ -198,6 +211,7 @@ class OffsetCommits:
         self._listener.close(timeout)
         self._unwatch()
         self._errors.close()
+        self._to_call.close()
         self._is_over = True  # not before: a detach that Ctrl-C has ended is done again
 
     def __enter__(self) -> Self:
@@ -210,6 +224,17 @@ class OffsetCommits:
         if key is None or key.group in self._groups.names():
             self._listener.counts["refused"] += isinstance(error, OffsetCommitError)
             self._errors.put(error)
+            if self._caller is not None:
+                self._to_call.put(error)
+                self._caller.ensure()
+
+    def _call(self, on_error: Callable[[OffsetManagerError], object]) -> None:
+        for error in self._to_call:
+            try:
+                on_error(error)
+            except BaseException as raised:  # noqa: BLE001 -- the user's function may raise anything
+                text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
+                self._listener.warn_once(("on_error", str(id(self))), text)
 
     def _flushed(
         self, query: StreamingQuery, snapshot: Snapshot, deadline: Deadline

@@ -38,8 +38,11 @@ from offsetmgr.types import (
     check_flag,
     check_group,
     check_list,
+    check_mapping,
     check_moment,
+    check_offset,
     check_topic,
+    check_topic_partition,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +62,9 @@ after a time, or an error."""
 
 Unavailable: TypeAlias = Literal["error", "earliest", "latest"]
 """The start of all partitions when the committed offsets cannot be read."""
+
+Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
+"""The end of a batch: the first record at or after a time, or offsets (exclusive)."""
 
 _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 """Their numbers in Spark's JSON."""
@@ -192,7 +198,7 @@ def kafka_batch(
     group: str,
     topics: Collection[str],
     *,
-    until: datetime | None = None,
+    until: Until | None = None,
     max_records: int | None = None,
     missing: Missing = "earliest",
     read_committed: bool = False,
@@ -207,10 +213,9 @@ def kafka_batch(
             df.option("kafka.bootstrap.servers", "...").load().write.save(out)
 
     The range of each partition begins at the committed offset of the group, or at ``missing``
-    without one, and ends at the end of the log or before the first record of the time ``until``;
-    all ranges together have at most ``max_records`` offsets.  With ``read_committed`` it ends
-    before the first open transaction, and records of aborted ones are not read.  If the block
-    raises an exception, nothing is committed.
+    without one, and ends at the end of the log or at ``until``; all ranges together have at most
+    ``max_records`` offsets.  With ``read_committed`` it ends before the first open transaction, and
+    records of aborted ones are not read.  If the block raises an exception, nothing is committed.
 
     The entry and the commit each have ``timeout`` seconds.  The entry raises InvalidValueError,
     ManagerExistsError if somebody else commits for the group, and what ``client.logs`` and
@@ -220,7 +225,7 @@ def kafka_batch(
     check_client(client)
     check_group(group)
     names = _check_topics(topics)
-    until_ms = None if until is None else check_moment(until, "until")
+    _check_until(until)
     if max_records is not None:
         check_count(max_records, "max_records")
     check_missing(missing)
@@ -237,11 +242,7 @@ def kafka_batch(
             stable = client.stable_ends(names, timeout=deadline.left_s)
             # Asked for after the ends, it may lie beyond them; a topic may have been recreated.
             latest = {each: min(end, stable.get(each, end)) for each, end in latest.items()}
-        ends = latest
-        if until_ms is not None:
-            at = client.offsets_at(names, until_ms, timeout=deadline.left_s)
-            # Asked for after the ends, it may lie beyond them.
-            ends = {each: min(end, at.get(each, end)) for each, end in latest.items()}
+        ends = _ends(client, latest, until, deadline)
         ranges: dict[TopicPartition, OffsetRange] = {}
         for partition, offset in starts.items():
             at_end = partition in absent and missing == "latest"
@@ -254,6 +255,28 @@ def kafka_batch(
         _commit(client, group, ranges, logs, committed, Deadline(timeout))
     finally:
         client.stop_managers(timeout=timeout, group=group, partitions=latest)
+
+
+def _ends(
+    client: Offsets, latest: Positions, until: Until | None, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """Return where the batch ends in each partition, whose log ends at ``latest``."""
+    ends = dict(latest)
+    if isinstance(until, datetime):
+        topics = {each.topic for each in latest}
+        at = client.offsets_at(topics, check_moment(until, "until"), timeout=deadline.left_s)
+        # Asked for after the ends, it may lie beyond them.
+        return {each: min(end, at.get(each, end)) for each, end in ends.items()}
+    for (topic, number), offset in (until or {}).items():
+        partition = TopicPartition(topic, number)
+        if partition not in ends:
+            fix = f"name partitions such as {listed(ends)}"
+            raise InvalidValueError("until", str(partition), "is not read by this batch", fix)
+        if offset > ends[partition]:
+            fix = f"give at most {ends[partition]}, where the partition ends"
+            raise InvalidValueError(f"until of {partition}", offset, "is beyond the end", fix)
+        ends[partition] = offset
+    return ends
 
 
 def _commit(
@@ -387,6 +410,14 @@ def check_missing(missing: object) -> None:
     elif missing not in ("earliest", "latest", "error"):
         fix = "give 'earliest', 'latest', 'error' or a datetime with its time zone"
         raise InvalidValueError("missing", missing, "is unknown", fix)
+
+
+def _check_until(until: object) -> None:
+    if isinstance(until, datetime):
+        check_moment(until, "until")
+    elif until is not None:
+        for partition, offset in check_mapping(until, "until").items():
+            check_offset(offset, f"until of {check_topic_partition(partition, 'until')}")
 
 
 def _is_unavailable(error: OffsetManagerError) -> bool:

@@ -212,7 +212,7 @@ class Processor:
             group, tables = self.graph.group, query.layout.topics.get(TABLES, ())
             groups = Groups(None, dict.fromkeys(self.graph.consumed, group), tables)
             client = check_client(self._offsets)
-            self._commits = OffsetCommits(self._spark, client, groups, group)
+            self._commits = OffsetCommits(self._spark, client, groups, group, None)
         self._error = None
         try:
             writer = query.frame().writeStream.format("kafka").options(**self._options)

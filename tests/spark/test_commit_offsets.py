@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from offsetmgr.errors import OffsetManagerError
     from tests.service.support import ServeProcess
     from tests.spark.support import Job
 
@@ -148,14 +150,20 @@ def test_a_query_does_not_notice_that_its_service_stands_still(job: Job) -> None
 def test_the_driver_reports_refusals_of_kafka(
     job: Job, consumer: Consumer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once in its log, until that is over; by errors() as often as it happens."""
+    """Once in its log, until that is over; by errors() and on_error as often as it happens."""
     # Many attempts fail in a moment.
     monkeypatch.setattr(committing, "FLUSH_S", 0.1)
     monkeypatch.setattr(committing, "RETRY_S", 0.05)
-    commits = commit_offsets(job.spark, job.client, group=job.group)
+    told: queue.SimpleQueue[OffsetManagerError] = queue.SimpleQueue()
+
+    def on_error(error: OffsetManagerError) -> None:
+        told.put(error)
+        raise RuntimeError("it broke")
+
+    commits = commit_offsets(job.spark, job.client, group=job.group, on_error=on_error)
     job.topic.produce(30)
     query = job.run()
-    for error in (commits.errors().get(WAIT_S), commits.errors().get(WAIT_S)):
+    for error in (commits.errors().get(WAIT_S), told.get(timeout=WAIT_S), told.get(timeout=WAIT_S)):
         assert isinstance(error, OffsetCommitError)
         assert error.group == job.group
         code = error.code
@@ -168,6 +176,7 @@ def test_the_driver_reports_refusals_of_kafka(
     commits.detach()
     warned = [each for each in caplog.messages if each.endswith(f"({code})")]
     assert len(warned) == 1
+    assert len([each for each in caplog.messages if "it broke" in each]) == 1
 
 
 def test_a_run_that_finds_nothing_new(job: Job) -> None:

@@ -111,19 +111,41 @@ def test_a_failed_block_commits_nothing(
         assert again.ranges == batch.ranges
 
 
-@pytest.mark.parametrize(("before", "range_"), [({}, (10, 20)), ({ZERO: 25}, (25, 25))])
+@pytest.mark.parametrize(
+    ("before", "until", "expected"),
+    [
+        # It ends before the first record of that time; an older log is read to its end.
+        ({}, datetime.fromtimestamp(20, timezone.utc), {ZERO: (10, 20), ONE: (0, 5)}),
+        # Unnamed partitions are read to their end, one that is past its own already is not read.
+        ({ZERO: 25}, {("orders", 0): 20}, {ZERO: (25, 25), ONE: (0, 5)}),
+    ],
+    ids=["time", "offsets"],
+)
 def test_until_ends_the_ranges(
     service: Running,
     client: OffsetClient,
     before: dict[TopicPartition, int],
-    range_: tuple[int, int],
+    until: Any,
+    expected: dict[TopicPartition, tuple[int, int]],
 ) -> None:
-    """Before the first record of that time; an older log is read to its end, one beyond is not."""
     commit(service, before)
-    until = datetime.fromtimestamp(20, timezone.utc)
     with kafka_batch(client, GROUP, ["orders"], until=until) as batch:
-        assert batch.ranges == {ZERO: range_, ONE: (0, 5)}
-    assert committed(service) == {ZERO: range_[1], ONE: 5}
+        assert batch.ranges == expected
+    assert committed(service) == {each: end for each, (_, end) in expected.items()}
+
+
+@pytest.mark.parametrize("until", [{("orders", 0): 31}, {("orders", 2): 1}, {("bills", 0): 1}])
+def test_until_refuses_missing_offsets(
+    service: Running, client: OffsetClient, until: dict[tuple[str, int], int]
+) -> None:
+    """It is refused at entry with its name, and the group is free again."""
+    for _ in range(2):
+        with (
+            pytest.raises(InvalidValueError, match="until"),
+            kafka_batch(client, GROUP, ["orders"], until=until),
+        ):
+            pytest.fail("the block was entered")
+    assert managers(service) == 0
 
 
 @pytest.mark.parametrize(
@@ -218,7 +240,9 @@ def test_a_refused_commit_is_raised(service: Running, client: OffsetClient) -> N
         ("topics", {"topics": []}),
         ("topics[1]", {"topics": ["orders", "a b"]}),
         ("until", {"until": datetime(2024, 1, 1)}),  # noqa: DTZ001 -- what is to be refused
-        ("until", {"until": {("orders", 0): 1}}),
+        ("until", {"until": 1_700_000_000}),
+        ("until", {"until": {"orders-0": 1}}),
+        ("until of orders-0", {"until": {("orders", 0): -1}}),
         ("max_records", {"max_records": 0}),
         ("max_records", {"max_records": True}),
         ("missing", {"missing": "newest"}),

@@ -153,6 +153,7 @@ def test_every_public_name_has_its_sentence() -> None:
         ("groups topic", {"group": None, "groups": {"no topic": "etl"}}),
         ("groups['orders']", {"group": None, "groups": {"orders": "a\nb"}}),
         ("query_name", {"query_name": 7}),
+        ("on_error", {"on_error": "print"}),
     ],
 )
 def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
@@ -635,12 +636,16 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
     session: Session, client: OffsetClient
 ) -> None:
     """A report is logged after its submit, and logging ends no thread."""
+
+    def on_error(_: object) -> None:
+        raise SystemExit
+
     client.submit("etl", {ORDERS: 500}, sync=True)
-    with attach(session, client) as commits:
+    with attach(session, client, on_error=on_error) as commits:
         session.report(9)
         session.report(3, query="other", topic="payments")
         session.listeners[0].onQueryProgress(None)
-        commits._failed(None, ManagerStoppedError("an error for errors()"))
+        commits._failed(None, ManagerStoppedError("an error for on_error"))
         session.report(5, batchId=1)
         session.report(12, batchId=2)
         eventually(lambda: at(client), 12)
