@@ -90,9 +90,7 @@ class Markable:
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
-        if not isinstance(stash, OffsetStash):
-            raise InvalidValueError("stash", stash, "is not a stash", "give an OffsetStash")
-        for place, (mark, reset) in stash.take().items():
+        for place, (mark, reset) in _take(stash):
             self._mark(place, *mark, reset=reset)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
@@ -105,6 +103,11 @@ class Markable:
     ) -> None:
         """Let the group go back to after the message at ``offset``."""
         self._mark(*_checked(topic, partition, offset), _check_metadata(metadata), reset=True)
+
+    def reset_offsets(self, stash: OffsetStash) -> None:
+        """Let the group go back to what ``stash`` holds, and empty it."""
+        for place, (mark, _) in _take(stash):
+            self._mark(place, *mark, reset=True)
 
 
 class OffsetStash(Markable):
@@ -136,6 +139,12 @@ class OffsetStash(Markable):
         (known, text, _), goes_back = self._marks.get(place, ((*_NONE, None), False))
         if _counts(offset, metadata, known, text, reset=reset):
             self._marks[place] = (offset, metadata, message), reset or goes_back
+
+
+def _take(stash: OffsetStash) -> Iterable[tuple[Place, tuple[_Mark, bool]]]:
+    if not isinstance(stash, OffsetStash):
+        raise InvalidValueError("stash", stash, "is not a stash", "give an OffsetStash")
+    return stash.take().items()
 
 
 class MarkedLog(Claimed):

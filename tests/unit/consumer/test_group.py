@@ -95,11 +95,14 @@ def test_a_stash_is_empty_once_it_is_marked() -> None:
     assert marked.commit() == {0: (1_501, "")}
     marked.mark_partition_offset("orders", 0, 1_900)
     marked.mark_offsets(stash)
-    marked.mark_offsets(stash)
+    marked.reset_offsets(stash)
     assert marked.commit() == {0: (1_901, "")}
     stash.mark_partition_offset("orders", 0, 1_950)
     marked.mark_offsets(stash)
     assert marked.commit() == {0: (1_951, "")}
+    stash.mark_partition_offset("orders", 0, 1_000)
+    marked.reset_offsets(stash)
+    assert marked.commit() == {0: (1_001, "")}
 
 
 def test_an_equal_offset_with_new_metadata_counts() -> None:

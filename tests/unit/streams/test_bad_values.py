@@ -100,7 +100,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
         )
     ),
     ("stash 5 is not a stash", lambda: OffsetStash().mark_offsets(FIVE)),
-    ("stash 5 is not a stash", lambda: OffsetStash().mark_offsets(FIVE)),
+    ("stash 5 is not a stash", lambda: OffsetStash().reset_offsets(FIVE)),
     ("topic", lambda: MemoryOffsetStore().fetch_offset("etl", LIST, 0)),
     ("topic", lambda: MemoryOffsetStore().commit_offset("etl", LIST, 0, 1)),
     ("storage 5 is not a store", lambda: View(DEAD, "t", TEXT, storage=FIVE)),
