@@ -331,7 +331,8 @@ def _print_group(group: Mapping[str, Any]) -> None:
     name, kind, missing = f"Group {group['name']}", group["type"], _missing(group)
     if missing or group["state"] is None:
         say(f"{name}: {missing or group['error']['message']}", fg="red")
-        return
+        if not group["partitions"]:
+            return
     if kind and not _has_offsets(kind):
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
         say(f"{name}: {text}", bold=True)
@@ -342,6 +343,7 @@ def _print_group(group: Mapping[str, Any]) -> None:
     behind = seconds_text(group["lag_seconds"])
     lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
     say(f"Lag: {lag}{f', {behind}' if behind else ''}")
+    say(f"Committed by: {_committers(group)}")
     fields = ["topic", "partition", "committed", "end", "lag"]
     owners = ["client_id", "host", "committer"]
     rows = []
@@ -351,12 +353,22 @@ def _print_group(group: Mapping[str, Any]) -> None:
         owned = (each[field] or "" for field in owners)
         rows.append([*(each[field] for field in fields), behind, pending, *owned, note])
     print_table([*fields, "behind", "pending_acks", *owners, ""], rows)
-    for why in _reasons({"groups": [group]}):
+    for why in _reasons({"groups": [group]}) if group["state"] else ():
         say(why)
     if group["members"]:
         fields = ["member_id", "client_id", "host", "group_instance_id"]
         rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in group["members"]]
         print_table([*fields, "partitions"], rows)
+
+
+def _committers(group: Mapping[str, Any]) -> str:
+    clients = sorted({each["committer"] for each in group["partitions"] if each["committer"]})
+    if clients:
+        return f"this service, for {', '.join(clients)}"
+    if group["members"]:
+        names = sorted({each["client_id"] for each in group["members"]})
+        return f"its members ({', '.join(names)})"
+    return "no member of the group; perhaps a service or a job"
 
 
 def _missing(group: Mapping[str, Any]) -> str | None:

@@ -182,3 +182,4 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     beyond = run(kafka, "describe", group)
     assert beyond.status == 1
     assert "OFFSET_OUTSIDE_LOG" in beyond.out
+    assert "Committed by: no member of the group" in beyond.out
