@@ -66,6 +66,10 @@ class LogJudge(Judge):
         self._sent_s[request.group] = self.now()
         super().sent(request)
 
+    def is_former(self, value: OffsetAndMetadata | None) -> bool:
+        """True if the value was read from a log that is no more."""
+        return self.logs.get(order_of(value), self.log) != self.log
+
     def began_with(self, key: ManagerKey, value: OffsetAndMetadata) -> None:
         self.logs[order_of(value)] = self.log
         super().began_with(key, value)
@@ -79,11 +83,7 @@ class LogJudge(Judge):
         return promise
 
     def committed(self, offsets: Mapping[ManagerKey, OffsetAndMetadata]) -> None:
-        of_this_log = {
-            key: offset
-            for key, offset in offsets.items()
-            if self.logs.get(order_of(offset), self.log) == self.log
-        }
+        of_this_log = {key: offset for key, offset in offsets.items() if not self.is_former(offset)}
         super().committed(of_this_log)
 
     def recreated(self, *, exists: bool) -> None:
@@ -112,7 +112,7 @@ class LogJudge(Judge):
                 self.truth(key).rewinds.add(order_of(value))
                 self.truth(key).value = None
                 self.strays.discard(key)
-            elif self.logs.get(order_of(value), self.log) == self.log:
+            elif not self.is_former(value):
                 self.strays.discard(key)
                 if self._in_race(key):
                     self.were_stray.add(key)  # without an id it may be taken for one
@@ -130,15 +130,13 @@ class LogJudge(Judge):
         formers = [
             each
             for each in stood
-            if self.logs.get(order_of(each), self.log) != self.log
-            or (each is not None and self._is_start(key, each))
+            if self.is_former(each) or (each is not None and self._is_start(key, each))
         ]
         begins = [None, OffsetAndMetadata(0)] if formers else []
         super().began_at(key, value, [*stood, *begins])
-        order = order_of(value)
-        is_former = value is not None and self.logs.get(order, self.log) != self.log
         reader = self.readers[key]
-        if is_former and not self._in_race(key) and order not in reader.guessed | reader.raced:
+        excused = self._in_race(key) or order_of(value) in reader.guessed | reader.raced
+        if self.is_former(value) and not excused:
             self.blame(f"{key}: told {value} as its initial offset, of a former log")
 
     def _in_race(self, key: ManagerKey) -> bool:
