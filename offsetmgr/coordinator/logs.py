@@ -63,12 +63,15 @@ class TopicLooks:
         self._shared: dict[str, Future[TopicLog]] = {}
         """Reads of the ends of topics' logs that have not begun."""
 
-    def ids(self, topics: Iterable[str], age_s: float) -> Future[Mapping[str, TopicId]]:
+    def ids(
+        self, topics: Iterable[str], age_s: float
+    ) -> Mapping[str, TopicId] | Future[Mapping[str, TopicId]]:
         """Return the ids of ``topics``, none of them asked for more than ``age_s`` ago.
 
-        The next request begins at half that age, so that frequent commits need not wait for it.
+        It is a future where they have to be asked for.  The next request begins at half that age,
+        so that frequent commits need not wait for it.
         """
-        answer: Future[Mapping[str, TopicId]] = Future()
+        answer: Future[Mapping[str, TopicId]]
         seen: dict[str, TopicId] = {}
         asked: dict[Future[Mapping[str, TopicId]], set[str]] = {}
         request: Future[Mapping[str, TopicId]] | None = None
@@ -97,7 +100,8 @@ class TopicLooks:
         if request is not None:
             self._ask(sorted(new), request, now)
         if not asked:
-            answer.set(seen)
+            return seen
+        answer = Future()
         for each in tuple(asked):
             each.add_done_callback(answered)
         return answer

@@ -184,12 +184,12 @@ class GroupCommitter(PooledActor):
         topics = {each.key.topic for each in managers if not commits or each.topic_id != ""}
         looked = self._looks.ids(topics, LOOK_AGE_S if commits else -1.0)
         self._plan.in_flight, self._sent_at = request, now
-        if looked.done():
-            self._ask(request, looked.get(), now)
-        else:
+        if isinstance(looked, Future):
             # In a turn of its own: the one thread that gets all answers has no time for it.
             tell = self._group.committer.tell_due
             looked.add_done_callback(lambda ids: tell(_Looked(request, ids.get())))
+        else:
+            self._ask(request, looked, now)
 
     def _ask(self, request: GroupRequest, ids: Mapping[str, TopicId], now: float) -> None:
         """Ask the coordinator, but for the partitions of topics whose id forbids it."""
@@ -209,9 +209,10 @@ class GroupCommitter(PooledActor):
                 result = result._replace(failures={**result.failures, **failures})
             group.committer.tell_due(_Answered(request, ids, result))
 
-        sent: Future[Any] = Future()
+        sent: Future[Any]
         try:
             if len(failures) == len(request.managers):
+                sent = Future()
                 sent.set(result_type.failed((), next(iter(failures.values()))))
             elif isinstance(request, CommitRequest):
                 offsets = {m.topic_partition: v.value for m, v in request.managers.items()}
