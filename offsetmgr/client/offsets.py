@@ -342,11 +342,10 @@ class Offsets(ABC):
             self._check_open()
             try:
                 return ask(deadline)
-            except (ServiceUnavailableError, PassingError) as error:
-                reason = better_reason(reason, error, deadline)
             except OffsetManagerError as error:
-                reason = error
-                break
+                reason = better_reason(reason, error, deadline)
+                if not isinstance(error, (ServiceUnavailableError, PassingError)):
+                    break
         self._check_open()
         reason = reason or ServiceUnavailableError("the service was not asked")
         # The message says it all; the frames of the connection would hide it.

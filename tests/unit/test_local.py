@@ -6,18 +6,22 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from itertools import count
 
 import pytest
 
-from offsetmgr import InvalidValueError, LocalOffsets, ManagerStoppedError
-from offsetmgr.coordinator.memory import MemoryCoordinator
+from offsetmgr import InvalidValueError, LocalOffsets, ManagerStoppedError, ServiceError
+from offsetmgr.codes import NOT_SENT
+from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, SentRequest
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
 from tests.service.support import WAIT_S, local_over
 from tests.waiting import eventually
 
 WHERE = TopicPartition("orders", 3)
+
+UNSTABLE_OFFSET_COMMIT = 88
 
 _WITHOUT = """
 import sys
@@ -78,6 +82,25 @@ def test_it_stays_in_its_process() -> None:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         assert offsets.flush(timeout=WAIT_S).committed
+
+
+def test_a_question_at_its_deadline_keeps_the_reason() -> None:
+    """The answer to the last try, which came too late to be sent, does not hide why it was tried.
+
+    The kind: an error that only the end of the time causes takes the place of the real one.
+    """
+    asked_s: list[float] = []
+
+    def plan(_: SentRequest) -> Refuse:
+        asked_s.append(time.monotonic())
+        if len(asked_s) == 1:
+            return Refuse(UNSTABLE_OFFSET_COMMIT)
+        eventually(lambda: time.monotonic() > asked_s[0] + 0.5, True)
+        return Refuse(NOT_SENT.code)
+
+    with local_over(MemoryCoordinator(plan=plan)) as offsets:
+        with pytest.raises(ServiceError, match="a transaction holds offsets"):
+            offsets.committed("g", timeout=0.5)
 
 
 def test_a_handler_that_raises_anywhere_costs_no_later_commit() -> None:
