@@ -94,13 +94,13 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> N
 
 def at_most(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is more than ``bound``, else none."""
-    text = f"{what}: {round(figure, 2):,} instead of at most {bound:,} {unit}"
+    text = f"{what}: {figure:,} instead of at most {bound:,} {unit}"
     return [text.rstrip()] if figure > bound else []
 
 
 def at_least(what: str, figure: float, bound: float, unit: str = "") -> list[str]:
     """Return a line where ``figure`` is less than ``bound``, else none."""
-    text = f"{what}: {round(figure, 2):,} instead of at least {bound:,} {unit}"
+    text = f"{what}: {figure:,} instead of at least {bound:,} {unit}"
     return [text.rstrip()] if figure < bound else []
 
 

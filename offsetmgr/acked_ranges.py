@@ -236,14 +236,6 @@ class AckTracker(Generic[_T]):
             self._acknowledge_range(offset, offset + 1)
         return True
 
-    def acknowledge_up_to(self, offset: int) -> list[_T]:
-        """Acknowledge all that is pending up to and with ``offset``; return their items."""
-        done = []
-        for each in sorted(each for each in self.pending if each <= offset):
-            done.append(self.pending[each])
-            self.acknowledge(each)
-        return done
-
     def _acknowledge_range(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends
         # The ranges from `low` to before `high` touch the new one and become one with it.

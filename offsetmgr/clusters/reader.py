@@ -552,11 +552,10 @@ class _ReaderConsumer(GroupConsumer):
         return self._work.end_from(topic_partition, offset)
 
     def _fill(self, timeout_s: float) -> None:
-        waiting = self._work.waiting
         with suppress(IndexError):
-            size = 100 + len(waiting[-1])
+            size = 100 + len(self._work.waiting[-1][-1])
             self._most = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // size))
-        if len(waiting) > self._most:
+        if self._work.count() > self._most:
             self._member.ended.wait(_FULL_S)
             return
         self._member.wait_for(self._most, timeout_s)

@@ -170,13 +170,6 @@ class Claim(Claimed):
         """True if no more can be delivered, and no ack is awaited that would change it."""
         return not self.tracker.has_room and len(self.tracker.pending) == len(self.given_up)
 
-    def done(self, message: AckMessage) -> None:
-        """Take in that a pending message is acknowledged."""
-        if message.at in self.given_up:
-            self.given_up.remove(message.at)
-        else:
-            self.bytes -= message.size
-
     def begin(self, offset: int) -> None:
         """Take in where reading begins, unless that is known."""
         if not self.begun:
@@ -374,7 +367,10 @@ class AckWork(Work[Claim]):
         with self.lock:
             # First, as a signal's handler may raise anywhere: else nobody would deliver it again.
             if not claim.released and claim.tracker.acknowledge(message.at):
-                claim.done(message)
+                if message.at in claim.given_up:
+                    claim.given_up.remove(message.at)
+                else:
+                    claim.bytes -= message.size
             self._in_work.pop(message, None)
             if self._waiters:
                 self._changed.notify_all()
@@ -383,10 +379,9 @@ class AckWork(Work[Claim]):
         """Acknowledge ``message`` and all messages before it in its partition."""
         claim = message.claim
         with self.lock:
-            if claim.released:
-                return
-            for each in claim.tracker.acknowledge_up_to(message.at):
-                claim.done(each)
+            for each in [m for at, m in claim.tracker.pending.items() if at <= message.at]:
+                self.acknowledge(each)
+            # Of later deliveries of them, too.
             self._in_work = {m: due_s for m, due_s in self._in_work.items() if m.is_pending}
             self._changed.notify_all()
 

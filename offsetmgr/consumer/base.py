@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from abc import abstractmethod
@@ -229,8 +228,18 @@ class MessageReader(BaseConsumer, Generic[_T]):
         A message is in work until the next one is asked for.  Raises KafkaRequestError where Kafka
         refuses this consumer for good.
         """
-        while (message := self._poll(math.inf)) is not None:
+        while True:
+            self.check_process()
+            try:
+                while (message := self._next()) is None and not self.closed:
+                    self._fill(LONG_S)
+            except BaseException as error:
+                self._member.end_if_interrupted(error)
+                raise
+            if message is None:
+                break
             yield message
+        self._member.raise_failure()
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         """Iterate without blocking the event loop."""
@@ -247,9 +256,7 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
         None as well once the consumer is closed.  Raises as the iteration.
         """
-        return self._poll(check_timeout(timeout, forever=True))
-
-    def _poll(self, timeout_s: float) -> _T | None:
+        timeout_s = check_timeout(timeout, forever=True)
         self.check_process()
         try:
             if (message := self._next()) is not None:  # nearly always

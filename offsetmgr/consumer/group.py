@@ -72,15 +72,17 @@ class Markable:
 
         Raises InvalidValueError, and marks none, if one was not read from Kafka.
         """
+        for place, offset, message in [(*_place(each), each) for each in self._highest(messages)]:
+            self._mark(place, offset + 1, "", message)
+
+    def _highest(self, messages: Iterable[Message]) -> Sequence[Message]:
+        """Return the highest message of each partition, others of it among them."""
         given = check_list(messages, "messages", "[message]")
         try:
-            highest = [max(run, key=_offset_of) for _, run in runs_of(given)]
-            places = [_place(message) for message in highest]
+            return [max(run, key=_offset_of) for _, run in runs_of(given)]
         except TypeError:
             is_read = [isinstance(each, Message) and each.offset() is not None for each in given]
             raise _not_read(given[is_read.index(False)]) from None
-        for (place, offset), message in zip(places, highest, strict=True):
-            self._mark(place, offset + 1, "", message)
 
     def mark_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
@@ -259,9 +261,10 @@ class MarkedStream(Marks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: deque[Message] = deque()
-        """Received, and not handed out yet."""
-        self._in_work: Sequence[Message] = ()  # what the application got last
+        self.waiting: deque[deque[Message]] = deque()
+        """Received, and not handed out yet; each is of one partition."""
+        self._in_work: Sequence[Message] = ()  # of what the application got last, without others
+        self._batch: tuple[list[Message], Sequence[Message]] = [], ()  # the last one, and its lasts
 
     def next(self) -> Message | None:
         """Hand out a message; the one before is no longer in work."""
@@ -269,21 +272,37 @@ class MarkedStream(Marks):
             if not self.waiting:
                 self._in_work = ()
                 return None
-            message = self.waiting.popleft()
+            run = self.waiting[0]
+            message = run.popleft()
+            if not run:
+                self.waiting.popleft()
             self._in_work = (message,)
             return message
 
     def take(self, most: int) -> list[Message]:
         """Hand out up to ``most`` messages; those before are no longer in work."""
         with self.lock:
-            batch = list(islice(self.waiting, most))
-            self.waiting = deque(islice(self.waiting, len(batch), None))
-            self._in_work = batch.copy()
+            batch: list[Message] = []
+            lasts: list[Message] = []
+            while self.waiting and len(batch) < most:
+                run = self.waiting.popleft()
+                part = list(islice(run, most - len(batch)))
+                if len(part) < len(run):
+                    self.waiting.appendleft(deque(islice(run, len(part), None)))
+                batch += part
+                lasts.append(part[-1])
+            self._in_work, self._batch = lasts, (batch.copy(), lasts)
         return batch
+
+    def lasts_of(self, messages: object) -> Sequence[Message]:
+        """Return the last messages of each partition in the last batch; nothing of another list."""
+        batch, lasts = self._batch
+        return lasts if isinstance(messages, list) and messages == batch else ()
 
     def count(self) -> int:
         """Return how many messages wait to be handed out."""
-        return len(self.waiting)
+        with self.lock:
+            return sum(map(len, self.waiting))
 
     def end_from(self, topic_partition: TopicPartition, offset: int) -> int:
         """Return ``offset``, or the end of the log if no message is left before that."""
@@ -293,13 +312,13 @@ class MarkedStream(Marks):
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
         with self.lock:
             super().receive(topic_partition, messages)
-            self.waiting.extend(messages)
+            self.waiting.append(deque(messages))
 
     def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
         return any(_place(each)[0] in partitions for each in self._in_work)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
-        self.waiting = deque(each for each in self.waiting if _place(each)[0] not in partitions)
+        self.waiting = deque(run for run in self.waiting if _place(run[0])[0] not in partitions)
 
 
 class GroupConsumer(Markable, MessageReader[Message]):
@@ -322,6 +341,9 @@ class GroupConsumer(Markable, MessageReader[Message]):
 
     def _fill_batch(self, most: int, timeout_s: float) -> None:
         self._member.wait_for(most, timeout_s, patient=True)
+
+    def _highest(self, messages: Iterable[Message]) -> Sequence[Message]:
+        return self._work.lasts_of(messages) or super()._highest(messages)
 
 
 class PartitionStream(Closing):

@@ -64,6 +64,24 @@ def test_the_highest_of_several_messages_is_marked(seed: int) -> None:
     assert stash.offsets() == {ZERO: 3, ONE: 7, TopicPartition("payments", 0): 99}
 
 
+def test_the_last_messages_of_a_batch_are_known_while_it_is_unchanged() -> None:
+    """A batch may end within what was received at once; a shorter list has its own highest."""
+    marked = Marked()
+    received = messages(*[(0, at) for at in range(5)]), messages(*[(1, at) for at in range(5)])
+    for run in received:
+        marked.marks.receive(TopicPartition("orders", run[0].partition() or 0), run)
+    assert marked.marks.next() is received[0][0]
+    batch, rest = marked.marks.take(7), marked.marks.take(7)
+    assert [*batch, *rest] == [*received[0][1:], *received[1]]
+    assert marked.marks.lasts_of(batch) == marked.marks.lasts_of(tuple(rest)) == ()
+    assert marked.marks.lasts_of(rest) == received[1][-1:]
+    assert marked.marks.lasts_of(rest[:-1]) == marked.marks.lasts_of([]) == ()
+    for run in received:
+        marked.marks.receive(TopicPartition("orders", run[0].partition() or 0), run)
+    batch = marked.marks.take(7)
+    assert marked.marks.lasts_of(batch) == [received[0][-1], batch[-1]]
+
+
 @pytest.mark.parametrize("bad", [None, "orders", 5, Message(topic="orders", partition=0)])
 def test_a_mark_of_something_that_was_not_read_is_refused(bad: Any) -> None:
     """As the None of a poll that has timed out; the good messages of its list stay unmarked."""
