@@ -115,6 +115,7 @@ class GroupCommitter(PooledActor):
             for manager, version in lost.managers.items():
                 heir = self._plan.heir(manager) or manager
                 heir.doubt(version, now)
+        self._plan.clear()
         # Also those that have come meanwhile, but not to the plan.
         for manager in {**self._plan.managers, **self._group.managers}.values():
             self._begin_again(manager)

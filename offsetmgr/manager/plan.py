@@ -184,6 +184,11 @@ class CommitPlan:
         if manager.phase is _STOPPED:
             self._end(manager)
 
+    def clear(self) -> None:
+        """Empty the indexes: each manager that is left has to be entered again."""
+        for index in (self._dirty, self._to_read, self.to_look):
+            index.clear()
+
     def _end(self, manager: OffsetManager) -> None:
         """Forget a stopped manager if nothing has to be done for it any more."""
         busy = manager.in_doubt or manager.commit_at < inf or manager.blocked
