@@ -137,9 +137,13 @@ class Checkpoint:
         newest: _DamageError | None = None
         for batch_id in filter(self.is_finished, sorted(self._batches("commits"), reverse=True)):
             try:
-                return self.batch(batch_id)
+                batch = self.batch(batch_id)
             except _DamageError as error:
                 newest = newest or error
+            else:
+                # In a checkpoint that was replaced meanwhile, it may be a batch that has begun.
+                if self.is_finished(batch_id):
+                    return batch
         if newest is not None:
             raise newest
         return None

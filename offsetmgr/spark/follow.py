@@ -185,6 +185,8 @@ class Follower:
         """Looks that failed, by name of the Follow."""
         self.failed: set[ManagerKey] = set()
         """Partitions whose commits have failed; of some it may be over."""
+        self.first_run = 0
+        """The highest run of a removed checkpoint; one that appears in its place goes on there."""
         self.closed = False
         self._unwatch = client.watch_errors(self._failed)
         self.searches = [_Search(self, name, each) for name, each in follows.items()]
@@ -216,7 +218,12 @@ class Follower:
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
-        """Return what is known of each checkpoint, and of each Follow with a problem."""
+        """Return what is known of each checkpoint, and of each Follow with a problem.
+
+        A thread that could not be started is tried again.
+        """
+        for search in self.searches:
+            search.add_thread()
         searches = [each.view() for each in self.searches if each.trouble()]
         return searches + [each.view() for each in self._followed()]
 
@@ -282,10 +289,16 @@ class _Search(_Task):
         self._changed = threading.Condition()
         self._turn = threading.Lock()
         self._threads = self._free = 0
+        self._worker = Worker(f"offsetmgr-follow {name}", self._run)
+        """The next to be started."""
 
     def start(self) -> None:
         self.schedule(self, self.follower.now())
-        self._add_thread()
+        self.add_thread()
+
+    def trouble(self) -> str | None:
+        error = self._worker.error
+        return super().trouble() if error is None else str(error)
 
     def wake(self) -> None:
         with self._changed:
@@ -296,14 +309,15 @@ class _Search(_Task):
             heapq.heappush(self._due, (due_s, next(self._numbers), task))
             self._changed.notify_all()
 
-    def _add_thread(self) -> None:
-        """Start a thread unless one is free already, or there are enough."""
+    def add_thread(self) -> None:
+        """Start a thread unless one is free already, there are enough, or it is over."""
         with self._changed:
-            if self._free or self._threads == MOST_LOOKS:
+            if self._free or self._threads == MOST_LOOKS or self.follower.closed:
                 return
-            if Worker(f"offsetmgr-follow {self.follow_name}", self._run).ensure():
+            if self._worker.ensure():
                 self._threads += 1
                 self._free += 1
+                self._worker = Worker(self._worker.name, self._run)
 
     def _run(self) -> None:
         while (task := self._next()) is not None:
@@ -333,7 +347,7 @@ class _Search(_Task):
                     if task.is_gone:
                         continue
                     self._free -= 1
-                    self._add_thread()
+                    self.add_thread()
                     return task
                 self._changed.wait(min(pause_s, LONGEST_WAIT_S))
         return None
@@ -373,7 +387,11 @@ class _Followed(_Task):
         super().__init__(follower, search.follow_name, follow, location)
         self.listed_s = follower.now()
         self.state = FollowedCheckpoint(
-            follow.interval_s, follow.keep_alive_s, self.listed_s, follower.rng
+            follow.interval_s,
+            follow.keep_alive_s,
+            self.listed_s,
+            follower.rng,
+            follower.first_run,
         )
         self._url, self._name = location, name
         self._checkpoint: Checkpoint | None = None
@@ -415,6 +433,7 @@ class _Followed(_Task):
     def forget(self) -> None:
         """Let the group go on without a checkpoint that was removed."""
         self.is_gone = True
+        self.follower.first_run = max(self.follower.first_run, self.state.run)
         if self._subscription is not None and self._run is not None:
             self._subscription.end(self._run)
             self._subscription.release(self._run.query_id)
@@ -465,7 +484,7 @@ class _Followed(_Task):
         snapshot = finished_batch(
             *(run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
         )
-        if not self.follower.closed:
+        if not self.follower.closed and not self.is_gone:
             subscription.put(snapshot)
         parts = groups.parts(snapshot)
         view = self._view = self._view._replace(

@@ -53,18 +53,21 @@ class Seen(NamedTuple):
 class FollowedCheckpoint:
     """A checkpoint that is looked at again and again.  All times are of one clock, in seconds."""
 
-    def __init__(self, interval_s: float, keep_alive_s: float, now_s: float, rng: Random) -> None:
+    def __init__(
+        self, interval_s: float, keep_alive_s: float, now_s: float, rng: Random, run: int = 0
+    ) -> None:
+        """``run`` is that of the last checkpoint in this place, which was removed."""
         self.seen = Seen()
         self.due_s = now_s
         """The next look."""
-        self.run = 0
+        self.run = run
         """Counts up when the query may go back."""
         self.is_running = False
         """True while the query commits batches."""
         self.is_gapped = False
         self._changed_s = now_s
         self._is_replaced = True
-        """Another query, of which no batch was seen yet."""
+        """Another query, or one whose batches were all removed: no batch of it was seen yet."""
         self._interval_s = interval_s
         self._keep_alive_s = keep_alive_s
         self._looked_s = now_s
@@ -90,15 +93,19 @@ class FollowedCheckpoint:
             newest += 1
         has_next, batch = newest > known.batch_id, known.batch
         is_listed |= newest == most or (not has_next and now() >= self._list_s)
+        if has_next and not is_listed:
+            batch = checkpoint.batch(newest)
+            # In a checkpoint that was replaced meanwhile, it may be a batch that has begun.
+            is_listed = not checkpoint.is_finished(newest)
         if is_listed:
             # After batches were removed, a known number may be that of another batch.
             batch = checkpoint.last_finished()
-        elif has_next:
-            batch = checkpoint.batch(newest)
         now_s = now()
         is_late |= self._is_late(now_s)
         self.seen, self._looked_s = Seen(query_id, batch), now_s
         self._backoff.succeeded()
+        is_emptied = batch is None and known.batch is not None
+        self._is_replaced |= is_emptied
         is_news = batch is not None and batch != known.batch
         goes_on = self.seen.batch_id > known.batch_id
         is_gap = is_listed and is_news and goes_on and not has_next
@@ -107,7 +114,7 @@ class FollowedCheckpoint:
             if self._is_replaced or not goes_on or not self.is_running:
                 self.run += 1
             self.is_running, self._is_replaced, self._changed_s = True, False, now_s
-        if is_other:
+        if is_other or is_emptied:
             self._list_s = now_s  # at the next look that finds nothing by name
         elif is_listed or is_news:
             idle_s = now_s - self._changed_s

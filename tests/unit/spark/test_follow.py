@@ -232,6 +232,49 @@ def test_a_removed_checkpoint_is_not_looked_at_again(
         assert follower.committer._subscriptions == []
 
 
+def test_a_query_in_the_place_of_a_removed_one_is_committed(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Also a lower batch, in a group that another checkpoint keeps known to the committer."""
+    WrittenCheckpoint(tmp_path / "stays").batch(0, orders(900))
+    WrittenCheckpoint(tmp_path / "removed").batch(9, orders(90))
+    wanted = Follow(str(tmp_path / "*"), "etl", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 90)
+        removed = next(each for each in follower._followed() if each._name == "removed")
+        shutil.rmtree(tmp_path / "removed")
+        until(lambda: removed.is_gone)
+        WrittenCheckpoint(tmp_path / "removed").batch(0, orders(7))
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
+
+
+def test_a_follow_without_a_thread_is_a_row(
+    coordinator: MemoryCoordinator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is logged once, and follows as soon as the process may have one more."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
+    with local_over(coordinator) as client:
+        follower = Follower({"f": follow(tmp_path / "*")}, client)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            follower.start()
+            rows = [*follower.queries(), *follower.queries()]
+        assert [each.follow for each in rows] == ["f", "f"]
+        assert "cannot start a thread" in str(rows[0].problem)
+        assert caplog.text.count("cannot start a thread") == 1
+        until(lambda: [each for each in follower.queries() if each.name])
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
+        assert follower.queries()[0].name == "c", "the Follow itself is well"
+        follower.close()
+
+
 def test_offsets_of_another_log_block_no_other(
     coordinator: MemoryCoordinator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.follow_state import MOST_NAMES, FollowedCheckpoint
+from tests.unit.spark.broker import ORDERS
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 INTERVAL_S = 10.0
@@ -25,16 +28,22 @@ class Watched(Checkpoint):
         super().__init__(str(root))
         self.written = WrittenCheckpoint(root)
         self.asked: list[str] = []
+        self.before: dict[int, Callable[[], object]] = {}
+        """Changes of the checkpoint, each before the n-th request of a look."""
         self.now_s = 0.0
         self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
 
     def read(self, name: str) -> str | None:
-        self.asked.append(name)
+        self._ask(name)
         return super().read(name)
 
     def names(self, folder: str) -> list[str]:
-        self.asked.append(f"{folder}/*")
+        self._ask(f"{folder}/*")
         return super().names(folder)
+
+    def _ask(self, name: str) -> None:
+        self.asked.append(name)
+        self.before.pop(len(self.asked), lambda: None)()
 
     def look(self) -> int | None:
         """Look once it is due; return the batch if there is a new one."""
@@ -69,7 +78,7 @@ def test_many_new_batches_are_found_by_a_list(watched: Watched) -> None:
     for number in range(1, 2 * MOST_NAMES):
         watched.written.batch(number, orders(number))
     assert watched.look() == 2 * MOST_NAMES - 1
-    assert len(watched.asked) <= MOST_NAMES + 5
+    assert len(watched.asked) <= MOST_NAMES + 6
     assert not watched.state.is_gapped
 
 
@@ -160,6 +169,52 @@ def test_failures_back_off(watched: Watched) -> None:
     watched.written.batch(9, orders(9))
     assert watched.look() == 9
     assert watched.state.due_s - watched.now_s <= INTERVAL_S
+
+
+@pytest.mark.parametrize("is_listed", [False, True], ids=["by name", "by a list"])
+@pytest.mark.parametrize("query_id", ["7d3d4a8e-5b1f-4a0e-9a70-0c5d6b0a3f11", "another"])
+@pytest.mark.parametrize("request_number", range(1, 8))
+def test_a_replaced_checkpoint_is_not_mixed_with_the_former_one(
+    watched: Watched, request_number: int, query_id: str, *, is_listed: bool
+) -> None:
+    """The kind: what a look has read before says nothing of the files that it reads after.
+
+    A batch that has only begun there is not taken for the finished one of the same number.
+    """
+    watched.written.batch(7, orders(70))
+    assert watched.look() == 7
+    if not is_listed:
+        assert watched.look() is None
+    watched.written.batch(8, orders(80))
+
+    def replace() -> None:
+        shutil.rmtree(watched.written.root)
+        again = WrittenCheckpoint(watched.written.root)
+        again.write("metadata", f'{{"id":"{query_id}"}}')
+        again.batch(2, orders(20))
+        again.batch(8, orders(1_000), finished=False)
+
+    watched.before[request_number] = replace
+    run = watched.state.run
+    for _ in range(10):
+        watched.look()
+        batch = watched.state.seen.batch
+        assert batch is None or batch.offsets != {ORDERS: 1_000}
+    assert watched.state.seen.batch_id == (8 if watched.before else 2)
+    assert watched.state.run > run or watched.before
+
+
+def test_a_checkpoint_that_was_emptied_begins_a_run(watched: Watched) -> None:
+    """Its query starts anew under the former id; these are not late batches of the run before."""
+    watched.written.batch(9, orders(9))
+    watched.look()
+    run = watched.state.run
+    shutil.rmtree(watched.written.root / "commits")
+    assert watched.look() is None
+    assert watched.state.seen.batch is None
+    watched.written.batch(0, orders(1))
+    assert watched.look() == 0
+    assert watched.state.run == run + 1
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["by hand", "from a backup"])
