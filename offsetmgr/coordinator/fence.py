@@ -20,6 +20,7 @@ from offsetmgr.codes import (
     CLOSED,
     NOT_SENT,
     TIMED_OUT,
+    TOPIC_REFUSED,
     UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC,
     ErrorInfo,
@@ -216,17 +217,16 @@ class FencedCoordinator(Closing):
         if self._closed:
             return Failure(CLOSED)
         group = self._groups.get(name)
-        if group is not None and (group.active or group.refusal is not None):
+        if group is not None and not group.forgettable:
             return group
         self._groups = {n: group for n, group in self._groups.items() if not group.forgettable}
         if sum(kept.active for kept in self._groups.values()) >= self._most_groups:
             why = f"group {visible(name)} is one too many for {self._most_groups} fenced groups"
             return Failure(TOO_MANY_GROUPS, why)
-        if name not in self._groups:
-            config = {**self._config, "group.id": name}
-            made = _FencedGroup(name, self._inner, config, self._listener, self._timers)
-            self._groups[name] = made
-        return self._groups[name]
+        config = {**self._config, "group.id": name}
+        made = _FencedGroup(name, self._inner, config, self._listener, self._timers)
+        self._groups[name] = made
+        return made
 
 
 @dataclass(eq=False)
@@ -295,7 +295,7 @@ class _FencedGroup:
     @property
     def forgettable(self) -> bool:
         """True if there is nothing to remember of the group."""
-        return not self.active and not self._member_id and self.refusal is None
+        return not self.active and self.refusal is None
 
     def submit(self, request: _FencedRequest[Any]) -> Failure | None:
         """Hand ``request`` to the group's thread; return the failure if that is impossible."""
@@ -462,13 +462,13 @@ class _FencedGroup:
 
     def _compare(self) -> Failure | None:
         """Fence this service if the group was changed while it was not a member."""
-        found = self._kafka.fetch(self.name, None, _REQUEST_S).get()
-        for failure in (found.group_failure, *found.failures.values()):
-            if failure is not None:
+        # By name: librdkafka takes seconds for an answer about a whole group that is large.
+        found = self._kafka.fetch(self.name, list(self._ours), _REQUEST_S).get()
+        for failure in found.failures.values():
+            if failure.info.code != TOPIC_REFUSED:  # which this service cannot commit either
                 return _refused(failure)
         for partition, value in found.offsets.items():
-            ours = self._ours.get(partition)
-            if ours is not None and value is not None and value.offset not in ours:
+            if value is not None and value.offset not in self._ours[partition]:
                 self._leave = True
                 return self._fence("was changed by somebody else while this service was cut off")
         return None
@@ -526,6 +526,8 @@ class _FencedGroup:
             over = self.refusal is not None or not self._wanted
             if over:
                 self._thread = None
+            if not self._wanted:  # given up without a membership: as in ``_serve``
+                self._member_id, self._ours = "", {}
         if over:
             self._fail(self._waiting, self.refusal or _JOINING)
         return over

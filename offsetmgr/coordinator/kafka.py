@@ -6,8 +6,9 @@ three threads and one for every broker; see ``CLIENTS``.  That a group commits o
 also keeps its written commits in order, also those of unknown outcome.  A request that librdkafka
 still holds at its deadline may be written after later ones: see ``STUCK_S``.
 
-Fetches are quick and share one client, questions about the cluster use an admin client of
-confluent-kafka; all other clients are those of ``librdkafka.py``.
+Fetches are quick and share one client, those of all that a group has committed another one;
+questions about the cluster use an admin client of confluent-kafka.  All other clients are those of
+``librdkafka.py``.
 """
 
 from __future__ import annotations
@@ -106,11 +107,14 @@ class KafkaCoordinator(Closing, Coordinator):
         end = GroupClient.close
         self._commits = [ConnectionQueue(open_committer, end, *shared) for _ in range(clients)]
         self._fetches = ConnectionQueue(open_fetcher, end, *shared)
+        # librdkafka keeps a client for 4 s over the answer about a group with 45,000 partitions.
+        self._whole_groups = ConnectionQueue(open_fetcher, end, *shared)
         # Questions about the cluster bypass the groups' queues: a busy group says nothing of Kafka.
         self._questions = ConnectionQueue(
             lambda: open_admin(config, self._reports), lambda _: None, *shared, QUESTIONS
         )
-        self._queues: list[ConnectionQueue[Any]] = [*self._commits, self._fetches, self._questions]
+        fetches = self._fetches, self._whole_groups
+        self._queues: list[ConnectionQueue[Any]] = [*self._commits, *fetches, self._questions]
         try:
             self._questions.client()
         except InvalidValueError:
@@ -139,12 +143,14 @@ class KafkaCoordinator(Closing, Coordinator):
         check_existing_group(group)
         deadline = Deadline(timeout_s, "timeout_s")
 
+        queue = self._whole_groups if partitions is None else self._fetches
+
         def send(asked: Sequence[TopicPartition] | None) -> Future[FetchResult]:
             def ask(client: GroupClient, left_s: float) -> Pending[FetchResult | Failure]:
                 return client.fetch(group, asked, left_s + LIBRDKAFKA_S)
 
             failed = partial(FetchResult.failed, asked)
-            return self._send(self._fetches, ask, failed, deadline, group)
+            return self._send(queue, ask, failed, deadline, group)
 
         if partitions is None:
             return send(None)

@@ -22,7 +22,8 @@ from tests.waiting import WAIT_S, until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from offsetmgr.coordinator.base import Coordinator, Failure
+    from actors import Future
+    from offsetmgr.coordinator.base import Coordinator, Failure, FetchResult
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
@@ -105,8 +106,23 @@ def test_others_can_neither_commit_nor_reset(kafka: DevKafka, topic: str, group:
 
 
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "range,roundrobin"])
-def test_a_later_consumer(kafka: DevKafka, topic: str, group: str, strategy: str) -> None:
-    """Kafka keeps one with Java's default strategies out; to one of librdkafka's the group goes."""
+def test_a_later_consumer(
+    kafka: DevKafka, topic: str, group: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka keeps one with Java's default strategies out; to one of librdkafka's the group goes.
+
+    The service joins again without reading the whole group, which may be too large for that.
+    """
+    asked: list[object] = []
+    fetch = KafkaCoordinator.fetch
+
+    def noted(
+        self: KafkaCoordinator, group: str, partitions: Any, timeout_s: float
+    ) -> Future[FetchResult]:
+        asked.append(partitions)
+        return fetch(self, group, partitions, timeout_s)
+
+    monkeypatch.setattr(KafkaCoordinator, "fetch", noted)
     settings = {"group.id": group, "client.id": "spark-1"}
     # librdkafka itself does not mix the two kinds of strategies.
     kept_out = "cooperative-sticky" in strategy
@@ -129,6 +145,7 @@ def test_a_later_consumer(kafka: DevKafka, topic: str, group: str, strategy: str
                 assert f"group {group} has live members (spark-1, " in refused.detail
                 consumer.close()
             until(lambda: commit(owner, group, topic, 7) is None)
+            assert asked == ([] if kept_out else [[TopicPartition(topic, 0)]])
             assert (owner.fence, committed(owner, group, topic)) == (HELD, 7)
     finally:
         consumer.close()
@@ -145,6 +162,25 @@ def test_a_released_group_is_free_at_once(kafka: DevKafka, topic: str, group: st
             assert commit(owner, group, topic, 7) is None
             assert owner.fence == HELD
         until(lambda: commit(plain, group, topic, 8) is None)
+
+
+def test_a_group_that_is_given_up_while_a_consumer_has_it(
+    kafka: DevKafka, topic: str, group: str
+) -> None:
+    """The service forgot it, and takes it from a newer service like any other group."""
+    settings = {"group.id": group, "partition.assignment.strategy": "roundrobin"}
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, **settings})
+    with service(kafka) as owner, service(kafka) as newer:
+        assert commit(owner, group, topic, 5) is None
+        consumer.subscribe([topic])
+        until(lambda: consumer.poll(0.1) or consumer.assignment())
+        until(lambda: owner.fence.held == 0)
+        assert refusal(owner, group, topic, 6).info.name == "UNKNOWN_MEMBER_ID"
+        owner.release(group)
+        consumer.close()
+        until(lambda: commit(newer, group, topic, 7) is None)
+        assert commit(owner, group, topic, 8) is None
+        until(lambda: newer.fence == LOST)
 
 
 def test_a_silent_broker(breakable_kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:

@@ -151,6 +151,31 @@ def test_kafka_is_asked_for_a_large_group_in_parts(monkeypatch: pytest.MonkeyPat
     assert (len(found.offsets), found.failures) == (4_999, gone)
 
 
+def test_reading_a_whole_group_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a group so large that librdkafka works on its answer for seconds."""
+    asked: dict[object, list[str]] = {}
+
+    class Client:
+        def __init__(self, *_: object) -> None:
+            asked[self] = []
+
+        def close(self) -> None: ...
+
+        def fetch(self, group: str, _partitions: object, _s: float) -> Any:
+            asked[self].append(group)
+            answer = Pending[FetchResult]()
+            if group == "small":
+                answer.set_result(FetchResult({PARTITIONS[0]: None}, {}))
+            return answer
+
+    monkeypatch.setattr(kafka, "GroupClient", Client)
+    with kafka.KafkaCoordinator("127.0.0.1:1") as coordinator:
+        coordinator.fetch("large", None, 60.0)
+        coordinator.fetch("small", PARTITIONS[:1], 60.0).get(timeout=60.0)
+        coordinator.close(0.0)
+    assert sorted(asked.values()) == [["large"], ["small"]]
+
+
 def test_live_members_are_named_on_one_line() -> None:
     """Ten of them, the others are counted; whoever joined the group has chosen the names."""
     text = live_members("g", [GroupMember("", f"c{n}", f"/10.0.0.{n}") for n in range(12)])
