@@ -99,8 +99,8 @@ class _Pool:
                         reported_s, reported = now_s, self._handled
             if not self._ack_work.closing:
                 self._ack_work.member.raise_failure()
-        except BaseException as error:
-            self._ack_work.member.end_if_interrupted(error)
+        except BaseException:
+            self._ack_work.member.ended.set()
             raise
         finally:
             self._stop()

@@ -209,7 +209,11 @@ class _Stream(Protocol[_T]):
 
 
 class MessageReader(BaseConsumer, Generic[_T]):
-    """A consumer that hands out its messages as one stream; they are read by one thread."""
+    """A consumer that hands out its messages as one stream; they are read by one thread.
+
+    It ends where a read raises: of what a signal's handler interrupts a message may be lost, and a
+    later mark would pass it over.
+    """
 
     _work: _Stream[_T]
     _next: Callable[[], _T | None]
@@ -233,8 +237,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
             try:
                 while (message := self._next()) is None and not self.closed:
                     self._fill(LONG_S)
-            except BaseException as error:
-                self._member.end_if_interrupted(error)
+            except BaseException:
+                self._member.ended.set()
                 raise
             if message is None:
                 break
@@ -243,10 +247,17 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         """Iterate without blocking the event loop."""
-        self.check_process()
-        while (message := self._next()) is not None or not self.closed:
+        while True:
+            self.check_process()
+            try:
+                message = self._next()
+            except BaseException:
+                self._member.ended.set()
+                raise
             if message is not None:
                 yield message
+            elif self.closed:
+                break
             else:
                 await asyncio.to_thread(self._fill, LONG_S)
         self._member.raise_failure()
@@ -267,8 +278,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
                 left_s = deadline - time.monotonic()
                 expired = left_s <= 0
                 self._fill(max(0.0, left_s))
-        except BaseException as error:
-            self._member.end_if_interrupted(error)
+        except BaseException:
+            self._member.ended.set()
             raise
         if message is None and self.closed:
             self._member.raise_failure()
@@ -286,8 +297,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
             self.check_process()
             try:
                 batch = self._next_batch(max_records, max_wait_s)
-            except BaseException as error:
-                self._member.end_if_interrupted(error)
+            except BaseException:
+                self._member.ended.set()
                 raise
             if batch:
                 yield batch

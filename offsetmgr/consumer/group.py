@@ -376,7 +376,15 @@ class PartitionStream(Closing):
         return self._member.high_watermarks.get(self.topic_partition)
 
     def __iter__(self) -> Iterator[Message]:
-        while (message := self._next()) is not None:
+        while True:
+            self.check_process()
+            try:
+                message = self._next()
+            except BaseException:  # of a signal's handler, as in MessageReader
+                self._member.ended.set()
+                raise
+            if message is None:
+                return
             yield message
 
     def close(self) -> None:
@@ -385,7 +393,6 @@ class PartitionStream(Closing):
         self.end()
 
     def _next(self) -> Message | None:
-        self.check_process()
         with self._lock:
             self.in_work = False
             while not (self._waiting or self.ended):

@@ -206,11 +206,6 @@ class Member:
             self._here = False
             self._close_deferred()
 
-    def end_if_interrupted(self, error: BaseException) -> None:
-        """End where a signal's handler has raised: a later mark would pass over what was read."""
-        if not isinstance(error, Exception):
-            self.ended.set()
-
     def raise_failure(self) -> None:
         """Raise the error that has ended the consumer, unless it was closed since."""
         if self._fatal is not None and not self._closed:

@@ -18,10 +18,17 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
-from offsetmgr.errors import OffsetManagerError, OffsetsUncommittedError, OffsetTimeoutError
+from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.errors import known, request_error
-from offsetmgr.stores.base import OffsetStore, as_store_error, causes_of, checked_answer
+from offsetmgr.stores.base import (
+    OffsetStore,
+    as_store_error,
+    causes_of,
+    checked_answer,
+    raise_for,
+)
 from offsetmgr.text import listed
+from offsetmgr.types import TopicPartition
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
     from offsetmgr.kafka.cluster import ClusterReader
-    from offsetmgr.types import OffsetAndMetadata, TopicPartition
+    from offsetmgr.types import OffsetAndMetadata
 
 _LATE_S: Final = 10.0  # a store that has not answered for so long is reported
 _FIRST_PAUSE_S: Final = 0.1
@@ -118,10 +125,11 @@ def _sent(offsets: _Offsets) -> list[KafkaPartition]:
 
 def _check(group: str, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:
     """Raise the errors of single partitions, which there are only in answers of Kafka's."""
-    what, refused = f"commit of group {group}", {}
+    what = f"commit of group {group}"
+    refused: dict[TopicPartition, OffsetManagerError] = {}
     for each in answers:
         if each.error is not None:
-            refused[each.topic, each.partition] = request_error(
+            refused[TopicPartition(each.topic, each.partition)] = request_error(
                 f"{what} for {each.topic}-{each.partition}",
                 each.error,
                 right="READ",
@@ -129,8 +137,7 @@ def _check(group: str, error: KafkaError | None, answers: Iterable[KafkaPartitio
                 partition=each.partition,
                 offset=each.offset,
             )
-    if refused:
-        raise OffsetsUncommittedError.one_of(refused)
+    raise_for(group, refused)
     if error is not None:
         raise request_error(what, error, right="READ")
 

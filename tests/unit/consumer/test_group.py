@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Message
 
+from offsetmgr.consumer.base import MessageReader
 from offsetmgr.consumer.group import (
     BUFFERED_BYTES,
     Markable,
@@ -21,6 +23,9 @@ from offsetmgr.consumer.settings import drain
 from offsetmgr.consumer.work import Start
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -217,6 +222,72 @@ def test_large_messages_of_an_unread_stream_do_not_fill_the_memory() -> None:
         paused.append(stream.paused)
     paused.extend(stream.paused for _ in zip(range(4), stream, strict=False))
     assert paused == [False] * 4 + [True] * 3 + [False] * 2
+
+
+class Reader(MessageReader[Message]):
+    """Hands out what it is given, without a Kafka."""
+
+    def __init__(self, work: Any) -> None:
+        self._work, self._member, self._next = work, cast("Any", self), work.next
+        self.ended = threading.Event()
+
+    def _begin(self, subscription: Any, **_: Any) -> Any:
+        raise NotImplementedError
+
+    def raise_failure(self) -> None:
+        """Nothing has ended it but a signal."""
+
+
+def awaited(reader: Reader) -> object:
+    try:
+        cast("Any", reader.__aiter__()).__anext__().send(None)
+    except StopIteration as answer:
+        return answer.value
+    raise AssertionError("there was no message")
+
+
+READS: dict[str, Callable[[Any], object]] = {
+    "iteration": lambda reader: next(iter(reader)),
+    "poll": lambda reader: reader.poll(),
+    "batches": lambda reader: next(reader.batches(1))[0],
+    "event loop": awaited,
+    "stream": lambda stream: next(iter(stream)),
+}
+
+
+class InterruptedLock:
+    """After its next use a signal's handler raises."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.is_due = False
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+        if self.is_due:
+            raise TimeoutError("too late")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lock, name)
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_consumer_ends_where_a_signal_handler_may_have_lost_a_message(how: str) -> None:
+    """Whatever it raises: a later mark would pass that message over."""
+    work, lock = MarkedStream(), InterruptedLock()
+    work.lock = cast("Any", lock)
+    work.claim({ZERO: Start(None)})
+    reader = Reader(work)
+    stream = PartitionStream(ZERO, cast("Any", reader), work.lock)
+    for receive in (partial(work.receive, ZERO), stream.put):
+        receive(messages((0, 1), (0, 2)))
+    lock.is_due = True
+    with pytest.raises(TimeoutError, match="too late"):
+        READS[how](stream if how == "stream" else reader)
+    assert reader.closed
 
 
 class SharedDeque(deque[int]):

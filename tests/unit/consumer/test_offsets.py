@@ -6,13 +6,20 @@ import itertools
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 
-from offsetmgr.consumer.offsets import Claims, Commits
-from offsetmgr.errors import KafkaRequestError, OffsetTimeoutError, error_info
+from offsetmgr.consumer.offsets import Claims, Commits, MemberStore
+from offsetmgr.errors import (
+    KafkaRequestError,
+    OffsetsUncommittedError,
+    OffsetTimeoutError,
+    error_info,
+)
 from offsetmgr.stores import MemoryOffsetStore
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
 from tests.waiting import until
 
@@ -198,6 +205,20 @@ def test_metadata_that_is_too_long_costs_no_offset(names_partitions: bool) -> No
         ONE: OffsetAndMetadata(8, kept),
     }
     assert set(failures) == {"OFFSET_METADATA_TOO_LARGE"}
+
+
+def test_refused_offsets_are_named_by_group_topic_and_partition() -> None:
+    """As those of every other store."""
+    consumer = Mock()
+    consumer.commit.return_value = [
+        Mock(topic=topic, partition=partition, offset=5, error=KafkaError(28))
+        for topic, partition in (ZERO, ONE)
+    ]
+    with pytest.raises(OffsetsUncommittedError) as refused:
+        MemberStore(consumer, Mock()).commit(
+            "etl", dict.fromkeys((ZERO, ONE), OffsetAndMetadata(5))
+        )
+    assert refused.value.errors.keys() == {ManagerKey("etl", *ZERO), ManagerKey("etl", *ONE)}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
