@@ -264,8 +264,12 @@ class AckConsumer(MessageReader[AckMessage]):
         """
         check_pool(handler, workers, ordered_by)
         self.check_process()
-        self._work.order_by(ordered_by)
-        self._pool = _Pool(self.name, self._work, handler, workers)
+        with self._work.lock:
+            if self._pool is not None and not self.closed:
+                hint = "give the first run all the workers"
+                raise InvalidValueError("handler", handler, "comes while another one runs", hint)
+            self._work.order_by(ordered_by)
+            self._pool = _Pool(self.name, self._work, handler, workers)
         self._pool.run(self._fill)
         self.close()
 

@@ -15,8 +15,11 @@ from offsetmgr.text import shell_command, visible
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_VARYING: Final = re.compile(r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|\d+", re.DOTALL)
-"""Names of brokers, times with counts of repetitions, other numbers."""
+_VARYING: Final = re.compile(
+    r"\S+/(?:bootstrap|\d+)\b|'[^']*'|\(after .*|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]+|\d+",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Names of brokers, times with counts of repetitions, addresses, UUIDs, other numbers."""
 
 _TEXT_CHARS: Final = 300
 
@@ -100,7 +103,7 @@ def grant_command(right: str, kind: str, name: str, servers: object = "") -> str
 
 
 def cause_of(text: str) -> str:
-    """Return librdkafka's ``text`` without names of brokers, times and numbers."""
+    """Return the text of an error without what differs from one time to the next."""
     return _VARYING.sub("", text)
 
 

@@ -9,6 +9,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.extras import install_hint, package_of
 from offsetmgr.stores.base import ManagerStore, MemoryOffsetStore, OffsetStore
 from offsetmgr.text import MASK
+from offsetmgr.types import check_callable
 
 __all__ = ["MemoryOffsetStore", "OffsetStore", "open_store"]
 
@@ -24,9 +25,11 @@ def open_store(
     OffsetClient becomes a store whose managers commit.  A store is returned as it is.
 
     What a database fails to do is retried for ``patience_s`` seconds.  Raises InvalidValueError,
-    also for a missing package.
+    also for a missing package, and for a store with ``async`` methods.
     """
     if isinstance(store, OffsetStore):
+        for name in ("fetch", "commit", "claim", "release"):
+            check_callable(getattr(store, name), f"{type(store).__name__}.{name}")
         return store
     if isinstance(store, Offsets):
         return ManagerStore(store)

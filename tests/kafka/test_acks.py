@@ -21,6 +21,7 @@ from offsetmgr.consumer import (
     GroupConsumer,
     RetryPolicy,
 )
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.types import TopicPartition
 from tests.commands import run
@@ -291,6 +292,9 @@ def test_handlers_are_called_in_order(kafka: DevKafka, group: str, ordered_by: O
 
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group])
     with running(consumer, handle, workers=64, ordered_by=ordered_by):
+        until(lambda: seen)
+        with pytest.raises(InvalidValueError, match="another one runs"):
+            consumer.run(handle)  # whose order would be another one
         until(lambda: sum(map(len, list(seen.values()))) == count)
     assert all(offsets == sorted(offsets) for offsets in seen.values())
     assert most[0] > 1

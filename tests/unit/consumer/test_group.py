@@ -276,7 +276,7 @@ class InterruptedLock:
 
 @pytest.mark.parametrize("how", READS)
 def test_a_consumer_ends_where_a_signal_handler_may_have_lost_a_message(how: str) -> None:
-    """Whatever it raises: a later mark would pass that message over."""
+    """A later mark would pass that message over, whatever the handler raises."""
     work, lock = MarkedStream(), InterruptedLock()
     work.lock = cast("Any", lock)
     work.claim({ZERO: Start(None)})

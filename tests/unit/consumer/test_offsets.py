@@ -13,12 +13,13 @@ from confluent_kafka import KafkaError
 
 from offsetmgr.consumer.offsets import Claims, Commits, MemberStore
 from offsetmgr.errors import (
+    InvalidValueError,
     KafkaRequestError,
     OffsetsUncommittedError,
     OffsetTimeoutError,
     error_info,
 )
-from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.stores import MemoryOffsetStore, open_store
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
 from tests.waiting import until
@@ -205,6 +206,18 @@ def test_metadata_that_is_too_long_costs_no_offset(names_partitions: bool) -> No
         ONE: OffsetAndMetadata(8, kept),
     }
     assert set(failures) == {"OFFSET_METADATA_TOO_LARGE"}
+
+
+@pytest.mark.parametrize("name", ["fetch", "commit", "claim", "release"])
+def test_a_store_with_async_methods_is_refused(name: str) -> None:
+    """Nobody awaits them: each commit would be a success that keeps nothing."""
+
+    async def work(*_: object) -> None:
+        raise NotImplementedError
+
+    store = type("AsyncStore", (MemoryOffsetStore,), {name: work})()
+    with pytest.raises(InvalidValueError, match=f"AsyncStore.{name} .*before its work is done"):
+        open_store(store)
 
 
 def test_refused_offsets_are_named_by_group_topic_and_partition() -> None:

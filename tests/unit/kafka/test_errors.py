@@ -84,3 +84,8 @@ def test_the_cause_of_a_report_is_the_same_for_all_brokers() -> None:
         for n, name in enumerate(["k1:9092/1", "k2:9092/2", "k1:9092/bootstrap"])
     ]
     assert len({cause_of(text) for text in texts}) == 1
+    texts = [
+        f"no row in <Session at 0x7f{end}e>, request {end * 8}-0c1d-4e5f: see '{end}'"
+        for end in ("a", "b0")
+    ]
+    assert len({cause_of(text) for text in texts}) == 1
