@@ -247,7 +247,7 @@ def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
     elif reading is _Reading.STRAY:
         manager.replace_stray(now)
     elif last is None or (reading is _Reading.EXTERNAL and stopped):
-        manager.drop_committed()
+        _leave(manager, None if last is None else found)
     elif reading is _Reading.EXTERNAL:
         return _follow(manager, event, now)
     elif reading is _Reading.OLDER or is_old:
@@ -258,6 +258,13 @@ def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
         elif not stopped:
             manager.commit_again(now)
     return []
+
+
+def _leave(manager: OffsetManager, theirs: OffsetAndMetadata | None) -> None:
+    """Leave what somebody else has committed; put it back if a commit in doubt lands over it."""
+    manager.drop_committed()
+    if theirs is not None:
+        manager.committed, manager.external = Version(manager.settled + 1, theirs), True
 
 
 def _follow(manager: OffsetManager, event: Read, now: float) -> Effects:

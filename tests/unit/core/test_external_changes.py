@@ -267,3 +267,26 @@ def test_unanswered_looks_hold_up_few_waiting_callers(*, lost: bool) -> None:
         core.advance(8.0)
     core.coordinator._plan = lambda r: Unknown(TIMED_OUT, None) if r.operation == "fetch" else None
     assert expired_while_overlapping(core, handles, 40.0) <= 4
+
+
+def test_theirs_is_put_back_where_a_late_commit_of_a_stopped_manager_replaces_it() -> None:
+    """The kind: what somebody else has committed is forgotten with the manager that has noticed.
+
+    A commit that it had given up before is older, also after its stop.
+    """
+    core = Core(verify_interval_s=10.0, recommit_interval_s=0)
+    handle, other = core.spawn(0), core.spawn(1)
+    core.submit(other, 5)  # so that the group is verified
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, lands_after_s=40.0))
+    handle.submit(13)
+    core.advance(10.0)
+    core.submit(handle, 20)
+    core.stop(handle, 1.0)
+    core.advance(1.0)
+    core.put(at(40))
+    core.advance(25.0)  # a verification, and then the late commit
+    assert core.holds() == at(40)
+    core.advance(5.0)
+    landed = core.holds()
+    core.advance(30.0)
+    assert (landed, core.holds()) == (at(13), at(40))
