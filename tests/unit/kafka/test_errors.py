@@ -85,7 +85,7 @@ def test_the_cause_of_a_report_is_the_same_for_all_brokers() -> None:
     ]
     assert len({cause_of(text) for text in texts}) == 1
     texts = [
-        f"no row in <Session at 0x7f{end}e>, request {end * 8}-0c1d-4e5f: see '{end}'"
+        f"no row in <Session at 0x7f{end}e>, request {end * 8:.8}-0c1d-4e5f: see '{end}'"
         for end in ("a", "b0")
     ]
     assert len({cause_of(text) for text in texts}) == 1
