@@ -132,8 +132,9 @@ def starting_offsets(
     try:
         if pattern is not None:
             names = _matching(client, pattern, spark or _active_session(), deadline)
-        logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
+        # In this order, as an offset that is committed between the two is beyond the earlier end.
         committed = client.committed(group, timeout=deadline.left_s)
+        logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
         starts, absent = _read_starts(client, group, logs, committed, missing, deadline)
     except OffsetManagerError as error:
         if unavailable == "error" or not _is_unavailable(error):
@@ -231,12 +232,15 @@ def kafka_batch(
     check_missing(missing)
     check_flag(read_committed, "read_committed")
     deadline = Deadline(timeout)
-    logs = dict(sorted(client.logs(names, timeout=deadline.left_s).items()))
-    latest = {partition: log.high_watermark for partition, log in logs.items()}
+    claimed = sorted(client.logs(names, timeout=deadline.left_s))
     # Nobody else commits for these partitions from here on.
-    client.claim(group, latest, timeout=deadline.left_s)
+    client.claim(group, claimed, timeout=deadline.left_s)
     try:
         committed = client.committed(group, timeout=deadline.left_s)
+        # Read again, as an offset that was committed meanwhile is beyond the former end.
+        found = client.logs(names, timeout=deadline.left_s)
+        logs = {partition: found[partition] for partition in claimed if partition in found}
+        latest = {partition: log.high_watermark for partition, log in logs.items()}
         starts, absent = _read_starts(client, group, logs, committed, missing, deadline)
         if read_committed:
             stable = client.stable_ends(names, timeout=deadline.left_s)
@@ -254,7 +258,7 @@ def kafka_batch(
         yield KafkaBatch(ranges, read_committed)
         _commit(client, group, ranges, logs, committed, Deadline(timeout))
     finally:
-        client.stop_managers(timeout=timeout, group=group, partitions=latest)
+        client.stop_managers(timeout=timeout, group=group, partitions=claimed)
 
 
 def _ends(

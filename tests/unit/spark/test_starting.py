@@ -17,7 +17,7 @@ from offsetmgr.errors import (
     ServiceError,
     ServiceUnavailableError,
 )
-from offsetmgr.spark import starting_offsets
+from offsetmgr.spark import kafka_batch, starting_offsets
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -106,6 +106,36 @@ def test_an_offset_of_a_former_log_starts_where_none_is_committed(
     assert f"offset 2 committed for {cut}-0; 4 records have expired unread" in expired
     assert f"{cut}-1 (committed 77; the log holds 4 records, 6 to 10)" in beyond
     assert f"starting at {told}" in beyond
+
+
+def test_an_offset_committed_between_two_questions_is_not_of_a_former_log(
+    service: Running, client: OffsetClient, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a former run that still ends: the whole log would be read again."""
+    broker, place = service.coordinator.broker, TopicPartition(unique_name, 0)
+    broker.create_topic(unique_name)
+
+    def commit(offset: int, end: int) -> None:
+        broker.set_log(place, 0, end)
+        broker.commit_externally(unique_name, {place: OffsetAndMetadata(offset)})
+
+    def asked(*args: Any, **options: Any) -> Any:
+        patched.undo()
+        answer = getattr(client, question)(*args, **options)
+        commit(15, 20)
+        return answer
+
+    for question in ("logs", "committed"):
+        commit(10, 10)
+        with monkeypatch.context() as patched:
+            patched.setattr(client, question, asked)
+            assert starting_offsets(client, unique_name, [unique_name], "error")
+    commit(10, 10)
+    question = "logs"
+    with monkeypatch.context() as patched:
+        patched.setattr(client, question, asked)
+        with kafka_batch(client, unique_name, [unique_name]) as batch:
+            assert batch.ranges == {place: (15, 20)}
 
 
 def test_gaps_may_be_an_error(client: OffsetClient, cut: str) -> None:
