@@ -37,7 +37,7 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
     store = None if view is None else _live_store(view, topic)
     if store is not None:
         return store
-    key = (repr(sorted(kafka.items())), topic)
+    key = (repr(sorted(map(_comparable, kafka.items()))), topic)
     with _lock:
         if key in _tables and _tables[key].failed:
             _tables.pop(key).close()
@@ -46,6 +46,14 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
         rows = _tables[key]
     rows.wait()
     return rows
+
+
+def _comparable(setting: tuple[str, Any]) -> tuple[str, object]:
+    """Return a setting as another task has it: each has callbacks that are objects of its own."""
+    name, value = setting
+    if isinstance(value, (str, int, float)):
+        return setting
+    return name, getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def _live_store(path: str, topic: str) -> LmdbReader | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from unittest.mock import Mock
 
 import lmdb
 import pytest
+from pyspark import cloudpickle
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.streams import ViewError, codecs
+from offsetmgr.streams import ViewError, codecs, lookups
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.rows import MemoryStorage, ViewReader
 from offsetmgr.streams.storage import LmdbReader, LmdbStorage
@@ -210,6 +212,28 @@ def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path
     shutil.rmtree(reader.path)
     assert not reader.live
     reader.close()
+
+
+def test_tasks_share_the_reader_of_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a callback of a notebook, which is another object in each task that Spark sends.
+
+    Each task read the whole table into its worker's memory, where it stayed.
+    """
+    made: list[Mock] = []
+
+    def opening(*_: object) -> Mock:
+        made.append(Mock(failed=False))
+        return made[-1]
+
+    monkeypatch.setattr(lookups, "TopicRows", opening)
+    monkeypatch.setattr(lookups, "_tables", {})
+    settings = {"bootstrap.servers": "away:9092", "oauth_cb": lambda _: ("token", 1.0)}
+    dumps: Any = cloudpickle.dumps
+    task = dumps(settings)
+    for _ in range(3):
+        rows_of(pickle.loads(task), "prices")  # noqa: S301 -- our own
+    rows_of({**settings, "bootstrap.servers": "else:9092"}, "prices")
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("fsync", [False, True])
