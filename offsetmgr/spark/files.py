@@ -21,6 +21,8 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NO_HOST: Final = re.compile(r"^([^/]+:)/(?!/)")
 """The beginning of a URL such as hdfs:/jobs, which Hadoop takes for hdfs:///jobs."""
 _FILE: Final = re.compile(r"file:(//[^/]*)?")
+_MOST_BYTES: Final = 64 * 1024**2
+"""Largest file that is read on this machine: offsets of a million partitions take half of it."""
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -39,7 +41,11 @@ class LocalFiles:
     def read(self, name: str) -> str | None:
         """Return the text of a file; None if it does not exist."""
         try:
-            return (self._root / name).read_bytes().decode()
+            with (self._root / name).open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:  # such as of a link to a device, which has no end
+                raise OSError(f"{self.location}/{name} has more than {_MOST_BYTES:,} bytes")
+            return data.decode()
         except _NO_FILE:
             return None
         except UnicodeDecodeError as error:

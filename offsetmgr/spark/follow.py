@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- a type of a setting
 from concurrent.futures import wait
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
@@ -247,6 +248,8 @@ class _Task(ABC):
         self.location = visible(masked_url(location) if has_login else location)
         self.begun_s: float | None = None
         """When the look began that is under way."""
+        self.due_s = inf
+        """When the next look is due."""
         self.looked = threading.Event()
         """Set after the first look."""
         self.problem: str | None = None
@@ -269,10 +272,14 @@ class _Task(ABC):
             _log.info("checkpoint %s of follow %s is well again", self.location, self.follow_name)
 
     def trouble(self) -> str | None:
-        """Return the problem, or that the look under way is not answered."""
-        begun_s = self.begun_s
-        late_s = 0.0 if begun_s is None else self.follower.now() - begun_s
-        return f"no answer for {late_s:.0f} s" if late_s > UNANSWERED_S else self.problem
+        """Return the problem, or that the look under way is not answered, or does not begin."""
+        begun_s, due_s, now_s = self.begun_s, self.due_s, self.follower.now()
+        if begun_s is not None and now_s - begun_s > UNANSWERED_S:
+            return f"no answer for {now_s - begun_s:.0f} s"
+        if begun_s is None and now_s - due_s > UNANSWERED_S:
+            text = f"was due for a look {now_s - due_s:.0f} s ago, but others of its Follow do not"
+            return f"{text} answer: follow them by a pattern of their own"
+        return self.problem
 
 
 class _Search(_Task):
@@ -306,6 +313,7 @@ class _Search(_Task):
 
     def schedule(self, task: _Task, due_s: float) -> None:
         with self._changed:
+            task.due_s, task.begun_s = due_s, None
             heapq.heappush(self._due, (due_s, next(self._numbers), task))
             self._changed.notify_all()
 
@@ -331,7 +339,6 @@ class _Search(_Task):
                 task.report(text if task.location in text else f"failed: {text}")
                 due_s = task.failed()
             finally:
-                task.begun_s = None
                 task.looked.set()
                 with self._changed:
                     self._free += 1

@@ -61,14 +61,16 @@ def test_an_odd_checkpoint_is_one_bad_row(
         WrittenCheckpoint(tmp_path / name).batch(0, orders(5))
         (tmp_path / name / "offsets" / "0").write_bytes(version + b"\n{}\nx")
     (tmp_path / "file").write_text("")
+    WrittenCheckpoint(tmp_path / "endless").batch(0, orders(5))
+    (tmp_path / "endless" / "commits" / "1").symlink_to("/dev/zero")
     good = WrittenCheckpoint(tmp_path / "good").batch
     good(3, orders(30))
     (tmp_path / "good" / "offsets" / "9").mkdir()
     (tmp_path / "good" / "metadata").write_text(r'{"id":"\ud800"}')
     with following(coordinator, follow(tmp_path / "*", "etl-{name}")) as follower:
         eventually(lambda: offset_of(coordinator.broker, "etl-good"), 30)
-        eventually(lambda: sum(each.problem is not None for each in follower.queries()), 11)
-        until(lambda: follower.failures["0"] > 3 * 11)
+        eventually(lambda: sum(each.problem is not None for each in follower.queries()), 12)
+        until(lambda: follower.failures["0"] > 3 * 12)
         rows = follower.queries()
     assert [each.name for each in rows if each.problem is None] == ["good"]
     assert msgspec.json.encode([(each.name, each.location, each.query_id) for each in rows])
@@ -201,6 +203,30 @@ def test_a_place_without_an_answer_delays_no_other(
         follower.close()
         for path in dead:  # let the readers go
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_checkpoint_that_waits_for_dead_ones_is_a_problem(
+    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many looks as there may be do not return; the row said that it runs."""
+    monkeypatch.setattr(follow_module, "MOST_LOOKS", 2)
+    monkeypatch.setattr(follow_module, "UNANSWERED_S", 0.5)
+    WrittenCheckpoint(tmp_path / "good").batch(0, orders(5))
+    with following(coordinator, follow(tmp_path / "*")) as follower:
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
+        dead = [tmp_path / name / "metadata" for name in ("dead", "gone")]
+        for path in dead:
+            path.parent.mkdir()
+            os.mkfifo(path)
+
+        def problem() -> bool:
+            (row,) = (each for each in follower.queries() if each.name == "good")
+            return "others of its Follow do not answer" in str(row.problem)
+
+        eventually(problem, expected=True)
+        for path in dead:  # let the readers go
+            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+        until(lambda: not problem())
 
 
 def test_a_search_without_an_answer_is_a_row(
