@@ -31,7 +31,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint, OffsetRange
 from offsetmgr.spark.files import is_stopped, java_text
-from offsetmgr.spark.logs import recreated
+from offsetmgr.spark.logs import foreign, recreated
 from offsetmgr.types import (
     TopicPartition,
     check_count,
@@ -294,10 +294,11 @@ def _commit(
     """Commit the ends of ``ranges``, if neither ``logs`` nor the group have changed meanwhile."""
     topics = {partition.topic for partition in logs}
     read_from = {partition: log.topic_id for partition, log in logs.items()}
-    found = recreated(read_from, client.logs(topics, timeout=deadline.left_s))
-    for partition, reason in found.items():
+    read = {partition: each.end for partition, each in ranges.items() if each.size}
+    logs_now = client.logs(topics, timeout=deadline.left_s)
+    for partition, reason in (foreign(read, logs_now) | recreated(read_from, logs_now)).items():
         text = f"nothing is committed to group {group}: {partition} was read, but {reason}"
-        raise OffsetConflictError(f"{text}; the next batch reads the new log from its start")
+        raise OffsetConflictError(f"{text}; the next batch reads what the log holds now")
     now = client.committed(group, timeout=deadline.left_s)
     changed = [each for each in ranges if now.get(each) != before.get(each)]
     if changed:

@@ -97,6 +97,19 @@ def test_a_topic_recreated_during_a_batch_gets_none_of_its_offsets(
         assert batch.ranges == {ZERO: (0, end), ONE: (0, 0)}
 
 
+def test_a_log_that_is_cut_during_a_batch_gets_no_offset_beyond_its_end(
+    service: Running, client: OffsetClient
+) -> None:
+    """As by an unclean election: later records of it would never be read."""
+    commit(service, {ZERO: 12, ONE: 5})
+    error = pytest.raises(OffsetConflictError, match=r"orders-0 was read, .* its log was cut")
+    with error, kafka_batch(client, GROUP, ["orders"]):
+        service.coordinator.broker.set_log(ZERO, 10, 20)
+    assert committed(service) == {ZERO: 12, ONE: 5}
+    with kafka_batch(client, GROUP, ["orders"]) as batch:
+        assert batch.ranges == {ZERO: (12, 20), ONE: (5, 5)}
+
+
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit])
 def test_a_failed_block_commits_nothing(
     service: Running, client: OffsetClient, failure: type[BaseException]
