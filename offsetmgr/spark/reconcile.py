@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.logs import newer_logs, usable_logs
+from offsetmgr.spark.logs import newer_logs, recreated, usable_logs
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import check_group
 
@@ -55,6 +55,8 @@ class Reconciliation(NamedTuple):
     """Reasons why Spark does not start from the checkpoint as it is."""
     warnings: Mapping[TopicPartition, str] = {}
     """Partitions whose offset may be of a former log, though the log is long enough for it."""
+    topic_ids: Mapping[TopicPartition, str] = {}
+    """Ids of the topics that the checkpoint was compared with; brokers before 2.8 give none."""
 
     @property
     def differences(self) -> dict[TopicPartition, OffsetPair]:
@@ -66,23 +68,22 @@ class Reconciliation(NamedTuple):
     ) -> None:
         """Commit the offsets of the checkpoint, even if the group is ahead of them.
 
-        Raises OffsetConflictError, with nothing done, if a differing partition is ``refused``; with
-        ``partial`` the others are committed.  Raises ManagerExistsError if a running job commits
-        for the group, and what a submit with ``sync`` raises.
+        Raises OffsetConflictError, with nothing done, if a differing partition is ``refused``, or
+        its log is another one by now; with ``partial`` the others are committed.  Raises
+        ManagerExistsError if a running job commits for the group, and what a submit with ``sync``
+        raises.
         """
-        wanted = self.differences
-        refused = [
-            f"{partition} ({self.refused[partition]})"
-            for partition in wanted
-            if partition in self.refused
-        ]
+        wanted = {partition: pair.checkpoint for partition, pair in self.differences.items()}
+        logs, foreign = usable_logs(client, wanted, Deadline(timeout))
+        reasons = {**foreign, **recreated(self.topic_ids, logs), **self.refused}
+        refused = [f"{each} ({reasons[each]})" for each in wanted if each in reasons]
         if refused and not partial:
             text = f"group {self.group} cannot take the checkpoint's offsets of {listed(refused)}"
             raise OffsetConflictError(f"{text}; nothing was committed")
         offsets = {
-            (topic, number): pair.checkpoint
-            for (topic, number), pair in wanted.items()
-            if (topic, number) not in self.refused
+            (topic, number): offset
+            for (topic, number), offset in wanted.items()
+            if (topic, number) not in reasons
         }
         if not offsets:
             return
@@ -121,4 +122,5 @@ def reconcile(
         known = committed.get(partition)
         pairs[partition] = OffsetPair(offset, None if known is None else known.offset)
     warnings = newer_logs(client, finished, logs, deadline)
-    return Reconciliation(group, finished.batch_id, pairs, refused, problems, warnings)
+    topic_ids = {partition: log.topic_id for partition, log in logs.items()}
+    return Reconciliation(group, finished.batch_id, pairs, refused, problems, warnings, topic_ids)

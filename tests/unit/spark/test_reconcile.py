@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 import offsetmgr.spark
 from offsetmgr.cli.app import app
 from offsetmgr.client import OffsetClient
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetConflictError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
-from tests.unit.spark.broker import CLICKS, forbid
+from tests.unit.spark.broker import CLICKS, forbid, recreate
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
 if TYPE_CHECKING:
@@ -181,6 +181,21 @@ def test_offsets_of_a_former_log_are_refused_by_name(
     equal = reconcile(recreated, checkpoint)
     assert equal.exit_code == 3
     assert "1 of 3 partitions are of a former log, or cannot be read." in equal.stdout
+
+
+@pytest.mark.parametrize("end", [19, 100])
+def test_a_topic_recreated_after_the_comparison_gets_no_offset_of_the_former(
+    service: Running, checkpoint: WrittenCheckpoint, unique_name: str, end: int
+) -> None:
+    """As while somebody reads what would change: only the comparison was refused."""
+    recreate(service.coordinator.broker, unique_name, 100)
+    checkpoint.batch(3, {unique_name: {"0": 20}})
+    with OffsetClient(service.address, "operator") as client:
+        found = offsetmgr.spark.reconcile(client, GROUP, str(checkpoint.root))
+        recreate(service.coordinator.broker, unique_name, end)
+        with pytest.raises(OffsetConflictError, match=r"recreated.*nothing was committed"):
+            found.execute(client)
+    assert committed(service) == [12, 5, 30]
 
 
 def test_a_longer_log_that_is_newer_than_the_batch_is_named(
