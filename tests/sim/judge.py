@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from actors import Future
     from actors.testing import SimStep, SimSystem
-    from offsetmgr.coordinator.base import CommitResult, FetchResult
     from offsetmgr.coordinator.memory import MemoryCoordinator
 
     Results = dict[ManagerKey, StopResult]
@@ -204,19 +203,9 @@ class Judge(Referee):
 
     # What the broker sees.
 
-    def answered_commit(self, group: str, answer: CommitResult) -> None:
-        """An offset refused for good is lost if its manager is stopping."""
-        for partition, failure in answer.failures.items():
-            key = ManagerKey(group, *partition)
-            if not failure.info.retriable and self.lives[key].stopping:
-                self.truth(key).acked, self.lives[key].newest = 0, None
-
-    def answered_fetch(self, group: str, answer: FetchResult) -> None:
-        """An offset that may not be read for a manager that is gone cannot be put right."""
-        for partition, failure in answer.failures.items():
-            key = ManagerKey(group, *partition)
-            if not failure.info.retriable and self.lives[key].stopping:
-                self.truth(key).acked, self.lives[key].newest = 0, None
+    def refused(self, key: ManagerKey) -> None:
+        if self.lives[key].stopping:
+            self.truth(key).acked, self.lives[key].newest = 0, None
 
     def read(self, group: str, found: Collection[TopicPartition]) -> None:
         """A fetch was answered by the broker; nobody learns of it after its deadline."""
@@ -338,7 +327,7 @@ class Judge(Referee):
 
     def after_step(self, step: SimStep) -> None:
         for group in self._sent:
-            self.learn_answer(group)  # before a new manager takes the place of a stopped one
+            self.learn_answer(group)
         if self._system.clock.now() > self._next_deadline:
             self.blame(f"{step}: a flush or stop was not answered by its deadline")
         self.check()

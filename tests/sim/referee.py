@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from offsetmgr.coordinator.base import CommitResult, FetchResult
 from offsetmgr.coordinator.memory import BrokerState
 from offsetmgr.errors import Verdict
+from offsetmgr.types import ManagerKey
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -113,26 +114,23 @@ class Referee(ABC):
             return
         self._learned.add(group)
         answer = last.future.get(timeout=0)
-        unread = self._unread[group]
+        unread, failures = self._unread[group], getattr(answer, "failures", {})
+        refused = {p for p, failure in failures.items() if not failure.info.retriable}
         if isinstance(answer, CommitResult):
-            unknown = [p for p, f in answer.failures.items() if f.info.verdict is Verdict.UNKNOWN]
-            unread.update(unknown)
-            self.answered_commit(group, answer)
+            unread.update(p for p, f in failures.items() if f.info.verdict is Verdict.UNKNOWN)
         elif isinstance(answer, FetchResult):
             unread.difference_update(answer.offsets)
             # What may not be read would be waited for forever.
-            unread.difference_update(p for p, f in answer.failures.items() if not f.info.retriable)
-            self.answered_fetch(group, answer)
+            unread.difference_update(refused)
+        for partition in refused:
+            self.refused(ManagerKey(group, *partition))
 
-    def answered_commit(  # noqa: B027 -- not every judge asks
-        self, group: str, answer: CommitResult
-    ) -> None:
-        """The committer has had an answer to a commit."""
+    @abstractmethod
+    def refused(self, key: ManagerKey) -> None:
+        """The committer was refused a commit or a read for good.
 
-    def answered_fetch(  # noqa: B027 -- not every judge asks
-        self, group: str, answer: FetchResult
-    ) -> None:
-        """The committer has had an answer to a fetch."""
+        What would put an offset right is not tried again for a manager that is gone.
+        """
 
     def saw_effect(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         """Count what takes effect now, and how; whether its request had been given up before."""

@@ -68,7 +68,7 @@ class Fate:
     late: bool = False
     """True if that landed after its request had been given up."""
     orphaned: bool = False
-    """True if the service ended before it was put right, so that nobody may be left to do it."""
+    """True if nobody may be left to put it right: the service ended, or the broker refused it."""
     applied: set[int] = field(default_factory=set)
     last: dict[str, Rank] = field(default_factory=dict)
     """By client, the newest that took effect in time."""
@@ -257,6 +257,10 @@ class ServiceJudge(Referee):
         if not any(known < rewind <= submit.rank for rewind in fate.rewinds[submit.name]):
             self.blame(f"{key}: the committed offset fell from {before} to {value}")
 
+    def refused(self, key: ManagerKey) -> None:
+        if self._service.assembly.factory.get(key) is None:
+            self.fates[key].orphaned = True
+
     def read(self, group: str, found: Collection[TopicPartition]) -> None:
         """The broker was read; that tells nothing here."""
 
@@ -277,6 +281,8 @@ class ServiceJudge(Referee):
 
         The exception is a commit that landed late, shortly before the service ended.
         """
+        for group in self._sent:
+            self.learn_answer(group)
         for key, fate in self.fates.items():
             if fate.tampered or fate.orphaned or fate.current is None:
                 continue

@@ -241,6 +241,7 @@ class World:
         group = self.rng.choice(self.keys).group
         named = [key for key in self.keys if key.group == group and self.rng.random() < 0.7]
         since = {key: len(self.judge.stood[key]) for key in named}
+        self.judge.learn_answer(group)  # before a new manager takes the place of a stopped one
         made = self.factory.spawn_many(group, [key.topic_partition for key in named])
         for key in named:
             handle, life = made[key.topic_partition], self.judge.lives.get(key)
