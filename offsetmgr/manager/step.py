@@ -355,11 +355,18 @@ def _stopped_not_read(manager: OffsetManager, event: ReadFailed, now: float) -> 
     """Give up where the read is refused for good: no user is left for whom to try endlessly."""
     if not event.failure.info.retriable:
         manager.read_at = inf
+        effects = _give_up(manager, event.failure) if manager.in_doubt else []
         manager.verified(now, again=False)
-        return []
+        return effects
     if manager.read_at < inf:
         _back_off_read(manager, event.failure, now)
     return _not_read(manager, event, now)
+
+
+def _give_up(manager: OffsetManager, failure: Failure) -> Effects:
+    """Report that nobody puts the last offset back, if an older commit has landed over it."""
+    why = f"an older commit may have landed over it: {failure.detail or failure.info.hint}"
+    return [notice(manager, manager.committed, Failure(failure.info, why))]
 
 
 def _back_off_read(manager: OffsetManager, failure: Failure, now: float) -> None:
@@ -451,10 +458,10 @@ def _stopped_refused(manager: OffsetManager, event: Refused, now: float) -> Effe
         return []
     if event.failure.info.retriable:
         _refused(manager, event, now)
-    else:
-        manager.recommit, manager.commit_at = False, inf
-        manager.keep_in_doubt(())
-    return []
+        return []
+    manager.recommit, manager.commit_at = False, inf
+    manager.keep_in_doubt(())
+    return _give_up(manager, event.failure)
 
 
 def _stopped_unknown(manager: OffsetManager, event: Unknown, now: float) -> Effects:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
-    OffsetNoticeError,
     OffsetRegressionError,
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult, TopicPartition
@@ -287,7 +286,7 @@ class Judge(Referee):
     def failed(self, key: ManagerKey, error: OffsetManagerError) -> None:
         """A commit or fetch failed, or a regression was dropped."""
         life = self.lives[key]
-        if isinstance(error, OffsetNoticeError) and not self.truth(key).foreign:
+        if error.code == "OFFSET_CHANGED_EXTERNALLY" and not self.truth(key).foreign:
             self.blame(f"{key}: nobody else has committed there, and yet: {error}")
         if isinstance(error, OffsetRegressionError) and life.newest is not None:
             life.dropped = life.newest.offset == error.offset

@@ -12,7 +12,7 @@ from offsetmgr.errors import OffsetRegressionError
 from tests.unit.core.core import GROUP_DENIED, LOADING, TIMED_OUT, TOPIC_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
-    from offsetmgr.coordinator.memory import Incident
+    from offsetmgr.coordinator.memory import Incident, Operation
 
 
 DAY_S = 86_400.0
@@ -132,6 +132,27 @@ class TestUnknownOutcomes:
         core.coordinator.inject("commit", *corrections)
         core.advance(90.0)
         assert core.holds() == at(6)
+
+    @pytest.mark.parametrize(
+        ("operation", "code"), [("commit", TOPIC_DENIED), ("fetch", GROUP_DENIED)]
+    )
+    def test_a_late_commit_that_may_not_be_put_right_is_reported(
+        self, core: Core, operation: Operation, code: int
+    ) -> None:
+        """The kind: a group that stays at an older offset than was acknowledged, in silence."""
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
+        handle = core.spawn()
+        handle.submit(5)
+        core.advance(1.5)
+        handle.submit(6)
+        core.stop(handle, 20.0)
+        core.advance(8.6)
+        core.listener.failures.clear()
+        core.coordinator.inject(operation, Refuse(code))
+        core.advance(90.0)
+        (error,) = [error for _, error in core.listener.failures]
+        assert "committed offset of g/t/0 at offset 6: an older commit may have" in str(error)
+        assert core.holds() == at(5)
 
     @pytest.mark.parametrize("operation", ["commit", "fetch", "topic_ids"])
     @pytest.mark.parametrize("fault", ["raises", "has no future", "answers nothing"])
