@@ -135,6 +135,9 @@ class Claim(Claimed):
         """Size of the messages that are not acknowledged, but for those that are given up."""
         self.releasing = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
+        self.waiting_bytes = 0
+        self.left_off: int | None = None
+        """If set, messages from this offset on were not kept, as too many wait."""
         self.given_up: set[int] = set()
         """Offsets that are not acknowledged, and not delivered again."""
         self._end = 0
@@ -185,8 +188,9 @@ class Claim(Claimed):
         return beyond
 
     def reach_end(self, end: int) -> None:
-        self._end = end
-        self.pass_over_end()
+        if self.left_off is None:
+            self._end = end
+            self.pass_over_end()
 
     def pass_over_end(self) -> None:
         """Let the commit go up to the end of the log once the messages before it are done."""
@@ -458,7 +462,11 @@ class AckWork(Work[Claim]):
         stage = None if self.retries is None else self.retries.topics.get(topic_partition.topic)
         with self.lock:
             claim, now_s = self._checked_claim(topic_partition), self._now_s()
-            for message in () if claim.releasing else messages:
+            # What waits, which may be for an hour, leaves room for what can be handled.
+            most_bytes = self.settings.max_pending_bytes / 2 / len(self.claims)
+            for message in messages:
+                if claim.releasing or claim.left_off is not None:
+                    break
                 due_s = now_s
                 if stage is None or self.retries is None:
                     read = AckMessage(message, claim)
@@ -466,12 +474,24 @@ class AckWork(Work[Claim]):
                     retried = read_retried(message, stage, time.time(), self.retries.longest_s)
                     due_s += retried.due_s - time.time()
                     read = AckMessage(message, claim, retried.tries + 1, retried)
+                if claim.waiting and claim.waiting_bytes + read.size > most_bytes:
+                    claim.left_off = read.at
+                    break
                 claim.bytes += read.size
                 if claim.waiting or due_s > now_s or not self._deliver(read):
                     claim.waiting.append((due_s, read))
+                    claim.waiting_bytes += read.size
             number, size = self._unfinished()
             if number:
                 self._usual_bytes = size // number
+
+    def take_left_off(self) -> dict[TopicPartition, int]:
+        with self.lock:
+            found: dict[TopicPartition, int] = {}
+            for each, claim in self.claims.items():
+                if claim.left_off is not None and not (claim.waiting or claim.releasing):
+                    found[each], claim.left_off = claim.left_off, None
+            return found
 
     def reach_end(self, topic_partition: TopicPartition, end: int) -> None:
         with self.lock:
@@ -582,7 +602,7 @@ class AckWork(Work[Claim]):
             for claim in self.claims.values():
                 waiting = claim.waiting
                 while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1]):
-                    waiting.popleft()
+                    claim.waiting_bytes -= waiting.popleft()[1].size
                     claim.pass_over_end()
                 if waiting and waiting[0][0] <= now_s and claim.is_full_for_good:
                     self._report_full(claim)
@@ -646,7 +666,8 @@ class AckWork(Work[Claim]):
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for claim in (self.claims[each] for each in partitions if each in self.claims):
             claim.releasing = True
-            claim.bytes -= sum(each.size for _, each in claim.waiting)
+            claim.bytes -= claim.waiting_bytes
+            claim.waiting_bytes = 0
             claim.waiting.clear()
         self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
         heapq.heapify(self._delayed)
@@ -702,7 +723,10 @@ class AckWork(Work[Claim]):
 
     def _room(self) -> int:
         """Return how many messages of the usual size may be read."""
-        left = self.settings.max_pending_bytes - self._unfinished()[1]
+        most_bytes = self.settings.max_pending_bytes
+        waiting_bytes = sum(claim.waiting_bytes for claim in self.claims.values())
+        # One that waits in each partition may be larger than all of the room.
+        left = most_bytes - self._unfinished()[1] + max(0, waiting_bytes - most_bytes // 2)
         # The size of the first message of all is not known.
         by_size = ceil(left / self._usual_bytes) if self._usual_bytes else 1
         return min(self.settings.max_pending - self._to_come(), by_size)

@@ -194,6 +194,8 @@ class Member:
                     if self.ended.is_set():
                         self.raise_failure()
                         return
+                    if again := self.work.take_left_off():
+                        self._read_from(again)
                     self._pause_and_resume(away=False)
                     slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
@@ -469,7 +471,8 @@ class Member:
                 self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
                 continue
             del doubts[each]
-            start, reason = restart_at(each, offset, low, high, latest=self._latest)
+            latest = self._latest and each.topic not in self._discovery.subscription.retries
+            start, reason = restart_at(each, offset, low, high, latest=latest)
             if reason is not None:
                 self.report(reason, "offsets are not of the log")
             if offset is None:

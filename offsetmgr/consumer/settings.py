@@ -52,7 +52,8 @@ class ConsumerSettings:
 
     missing: Literal["earliest", "latest"] = "earliest"
     """First message of a partition where nothing is committed.  ``latest`` is where the logs end
-    when the consumer is made; partitions that are added later are read from their beginning."""
+    when the consumer is made; partitions that are added later, and retry topics, are read from
+    their beginning."""
 
     commit_interval_s: float = 1.0
     """Marks and acks are committed this often, in one request."""

@@ -154,6 +154,8 @@ class Discovery:
         existing = self._reader.topic_names() if self.subscription.include is not None else ()
         topics = self.subscription.of(existing)
         unplaced = topics if self._unplaced is None else [e for e in topics if e in self._unplaced]
+        # What waits in a retry topic is acknowledged where it came from: none of it may be skipped.
+        unplaced = [each for each in unplaced if each not in self.subscription.retries]
         if not unplaced:
             return _Found(topics, {}, {}, {})
         ids = self._reader.topic_ids(unplaced)

@@ -73,6 +73,10 @@ class Work(ABC, Generic[_C]):
         with self.lock:
             return {each for each, claim in self.claims.items() if claim.paused}
 
+    def take_left_off(self) -> dict[TopicPartition, int]:
+        """Return offsets from which on to read again what was received, and not kept."""
+        return {}
+
     @abstractmethod
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
         """Take in messages of a claimed partition, in their order."""

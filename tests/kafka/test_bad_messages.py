@@ -264,6 +264,26 @@ def test_messages_in_the_retry_topics_of_a_longer_policy_are_handled(
     assert {(each.topic(), each.tries) for each in again} == {(f"{group}.retry.3", 4)}
 
 
+def test_messages_that_wait_for_their_retry_delay_no_others(kafka: DevKafka, group: str) -> None:
+    """Though they are as large as all pending ones may be.  ``latest`` skips none of them."""
+    retries = f"{group}.retry.1"
+    create_topic(kafka, group, 1)
+    create_topic(kafka, retries, 4)
+    due = {"offsetmgr-due-ms": str(int(time.time() + 3_000) * 1000).encode()}
+    for partition in range(4):
+        large = {"value": "x" * 100_000, "headers": due, "partition": partition}
+        send(kafka, retries, *[large] * 10)
+    settings = retrying(1.0, max_pending_bytes=2**20, missing="latest", dwell_s=0)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        until(lambda: consumer.poll(0.1) is None and consumer.stats().messages > 10)
+        send(kafka, group, "good", "better")
+        for _ in range(2):
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            assert message.topic() == group
+            message.ack()
+
+
 def test_a_retried_and_replayed_message_keeps_its_timestamp(kafka: DevKafka, group: str) -> None:
     """Also one that is older than the retention of the retry topic."""
     create_topic(kafka, group, 1)

@@ -43,6 +43,7 @@ class Consumer:
             read = Message(topic="orders", partition=0, offset=offset, value=b"%d" % offset)
             if due_s:
                 self.claimed.waiting.append((due_s, AckMessage(read, self.claimed)))
+                self.claimed.waiting_bytes += self.claimed.waiting[-1][1].size
             else:
                 self.work.receive(WHERE, [read])
 
@@ -254,6 +255,27 @@ def test_a_delayed_message_holds_back_those_behind_it() -> None:
     consumer.now_s = 10
     assert offsets(consumer.handed_out()) == [0, 1]
     assert consumer.work.paused == set()
+
+
+def test_messages_that_wait_take_half_of_the_room() -> None:
+    """The others are read again, once those are handed out; none is skipped."""
+    consumer = Consumer(max_pending_bytes=10_000)
+    consumer.read([0], due_s=10)
+    log = [Message(topic="orders", partition=0, offset=offset) for offset in range(30)]
+    consumer.work.receive(WHERE, log[1:20])
+    consumer.work.receive(WHERE, log[20:])
+    consumer.work.reach_end(WHERE, 30)
+    assert consumer.work._room() >= 5_000 // consumer.claimed.waiting[0][1].size
+    assert consumer.work.take_left_off() == {}
+    consumer.now_s = 10
+    seen = consumer.handed_out()
+    while left_off := consumer.work.take_left_off():
+        consumer.work.receive(WHERE, log[left_off[WHERE] :])
+        seen += consumer.handed_out()
+    assert offsets(seen) == list(range(30))
+    for message in seen:
+        message.ack()
+    assert consumer.position == OffsetAndMetadata(30)
 
 
 def test_messages_acknowledged_at_once_are_read_in_large_batches() -> None:
