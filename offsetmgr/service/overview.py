@@ -18,7 +18,7 @@ from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError, Overloaded
 from offsetmgr.http.answers import encode, page_of
 from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.lag.report import group_summary
-from offsetmgr.service.access import Names, Requester, names_in, no_names
+from offsetmgr.service.access import Requester, names_in, no_names
 from offsetmgr.service.follow import OWNER, FollowedCheckpoint
 from offsetmgr.service.messages import (
     InitialOffset,
@@ -145,10 +145,6 @@ class QueriesAnswer(Struct, frozen=True):
     ]
 
 
-def _names_of_queries(asked: QueriesRequest) -> Names:
-    return Names(groups={group for query in asked.queries for group in query.groups})
-
-
 @dataclass(eq=False)
 class Overview:
     settings: Settings
@@ -214,13 +210,17 @@ class Overview:
         """Return the uncommitted offsets, and the seconds left while the service stops."""
         return await self.quick.run(by, lambda: self._draining(by))
 
-    @operation("POST", "/v1/queries", QueriesRequest, QueriesKept, needs=_names_of_queries)
+    @operation("POST", "/v1/queries", QueriesRequest, QueriesKept, needs=no_names)
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
-        """Store the client's streaming queries until its lease ends."""
+        """Store the client's streaming queries until its lease ends.
+
+        Those with a group that the sender may not use are left out.
+        """
+        queries = [query for query in asked.queries if all(map(by.sees, query.groups))]
         with self.service.under_way(by) as client:
             more = len(encode(client.name)) + OVERHEAD_BYTES
-            size = len(encode(asked.queries)) + more * len(asked.queries)
-            report = QueryReport(asked.queries, self.service.clock.now(), size)
+            size = len(encode(queries)) + more * len(queries)
+            report = QueryReport(queries, self.service.clock.now(), size)
             others = [each for each in self.service.registry.clients() if each is not client]
             mine = [each for each in others if each.identity == client.identity]
             share = self.service.registry.share(client.identity, QUERY_BYTES)
@@ -232,7 +232,7 @@ class Overview:
                     text = f"the streaming queries{whose} have more than {limit} bytes, the limit"
                     raise OverloadedError(f"{text}; report fewer of them, or shorter errors")
             client.queries = report
-        return QueriesKept(len(asked.queries))
+        return QueriesKept(len(queries))
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
