@@ -39,13 +39,10 @@ _T = TypeVar("_T")
 def failure_of(error: int | KafkaError | BaseException, text: str = "") -> Failure:
     """Return a code of Kafka or librdkafka, or an exception of confluent-kafka, as a failure.
 
-    ``text`` explains a code that the table of codes lacks.  The traceback of an exception is
-    dropped: that and the future that keeps the error would make a circle that holds an admin client
-    until a garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends
-    there.
+    ``text`` explains a code that the table of codes lacks.  The frames of an exception are dropped.
     """
     if isinstance(error, BaseException):
-        error.__traceback__ = None
+        _drop_frames(error)
         if not (isinstance(error, KafkaException) and isinstance(error.args[0], KafkaError)):
             text = visible(f"{type(error).__name__}: {error}", _TEXT_CHARS)
             return Failure(error_info(-1), text)
@@ -115,11 +112,21 @@ def known(answer: _T | OffsetManagerError) -> _T:
 
 
 def tried(ask: Callable[..., _T], *arguments: Any) -> _T | OffsetManagerError:
-    """Return the answer of ``ask``, or the error that it raises."""
+    """Return the answer of ``ask``, or the error that it raises, without its frames."""
     try:
         return ask(*arguments)
     except OffsetManagerError as error:
+        _drop_frames(error)
         return error
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Drop the frames of an error that is kept as an answer.
+
+    With whatever keeps the error they would make a circle that holds an admin client until a
+    garbage collection, maybe in a thread of librdkafka's, which aborts where a client ends there.
+    """
+    error.__traceback__ = error.__context__ = None
 
 
 def code_of(answer: object) -> int | None:

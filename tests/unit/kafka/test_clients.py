@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from offsetmgr.deadlines import Deadline
-from offsetmgr.kafka.clients import in_short_waits, open_consumer
+from offsetmgr.kafka import cluster
+from offsetmgr.kafka.clients import in_short_waits, open_admin, open_consumer
+from offsetmgr.kafka.cluster import ClusterReader
 from tests.waiting import until
+
+
+def test_a_client_that_got_no_answer_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a client that a garbage collection ends, maybe in a thread of librdkafka's own.
+
+    There librdkafka aborts the process.
+    """
+    opened: list[weakref.ref[Any]] = []
+
+    def noted(*arguments: Any) -> Any:
+        client = open_admin(*arguments)
+        opened.append(weakref.ref(client))
+        return client
+
+    monkeypatch.setattr(cluster, "open_admin", noted)
+    gc.disable()
+    try:
+        with ClusterReader("127.0.0.1:1", timeout_s=0.5) as reader:
+            reader.partitions_of(["orders"])
+        assert opened
+        assert not any(client() for client in opened)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
