@@ -404,6 +404,8 @@ class _Followed(_Task):
         self._checkpoint: Checkpoint | None = None
         self._subscription: Subscription | None = None
         self._run: Run | None = None
+        self._handed_over_s = 0.0
+        """Wall-clock time of the last batch; it does not go back, as an earlier one is late."""
         self._foreign: dict[TopicPartition, str] = {}
         self._view = FollowedQuery(search.follow_name, visible(name), self.location)
 
@@ -485,7 +487,8 @@ class _Followed(_Task):
             return  # as it was: a reset of the group by somebody else meanwhile stays
         offsets = {each: offset for each, offset in offsets.items() if each not in self._foreign}
         self._run = run
-        at_s, query_id = self.follower.wall(), self.state.seen.query_id
+        at_s = self._handed_over_s = max(self._handed_over_s, self.follower.wall())
+        query_id = self.state.seen.query_id
         # The client shows one query for each; a run begins where a refused offset is tried again.
         run_id = str(uuid5(NAMESPACE_URL, f"{self.follow_name} {self.location}"))
         snapshot = finished_batch(

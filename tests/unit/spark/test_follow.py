@@ -274,6 +274,26 @@ def test_a_query_in_the_place_of_a_removed_one_is_committed(
         eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
 
 
+def test_a_clock_that_is_set_back_keeps_no_group_ahead(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """The lower batches of a replaced checkpoint are not late ones of an earlier time."""
+    at_s = [2_000_000_000.0]
+    WrittenCheckpoint(tmp_path / "c").batch(9, orders(90))
+    with local_over(coordinator) as client:
+        wanted = {"f": follow(tmp_path / "c")}
+        follower = Follower(wanted, client, wall=lambda: at_s[0])
+        follower.start()
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 90)
+        at_s[0] -= 3_600
+        shutil.rmtree(tmp_path / "c")
+        again = WrittenCheckpoint(tmp_path / "c")
+        again.write("metadata", '{"id":"another"}')
+        again.batch(0, orders(7))
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
+        follower.close()
+
+
 def test_a_follow_without_a_thread_is_a_row(
     coordinator: MemoryCoordinator,
     tmp_path: Path,
