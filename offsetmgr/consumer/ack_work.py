@@ -20,7 +20,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.codes import OFFSET_CHANGED, error_info
-from offsetmgr.consumer.member import PREFETCH, SLICE_S
+from offsetmgr.consumer.member import NO_RETRY, PREFETCH, SLICE_S
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS, ConsumerSettings
 from offsetmgr.consumer.work import Claimed, Start, Work
@@ -403,7 +403,7 @@ class AckWork(Work[Claim]):
                 self.acknowledge(message)
 
         def not_retried(failure: OffsetManagerError) -> None:
-            self.member.report(failure, "could not retry a message")
+            self.member.report(failure, NO_RETRY)
             self._redeliver(message, self.settings.nack_delay_s)
 
         try:

@@ -84,6 +84,7 @@ _RETRY_S: Final = 1.0  # before a question to Kafka is asked again
 _MOVING_S: Final = 1.0  # for the group's next generation, while a rebalance waits for us
 _SERVE_S: Final = 0.01  # longest poll while a commit waits for its answer
 
+NO_RETRY: Final = "could not retry a message"
 _NO_COMMIT: Final = "could not commit"
 _REBALANCE_IN_PROGRESS: Final = 27
 _END: Final = -191  # librdkafka's _PARTITION_EOF
@@ -243,8 +244,8 @@ class Member:
     def report(self, error: OffsetManagerError, what: str) -> None:
         """Log an error and keep it for the application; each cause once in 30 s."""
         for each in causes_of(error):
-            # An offset that cannot be committed rises with each try.
-            offset = None if what == _NO_COMMIT else each.offset
+            # A refused offset rises with each try, and a topic refuses all messages alike.
+            offset = None if what in {_NO_COMMIT, NO_RETRY} else each.offset
             cause = what, each.topic, each.partition, offset, cause_of(str(each))
             suppressed = self._repeats.suppressed(cause, time.monotonic())
             if suppressed is not None:

@@ -36,6 +36,7 @@ from tests.kafka.messages import (
     filled,
     handled,
     number_of,
+    polled,
     running,
     send,
 )
@@ -206,6 +207,25 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
     assert [each["letter"] for each in replayed.json()["refused"]] == [place]
     assert len(replayed.json()["letters"]) == 1
     assert f"letter {place} is not replayed: its value of 20000 bytes" in replayed.err
+
+
+def test_a_retry_topic_that_refuses_all_messages_is_reported_once(
+    kafka: DevKafka, group: str
+) -> None:
+    """The messages come again, without a report for each."""
+    create_topic(kafka, group, 1)
+    send(kafka, group, *[os.urandom(2_000)] * 20)
+    settings = retrying(1.0, nack_delay_s=0, dwell_s=0)
+    with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
+        set_limit(kafka, f"{group}.retry.1", 1_000)
+        tries: Counter[int] = Counter()
+        while tries[2] < 20:
+            message = polled(consumer)
+            tries[message.tries] += 1
+            if message.tries == 1:
+                message.nack()
+        (error,) = consumer.errors()
+    assert "MSG_SIZE_TOO_LARGE" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["retry topic", "time-out", "redelivery"])
