@@ -198,7 +198,8 @@ class AckConsumer(MessageReader[AckMessage]):
     with the acknowledged ranges above it in the commit's metadata, so that a restart delivers again
     only what was not acknowledged.  Metadata of other programs is ignored, and reported.
 
-    ``include`` never matches retry and dead-letter topics of this consumer.
+    ``include`` never matches retry and dead-letter topics of this consumer, and those of other
+    groups only if the pattern has their ``retry`` or ``dlq``.
 
     Read messages in one thread; all other methods may be called in any thread.
 
@@ -223,8 +224,11 @@ class AckConsumer(MessageReader[AckMessage]):
         self, topics: Subscription, *, kafka: Mapping[str, Any], group: str, settings: AckSettings
     ) -> tuple[Work[Any], Subscription]:
         policy, retries = settings.retry, None
-        name = re.escape((policy and policy.name) or group)
-        topics = replace(topics, own=rf"{name}\.(retry\.[0-9]+|dlq)")
+        names = re.escape(group), re.escape((policy and policy.name) or group)
+        # Two groups that read each other's would multiply a message that fails in both.
+        named = re.search("retry|dlq", topics.include or "")
+        owners = "|".join(names) if named else ".+"
+        topics = replace(topics, own=rf"({owners})\.(retry\.[0-9]+|dlq)")
         if policy is not None:
             if not (topics.names or topics.include):
                 hint = "give topics, or leave settings.retry out"

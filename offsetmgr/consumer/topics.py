@@ -42,7 +42,7 @@ class Subscription:
     exclude: str | None = None
     """A regular expression of topics that ``include`` leaves out."""
     own: str | None = None
-    """A regular expression of topics that ``include`` never matches: retries and dead letters."""
+    """A regular expression of retry and dead-letter topics that ``include`` does not match."""
     retries: Sequence[str] = ()
     """Retry topics, which are read too."""
 

@@ -77,6 +77,19 @@ def test_patterns_match_anywhere(include: str, exclude: str | None, expected: se
     assert named.of(existing) == ["__consumer_offsets", "printer.dlq", "payments"]
 
 
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [("orders", {"orders"}), (r"orders.*\.dlq", {"orders-b.dlq"}), ("retry", {"orders-b.retry.2"})],
+)
+def test_retries_and_dead_letters_of_other_groups_match_if_they_are_named(
+    include: str, expected: set[str]
+) -> None:
+    """Two groups that read each other's would multiply a message that fails in both."""
+    existing = ["orders", *(f"orders-{e}.{end}" for e in "ab" for end in ("retry.2", "dlq"))]
+    with AckConsumer("127.0.0.1:9", "orders-a", include=include) as consumer:
+        assert set(consumer._member._discovery.subscription.of(existing)) == expected
+
+
 def test_a_topic_that_appears_later_is_read(kafka: DevKafka, group: str) -> None:
     filled(kafka, f"eu-{group}-1", 4)
     config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
