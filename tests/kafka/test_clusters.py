@@ -460,7 +460,7 @@ def test_a_move_leaves_the_other_partitions_where_they_are() -> None:
             until(lambda: reader.lag("west") == 0)
             produce(mock, "orders", range(10), partitions=2)
             consumer = reader._feeds["west"].consumer
-            until(lambda: consumer is not None and len(consumer._work.waiting) == 10)
+            until(lambda: consumer is not None and consumer._work.count() == 10)
             reader.set_offset("west", "first", 0)
             assert sorted(map(number, fetched(reader, 10))) == list(range(10))
 
