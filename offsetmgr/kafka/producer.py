@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -12,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import ManagerStoppedError
-from offsetmgr.kafka.clients import FORKED, Closing
+from offsetmgr.kafka.clients import CLOSE_S, FORKED, Closing
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
@@ -122,7 +121,7 @@ class MessageProducer(Closing):
         self._reports = ConnectionReports()
         self._max_message_bytes = max_message_bytes
         self._lock = threading.RLock()
-        self._producer = self._open()
+        self._producer: Producer | None = self._open()
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -161,6 +160,8 @@ class MessageProducer(Closing):
         while True:
             try:
                 with self._lock:
+                    if self._producer is None:
+                        raise ManagerStoppedError("the producer is closed")
                     self._producer.produce(
                         topic,
                         value,
@@ -181,12 +182,18 @@ class MessageProducer(Closing):
     def close(self, timeout_s: float | None = None) -> None:
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
         deadline = Deadline(timeout_s, "timeout_s", forever=True)
-        while self._thread.is_alive() and len(self._producer) and not deadline.over:
-            self._handle_reports(partial(self._producer.flush, min(deadline.left_s, POLL_S)))
+        while self._is_writing and not deadline.over:
+            self._handle_reports(Producer.flush, min(deadline.left_s, POLL_S))
         self._ended.set()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
         if self._single is not None:
             self._single.close(None if timeout_s is None else deadline.left_s)
+
+    @property
+    def _is_writing(self) -> bool:
+        """True while a message is under way, and the thread is there to end."""
+        producer = self._producer
+        return producer is not None and self._thread.is_alive() and len(producer) > 0
 
     def _open(self) -> Producer:
         ours = {"logger": self._reports, "error_cb": self._failed}
@@ -212,19 +219,27 @@ class MessageProducer(Closing):
 
     def _serve(self) -> None:
         while not self._ended.is_set():
-            self._handle_reports(partial(self._producer.poll, POLL_S))
+            self._handle_reports(Producer.poll, POLL_S)
+        with self._lock:
+            last, self._producer = self._producer, None
+        # Here, as it takes time if no broker answers; a garbage collection would be late.
+        del last
 
-    def _handle_reports(self, poll: Callable[[], int]) -> None:
+    def _handle_reports(self, poll: Callable[[Producer, float], int], wait_s: float) -> None:
+        producer = self._producer
+        if producer is None:
+            return
         try:
-            poll()
+            poll(producer, wait_s)
         except KafkaException as fatal:  # raised where ``error_cb`` would have been called
-            self._replace(fatal.args[0])
+            self._replace(producer, fatal.args[0])
         except Exception:  # of a ``done``; the reports of other messages are handled all the same
             log.exception("message_report_failed")
 
-    def _replace(self, error: KafkaError) -> None:
+    def _replace(self, broken: Producer, error: KafkaError) -> None:
         with self._lock:
-            broken, self._producer = self._producer, self._open()
+            if self._producer is broken:  # the thread and that of a close may both come here
+                self._producer = self._open()
         self._failed(error)
         broken.purge()
         while len(broken):

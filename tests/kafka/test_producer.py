@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -12,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.answers import Written
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.kafka.errors import is_too_large
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
@@ -121,6 +123,21 @@ def test_a_callback_that_raises_leaves_other_reports_alone(
         producer.send(topic, "1", None, Mock(side_effect=RuntimeError("a bug")))
         producer.send(topic, "2", None, answers.put)
         assert isinstance(answers.get(timeout=WAIT_S), Written)
+
+
+def test_a_closed_producer_leaves_no_thread(kafka: DevKafka, topic: str, answers: Answers) -> None:
+    """The kind: connections that stay until a garbage collection, which may be long in coming."""
+    tasks = Path("/proc/self/task")
+    before = len(list(tasks.iterdir()))
+    gc.disable()
+    try:
+        with MessageProducer(kafka.bootstrap_servers) as producer:
+            producer.send(topic, "1", None, answers.put)
+        until(lambda: len(list(tasks.iterdir())) <= before)
+    finally:
+        gc.enable()
+    with pytest.raises(ManagerStoppedError):
+        producer.send(topic, "2", None, answers.put)
 
 
 def test_a_signal_handler_may_send_wherever_it_interrupts_a_send(answers: Answers) -> None:
