@@ -251,35 +251,54 @@ class GroupChanges:
     def check_unchanged(
         self,
         group: str,
-        before: Mapping[TopicPartition, int | None],
+        rows: Iterable[PlannedOffset],
         topic_ids: Mapping[str, str],
         *,
         live: bool = False,
-    ) -> None:
-        """Raise OffsetConflictError if offsets or topics are not as they were at a plan.
+    ) -> dict[TopicPartition, str]:
+        """Return why partitions of a plan cannot be set any more: their logs lack the offset.
 
-        ``before`` are the offsets of that time; with ``live`` they may have advanced, as the job
-        commits on.  A topic with another id was recreated: the plan is of its former log.
+        Raises OffsetConflictError if committed offsets or topics are not as they were at the plan;
+        with ``live`` the offsets may have advanced, as the job commits on.  A topic with another id
+        was recreated: the plan is of its former log.
         """
+        changed = [row for row in rows if row.is_changed]
         committed = self.committed(group)
         moved = []
-        for where, then in before.items():
-            value = committed.get(where)
-            now = None if value is None else value.offset
+        for row in changed:
+            value = committed.get(row.partition)
+            now, then = None if value is None else value.offset, row.current
             has_advanced = now is not None and now >= (then or 0)
             if now != then and not (live and has_advanced):
-                moved.append(f"{where} (planned at {then}, now {now})")
+                moved.append(f"{row.partition} (planned at {then}, now {now})")
         text = "nothing was changed: make a new plan"
         if moved:
             what = f"somebody has moved {listed(moved)} of group {group} since the plan was made"
             raise OffsetConflictError(f"{what}; {text}")
-        topics = {where.topic for where in before}
+        # An offset that is committed again, such as by --to-current, may be outside its log.
+        new = {
+            row.partition: row.new.offset
+            for row in changed
+            if row.new is not None and row.new.offset != row.current
+        }
+        logs, unread = self.readable_logs(new)
+        topics = {row.partition.topic for row in changed}
         planned = {topic: each for topic, each in topic_ids.items() if topic in topics}
         ids = self.reader.existing_ids(planned)
         recreated = [topic for topic, then in planned.items() if ids.get(topic) != then]
         if recreated:
             what = f"topic {listed(recreated)} was deleted or recreated since the plan was made"
             raise OffsetConflictError(f"{what}; {text}")
+        stale = {}
+        for where, offset in new.items():
+            if where not in logs:
+                stale[where] = unread.get(where, "does not exist any more")
+            elif not logs[where].log_start_offset <= offset <= logs[where].high_watermark:
+                start, end = logs[where]
+                stale[where] = (
+                    f"its log is from {start} to {end}, without {offset}: make a new plan"
+                )
+        return stale
 
     def carry_out(
         self, group: str, rows: Sequence[PlannedOffset], live: ServiceReader | None = None
@@ -291,12 +310,17 @@ class GroupChanges:
         of the plan any more; OffsetTimeoutError if it is not known whether offsets were deleted;
         ServiceUnavailableError, ServiceError.
         """
-        before = {row.partition: row.current for row in rows if row.is_changed}
-        self.check_unchanged(group, before, self.topic_ids, live=live is not None)
+        stale = self.check_unchanged(group, rows, self.topic_ids, live=live is not None)
         if deleted := [row.partition for row in rows if row.deleted]:
             return self._delete(group, deleted)
-        offsets = {row.partition: row.new for row in rows if row.new is not None}
-        return self.commit(group, offsets) if live is None else live.rewind(group, offsets)
+        offsets = {
+            row.partition: row.new
+            for row in rows
+            if row.new is not None and row.partition not in stale
+        }
+        if live is None or not offsets:
+            return stale | self.commit(group, offsets)
+        return stale | live.rewind(group, offsets, self.topic_ids)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]

@@ -142,10 +142,14 @@ class ServiceReader:
         raise ServiceUnavailableError(f"the service at {self.url} has ended")
 
     def rewind(
-        self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: Mapping[str, str],
     ) -> dict[TopicPartition, str]:
         """Have live managers set ``offsets``; return why those of some partitions were not.
 
+        Those of a topic whose id is not that of ``topic_ids`` any more are refused.
         Raises as ``managers``, also for more offsets than the service takes at once.
         """
         entries = [
@@ -153,6 +157,8 @@ class ServiceReader:
             for (topic, partition), (offset, metadata, _) in offsets.items()
         ]
         body = {"group": group, "offsets": entries, "wait": True, "timeout_s": self._timeout_s}
+        topics = {where.topic for where in offsets}
+        body["topic_ids"] = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
         with reading("the offsets"):
             return rewind_failures(self.ask("POST", "/v1/rewind", body), offsets)
 

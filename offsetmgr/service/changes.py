@@ -152,9 +152,11 @@ class Changes:
             with self._changes() as change:
                 self._check_owners(change, asked)
                 ids = asked.topic_ids
-                change.check_unchanged(asked.group, before, ids, live=asked.live)
+                stale = change.check_unchanged(asked.group, rows, ids, live=asked.live)
                 begun = True
-                return {} if asked.live else change.commit(asked.group, offsets)
+                for where in stale:
+                    del offsets[where]
+                return stale if asked.live else stale | change.commit(asked.group, offsets)
 
         if asked.group in self._resetting:
             text = f"another reset of group {shown(asked.group)} is under way: make a new plan"
@@ -162,13 +164,13 @@ class Changes:
         self._resetting.add(asked.group)
         try:
             failures = await self._threads.run(by, check_and_commit)
-            if asked.live:
+            if asked.live and offsets:
                 entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
                 rewind = SubmitRequest(
                     asked.group, entries, asked.topic_ids, wait=True, timeout_s=self._timeout_s
                 )
                 answer = await self._service.rewind(by, rewind)
-                failures = rewind_failures(msgspec.to_builtins(answer), offsets)
+                failures |= rewind_failures(msgspec.to_builtins(answer), offsets)
         except BaseException as error:  # also the stop of the service
             if begun:
                 self._record(by, "unknown", asked, {"error": error_text(error)})

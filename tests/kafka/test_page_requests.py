@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr import OffsetClient
@@ -223,6 +224,36 @@ def test_a_plan_of_a_recreated_topic_is_refused(desk: Desk, new_topic: TopicFact
         commit(kafka, group, {deletion.partition: 1})
         with pytest.raises(OffsetConflictError, match="planned at 5, now 1"):
             command.carry_out(group, [deletion])
+
+
+def test_an_offset_that_is_cut_off_between_plan_and_execution_is_not_committed(desk: Desk) -> None:
+    """Its row says so, on the page and in a command; the other partitions are done.
+
+    An offset outside its log that was committed before can be committed again.
+    """
+    kafka, topic, group = desk.kafka, desk.topic, desk.group
+    servers = kafka.bootstrap_servers
+    cut, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    produce(kafka, topic, 1, 3)
+    desk.commits(6, 0, group=f"{group}-command")
+    with GroupChanges({"bootstrap.servers": servers}, timeout_s=_WAIT_S) as command:
+        rows = command.plan(f"{group}-command", "set", f"{topic}:0=2 {topic}:1=2", None)
+        again = command.plan(f"{group}-command", "to-current", "", None)
+        planned = desk.ask("plan", group=group, mode="to-earliest", topics=[topic])
+        names = ("topic", "partition", "current", "new")
+        entries = [{name: row[name] for name in names} for row in planned["partitions"]]
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.delete_records([KafkaPartition(topic, 0, 8)])[KafkaPartition(topic, 0)].result(
+            _WAIT_S
+        )
+        done = desk.ask("reset", group=group, partitions=entries, topic_ids=planned["topic_ids"])
+        reason = "its log is from 8 to 20, without {}: make a new plan"
+        assert [row["note"] for row in done["partitions"]] == [f"not done: {reason.format(0)}", ""]
+        assert command.committed(group) == {other: OffsetAndMetadata(0)}
+        assert command.carry_out(f"{group}-command", again) == {}
+        assert command.carry_out(f"{group}-command", rows) == {cut: reason.format(2)}
+        done = {cut: OffsetAndMetadata(6), other: OffsetAndMetadata(2)}
+        assert command.committed(f"{group}-command") == done
 
 
 def test_a_held_group_is_reset_through_its_managers_alone(desk: Desk) -> None:

@@ -113,11 +113,13 @@ def test_the_offsets_of_a_live_job_are_set_and_the_job_goes_on(service: Running)
     operator, broker = ServiceReader(service.address), service.coordinator.broker
     with OffsetClient(service.address, "etl") as job:
         job.submit("g", {P0: 50}, sync=True)
-        assert operator.rewind("g", {P0: OffsetAndMetadata(10, "by hand")}) == {}
+        assert operator.rewind("g", {P0: OffsetAndMetadata(10, "by hand")}, {}) == {}
         assert broker.committed("g") == {P0: OffsetAndMetadata(10, "by hand")}
         job.submit("g", {P0: 51}, sync=True)
         higher = {P0: OffsetAndMetadata(100), P1: OffsetAndMetadata(10)}
-        assert operator.rewind("g", higher) == {P1: "no client of this service holds g/orders/1"}
+        assert operator.rewind("g", higher, {}) == {
+            P1: "no client of this service holds g/orders/1"
+        }
         with pytest.raises(OffsetRegressionError):
             job.submit("g", {P0: 52}, sync=True)
         job.submit("g", {P0: 101}, sync=True)
