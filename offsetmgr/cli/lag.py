@@ -333,13 +333,14 @@ def _print_group(group: Mapping[str, Any]) -> None:
         say(f"{name}: {missing or group['error']['message']}", fg="red")
         if not group["partitions"]:
             return
-    if kind and not _has_offsets(kind):
+    elif kind and not _has_offsets(kind):
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
         say(f"{name}: {text}", bold=True)
         return
-    facts = [group["state"], kind, f"coordinator {group['coordinator']}"]
-    facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
-    say(f"{name}: {', '.join(facts)}", bold=True)
+    else:
+        facts = [group["state"], kind, f"coordinator {group['coordinator']}"]
+        facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
+        say(f"{name}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
     lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
     say(f"Lag: {lag}{f', {behind}' if behind else ''}")
@@ -368,6 +369,8 @@ def _committers(group: Mapping[str, Any]) -> str:
     if group["members"]:
         names = sorted({each["client_id"] for each in group["members"]})
         return f"its members ({', '.join(names)})"
+    if group["state"] is None:
+        return "not known"
     return "no member of the group; perhaps a service or a job"
 
 
