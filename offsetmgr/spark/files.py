@@ -23,7 +23,6 @@ _NO_HOST: Final = re.compile(r"^([^/]+:)/(?!/)")
 _FILE: Final = re.compile(r"file:(//[^/]*)?")
 _MOST_BYTES: Final = 64 * 1024**2
 """Largest file that is read on this machine: offsets of a million partitions take half of it."""
-_NO_JAVA_FILE: Final = "java.io.FileNotFoundException"
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -138,18 +137,17 @@ class SessionFiles:
         self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
-        with (
-            suppress(FileNotFoundError),
-            self._opened(name) as (path, system),
-            closing(system.open(path)) as stream,
-        ):
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
-        return None
+        with self._opened(name) as (path, system):
+            if not system.exists(path):
+                return None
+            with closing(system.open(path)) as stream:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
 
     def names(self, folder: str) -> list[str]:
-        with suppress(FileNotFoundError), self._opened(folder) as (path, system):
+        with self._opened(folder) as (path, system):
+            if not system.exists(path):
+                return []
             return [str(status.getPath().getName()) for status in system.listStatus(path)]
-        return []
 
     def write(self, name: str, text: str) -> None:
         with self._opened(name) as (path, system):
@@ -216,17 +214,12 @@ def java_text(error: Exception) -> str:
 
 @contextmanager
 def _failing(location: str, name: str) -> Iterator[None]:
-    """Raise OSError for whatever a file system raises that is not ours.
-
-    FileNotFoundError where Java finds no file, or a folder in its place.
-    """
+    """Raise OSError for whatever a file system raises that is not ours."""
     try:
         yield
     except Exception as error:
-        java = getattr(error, "java_exception", None)
-        is_missing = java is not None and java.getClass().getName() == _NO_JAVA_FILE
         text = f"{location}/{name} failed: {type(error).__name__}: {java_text(error)}"
-        raise (FileNotFoundError if is_missing else OSError)(text) from error
+        raise OSError(text) from error
 
 
 def _scheme(location: str) -> str:
