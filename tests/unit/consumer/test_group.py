@@ -231,8 +231,8 @@ class Reader(MessageReader[Message]):
         self._work, self._member, self._next = work, cast("Any", self), work.next
         self.ended = threading.Event()
 
-    def _begin(self, subscription: Any, **_: Any) -> Any:
-        raise NotImplementedError
+    def _begin(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("it is made without a subscription")
 
     def raise_failure(self) -> None:
         """Nothing has ended it but a signal."""

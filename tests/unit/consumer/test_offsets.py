@@ -213,7 +213,7 @@ def test_a_store_with_async_methods_is_refused(name: str) -> None:
     """Nobody awaits them: each commit would be a success that keeps nothing."""
 
     async def work(*_: object) -> None:
-        raise NotImplementedError
+        raise AssertionError("it is never awaited")
 
     store = type("AsyncStore", (MemoryOffsetStore,), {name: work})()
     with pytest.raises(InvalidValueError, match=f"AsyncStore.{name} .*before its work is done"):

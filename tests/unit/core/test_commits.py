@@ -111,6 +111,20 @@ class TestRefusals:
             assert core.spawn(partition).initial.done()
 
 
+def stop_before_it_lands(core: Core) -> None:
+    """Stop a manager that has committed 6, and let a commit of 5 land over it after that."""
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
+    handle = core.spawn()
+    handle.submit(5)
+    core.advance(1.5)
+    handle.submit(6)
+    future = core.stop(handle, 20.0)
+    core.advance(6.0)
+    assert future.get(timeout=0)[handle.key].committed == at(6)
+    core.advance(2.6)
+    assert core.holds() == at(5), "it has landed"
+
+
 class TestUnknownOutcomes:
     @pytest.mark.parametrize(
         "corrections", [[], [Unknown(TIMED_OUT, None)], [Unknown(7, None)] * 3, [Refuse(LOADING)]]
@@ -119,16 +133,7 @@ class TestUnknownOutcomes:
         self, core: Core, corrections: list[Incident]
     ) -> None:
         """The answer of a stop holds, though nobody is there and the first corrections fail."""
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(1.5)
-        handle.submit(6)
-        future = core.stop(handle, 20.0)
-        core.advance(6.0)
-        assert future.get(timeout=0)[handle.key].committed == at(6)
-        core.advance(2.6)
-        assert core.holds() == at(5), "it has landed"
+        stop_before_it_lands(core)
         core.coordinator.inject("commit", *corrections)
         core.advance(90.0)
         assert core.holds() == at(6)
@@ -140,13 +145,7 @@ class TestUnknownOutcomes:
         self, core: Core, operation: Operation, code: int
     ) -> None:
         """The kind: a group that stays at an older offset than was acknowledged, in silence."""
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, 9.0))
-        handle = core.spawn()
-        handle.submit(5)
-        core.advance(1.5)
-        handle.submit(6)
-        core.stop(handle, 20.0)
-        core.advance(8.6)
+        stop_before_it_lands(core)
         core.listener.failures.clear()
         core.coordinator.inject(operation, Refuse(code))
         core.advance(90.0)
