@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -73,7 +73,8 @@ each try, up to ``MOST_IDS_S``."""
 MOST_IDS_S: Final = 2.0
 
 RETRY_S: Final = 5.0
-"""Pause before managers that were refused are asked for again, and stops without an answer."""
+"""Pause before what had no answer or was refused, but may be taken yet, is asked again: managers,
+stops, and reports of queries."""
 
 REPORT_INTERVAL_S: Final = 1.0
 
@@ -505,13 +506,23 @@ class Core:
                 self._retry_at = time.monotonic() + RETRY_S
 
     def _report(self) -> None:
-        """Report the streaming queries; the next batch of one of them makes up for a failure."""
+        """Report the streaming queries; a service that is older than this client takes none."""
         with self.lock:
             body = wire.queries_body(self.queries.values())
             self.queries_unsent = False
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
-        with suppress(OffsetManagerError):  # such as of a service that is older than this client
+        try:
             self.ask(wire.QUERIES, Deadline(ASIDE_S), dict, body)
+        except OffsetManagerError as error:
+            if isinstance(error, ServiceError):  # it says the same of the same report
+                if error.status != HTTPStatus.NOT_FOUND:
+                    self.failure_log.unreported(self.session.url, error)
+                return
+            if not isinstance(error, (Unreachable, ClientFencedError)):
+                self.failure_log.unreported(self.session.url, error)
+            with self.lock:
+                self.queries_unsent = True
+                self._report_at = time.monotonic() + RETRY_S
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.

@@ -82,6 +82,11 @@ class FailureLog:
             text = "the service at %s sends no events, so errors() and watchers get none: %s"
             log.warning(text, url, error)
 
+    def unreported(self, url: str, error: OffsetManagerError) -> None:
+        """Log that the service at `url` refuses the reports of streaming queries."""
+        if self._repeats.suppressed("unreported", time.monotonic()) is not None:
+            log.warning("the service at %s does not show this client's queries: %s", url, error)
+
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""
         if error.code == self._trouble or self._repeats.suppressed(error.code, now_s) is None:

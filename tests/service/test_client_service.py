@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr import OffsetClient
+from offsetmgr.client import core as client_core
 from offsetmgr.client import wire
 from offsetmgr.client.core import Core
 from offsetmgr.client.offsets import QueryReport
@@ -15,6 +16,7 @@ from offsetmgr.client.transport import Unreachable
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
 from offsetmgr.http import answers
+from offsetmgr.service import overview
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
@@ -75,6 +77,36 @@ def test_a_service_that_takes_no_queries_takes_offsets(
     client.submit("g", {WHERE: 7}, sync=True, timeout=60)
     logged = [record for record in caplog.records if record.name.startswith("offsetmgr.client")]
     assert logged == []
+
+
+def test_a_refused_report_of_queries_is_logged_and_repeated(
+    service: Running,
+    client: OffsetClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The last report of a query that has ended has no later one that makes up for it."""
+    monkeypatch.setattr(client_core, "RETRY_S", 0.05)
+    with service.http("nobody") as nobody:
+
+        def states() -> list[str]:
+            return [each["state"] for each in nobody.get("/v1/queries").json()["queries"]]
+
+        client.report_query(QueryReport("1", "2", "running"))
+        until(lambda: states() == ["running"])
+        with monkeypatch.context() as patch:
+            patch.setattr(overview, "QUERY_BYTES", 10)
+            client.report_query(QueryReport("1", "2", "ended"))
+            until(lambda: "more than 10 bytes" in caplog.text)
+        until(lambda: states() == ["ended"])
+    assert caplog.text.count("does not show this client's queries") == 1
+
+
+def test_an_invalid_report_of_queries_is_logged(
+    client: OffsetClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.report_query(QueryReport("1", "2", "lost"))
+    until(lambda: "does not show this client's queries: queries[0].state" in caplog.text)
 
 
 def test_many(service: Running, client: OffsetClient) -> None:
