@@ -35,7 +35,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
 from offsetmgr.spark.progress import lowest
-from offsetmgr.text import error_text, shell_word
+from offsetmgr.text import encodable, error_text, shell_word
 from offsetmgr.types import ManagerKey, Uncommitted
 from offsetmgr.workers import Worker
 
@@ -338,7 +338,7 @@ class Committer:
         report = QueryReport(
             *snapshot.run,
             "running",
-            None if snapshot.name is None else snapshot.name[:_SHOWN_CHARS],
+            None if snapshot.name is None else encodable(snapshot.name)[:_SHOWN_CHARS],
             tuple(sorted(groups)[:_SHOWN_GROUPS]),
             snapshot.batch_id,
             snapshot.timestamp,
@@ -363,7 +363,7 @@ class Committer:
         if report is not None:
             del self._reports[run.query_id]
             outcome = "failed" if error else "ended"
-            shown_error = error[:_ERROR_CHARS] if error else None
+            shown_error = encodable(error)[:_ERROR_CHARS] if error else None
             self._client.report_query(report._replace(state=outcome, error=shown_error))
         return True
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import re
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import masked_url, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
+_T = TypeVar("_T")
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NO_HOST: Final = re.compile(r"^([^/]+:)/(?!/)")
 """The beginning of a URL such as hdfs:/jobs, which Hadoop takes for hdfs:///jobs."""
 _FILE: Final = re.compile(r"file:(//[^/]*)?")
 _MOST_BYTES: Final = 64 * 1024**2
-"""Largest file that is read on this machine: offsets of a million partitions take half of it."""
+"""Largest file that is read without a session: offsets of a million partitions take half of it."""
 _NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -43,13 +44,9 @@ class LocalFiles:
         try:
             with (self._root / name).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
-            if len(data) > _MOST_BYTES:  # such as of a link to a device, which has no end
-                raise OSError(f"{self.location}/{name} has more than {_MOST_BYTES:,} bytes")
-            return data.decode()
         except _NO_FILE:
             return None
-        except UnicodeDecodeError as error:
-            raise OSError(f"{self.location}/{name} is damaged: {error}") from None
+        return _decoded(data, f"{self.location}/{name}")
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder; none if it does not exist."""
@@ -101,11 +98,18 @@ class UrlFiles:
         self._root = str(root).rstrip("/")
 
     def read(self, name: str) -> str | None:
+        path = f"{self._root}/{name}"
         with _failing(self.location, name):
             try:
-                return bytes(self._system.cat_file(f"{self._root}/{name}")).decode()
+                data = bytes(self._system.cat_file(path, start=0, end=_MOST_BYTES + 1))
             except _NO_FILE:
                 return None
+            except Exception:
+                # Object stores refuse the range of an object that is empty.
+                if self._system.isdir(path) or self._system.size(path) != 0:
+                    raise
+                data = b""
+        return _decoded(data, f"{self.location}/{name}")
 
     def names(self, folder: str) -> list[str]:
         with _failing(self.location, folder):
@@ -137,17 +141,17 @@ class SessionFiles:
         self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
-        with self._opened(name) as (path, system):
-            if not system.exists(path):
-                return None
+        def content(path: Any, system: Any) -> str:
             with closing(system.open(path)) as stream:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
 
+        return self._if_there(name, content)
+
     def names(self, folder: str) -> list[str]:
-        with self._opened(folder) as (path, system):
-            if not system.exists(path):
-                return []
+        def listed(path: Any, system: Any) -> list[str]:
             return [str(status.getPath().getName()) for status in system.listStatus(path)]
+
+        return self._if_there(folder, listed) or []
 
     def write(self, name: str, text: str) -> None:
         with self._opened(name) as (path, system):
@@ -161,6 +165,16 @@ class SessionFiles:
     def remove(self, name: str) -> None:
         with self._opened(name) as (path, system):
             system.delete(path, False)  # noqa: FBT003 -- the same
+
+    def _if_there(self, name: str, read: Callable[[Any, Any], _T]) -> _T | None:
+        """Return what ``read`` makes of a path; None if nothing is there, also not any more."""
+        with self._opened(name) as (path, system):
+            try:
+                return read(path, system) if system.exists(path) else None
+            except Exception:
+                if system.exists(path):  # such as a folder in the place of a file
+                    raise
+                return None
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Any, Any]]:
@@ -220,6 +234,16 @@ def _failing(location: str, name: str) -> Iterator[None]:
     except Exception as error:
         text = f"{location}/{name} failed: {type(error).__name__}: {java_text(error)}"
         raise OSError(text) from error
+
+
+def _decoded(data: bytes, place: str) -> str:
+    """Return the text of a file.  Raises OSError for what Spark does not write."""
+    if len(data) > _MOST_BYTES:  # such as of a link to a device, which has no end
+        raise OSError(f"{place} has more than {_MOST_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise OSError(f"{place} is damaged: {error}") from None
 
 
 def _scheme(location: str) -> str:

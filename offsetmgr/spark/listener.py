@@ -176,8 +176,8 @@ class CommitListener(Subscription, StreamingQueryListener):
             if progress is None:
                 continue
             self.ids.add(str(key))
-            snapshot = read_snapshot(json.loads(progress.json()))
-            if self.offsets(snapshot) and self.is_wanted(snapshot.name):
+            snapshot = self._parsed(json.loads(progress.json()))
+            if snapshot and self.offsets(snapshot) and self.is_wanted(snapshot.name):
                 _log.warning(
                     "%s is not committed, as it is of another session of this driver: call "
                     "commit_offsets with that session and the same client",
@@ -195,12 +195,20 @@ class CommitListener(Subscription, StreamingQueryListener):
                     "follow, or reconcile, commits it from its checkpoint",
                 )
 
-    def _read(self, progress: object) -> Snapshot | None:
+    def _parsed(self, progress: object) -> Snapshot | None:
+        """Return a report; None, counted and logged, for one that cannot be read."""
         try:
-            snapshot = read_snapshot(progress)
+            return read_snapshot(progress)
         except InvalidValueError as error:
             self.counts["unreadable"] += 1
-            self.warn_once(("report",), f"a query's progress is not understood: {error}")
+            self.warn_once(
+                ("report", error.field), f"a query's progress is not understood: {error}"
+            )
+            return None
+
+    def _read(self, progress: object) -> Snapshot | None:
+        snapshot = self._parsed(progress)
+        if snapshot is None:
             return None
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
@@ -208,10 +216,10 @@ class CommitListener(Subscription, StreamingQueryListener):
                 wanted = f"no query named {shown(self.query_name)} (query_name) has started yet"
                 self.warn_once(("query_name",), f"{wanted}; {snapshot.label} is not committed")
             return None
-        for source, problem in snapshot.problems.items():
+        for part, problem in snapshot.problems.items():
             self.counts["unreadable"] += 1
-            text = f"{snapshot.label}, source {source}: {problem}"
-            self.warn_once((snapshot.run.query_id, source), text)
+            text = f"{snapshot.label}, {part}: {problem}"
+            self.warn_once((snapshot.run.query_id, part), text)
         return snapshot
 
 

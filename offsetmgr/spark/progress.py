@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from offsetmgr.config import is_number
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
 
@@ -28,15 +29,16 @@ _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
-_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
-    "id": str,
-    "runId": str,
-    "name": (str, type(None)),
-    "timestamp": str,
-    "batchId": int,
-    "sources": list,
+_TEXTS: Final = {"id": 255, "runId": 255, "timestamp": 40}
+"""Fields of a report, each with the characters that the service takes; Spark needs fewer."""
+
+_FIGURES: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
+    "batch_ms": ("durationMs", int),
+    "input_rows": ("numInputRows", int),
+    "input_rows_per_second": ("inputRowsPerSecond", (int, float)),
+    "processed_rows_per_second": ("processedRowsPerSecond", (int, float)),
 }
-"""The fields of a report, with their types."""
+"""Figures of a QueryReport, each with Spark's name and type."""
 
 _MAX_FIGURE: Final = 1e15
 
@@ -68,7 +70,7 @@ class Snapshot(NamedTuple):
     """Of each Kafka source, in Spark's order: the next offset to read of each partition.  Empty
     where it has no position yet."""
     problems: Mapping[str, str]
-    """Kafka sources whose position could not be read: description → what is wrong."""
+    """Sources of Kafka and figures that could not be read, each with the reason."""
     figures: Mapping[str, Any] = {}
     """Of the batch, by the names of a QueryReport."""
 
@@ -109,17 +111,21 @@ def finished_batch(
 def read_snapshot(progress: Any) -> Snapshot:
     """Read a progress event's ``progress`` or ``query.lastProgress``, or its JSON as a mapping.
 
-    A source that cannot be read is a problem of the snapshot and spoils no other.  Raises
-    InvalidValueError for a report that cannot be read.
+    A source or a figure that cannot be read is a problem of the snapshot and spoils no other.
+    Raises InvalidValueError for a report that cannot be read, or that the service would refuse.
     """
     report = report_of(progress)
     sources: list[Positions] = []
     problems: dict[str, str] = {}
     try:
-        for field, kind in _KINDS.items():
-            if not isinstance(report[field], kind):
-                raise InvalidValueError(f"progress {field}", report[field], "is unknown", _FIX)
-        durations = report.get("durationMs")
+        for field, most_chars in _TEXTS.items():
+            if not isinstance(report[field], str) or len(report[field]) > most_chars:
+                raise _unknown(field, report)
+        if not isinstance(report["name"], (str, type(None))):
+            raise _unknown("name", report)
+        if not isinstance(report["sources"], list):
+            raise _unknown("sources", report)
+        batch_id = check_offset(report["batchId"], "progress batchId")
         for source in report["sources"]:
             description = source["description"]
             if not _KAFKA_SOURCE.match(description):
@@ -127,29 +133,36 @@ def read_snapshot(progress: Any) -> Snapshot:
             try:
                 sources.append(read_offsets(source["endOffset"]))
             except InvalidValueError as error:
-                problems[description] = str(error)
+                problems[f"source {description}"] = str(error)
         return Snapshot(
             run=Run(report["id"], report["runId"]),
             name=report["name"],
             timestamp=report["timestamp"],
-            batch_id=report["batchId"],
+            batch_id=batch_id,
             sources=tuple(sources),
             problems=problems,
-            figures={
-                "batch_ms": _figure(durations, "triggerExecution"),
-                "input_rows": _figure(report, "numInputRows"),
-                "input_rows_per_second": _figure(report, "inputRowsPerSecond"),
-                "processed_rows_per_second": _figure(report, "processedRowsPerSecond"),
-            },
+            figures=_figures(report, problems),
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
 
 
-def _figure(values: object, name: str) -> Any:
-    """Return a number of a report; None where it has none that the service takes."""
-    value = values.get(name) if isinstance(values, Mapping) else None
-    return value if isinstance(value, (int, float)) and 0 <= value <= _MAX_FIGURE else None
+def _unknown(field: str, report: Any) -> InvalidValueError:
+    return InvalidValueError(f"progress {field}", report[field], "is unknown", _FIX)
+
+
+def _figures(report: Mapping[str, Any], problems: dict[str, str]) -> dict[str, Any]:
+    """Return the figures of a report; None for one that it does not have, or that is a problem."""
+    figures: dict[str, Any] = {}
+    for name, (field, kind) in _FIGURES.items():
+        value = report.get(field)
+        if field == "durationMs" and isinstance(value, Mapping):
+            value = value.get("triggerExecution")
+        is_shown = is_number(value, kind) and 0 <= value <= _MAX_FIGURE
+        figures[name] = value if is_shown else None
+        if value is not None and not is_shown:
+            problems[field] = f"{shown(value)} is not a number that the service can show"
+    return figures
 
 
 def report_of(progress: Any) -> Any:

@@ -11,7 +11,7 @@ from offsetmgr.cli.app import app
 from tests.service.support import serve_process
 from tests.spark.mirror import last_number
 from tests.spark.support import ends, run, start
-from tests.waiting import eventually
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,7 @@ def test_the_command_commits_finished_batches(job: Job) -> None:
     """Without a service; a second run, without another batch, commits nothing and succeeds."""
     words = ["spark", "follow", "--once", "--checkpoint", job.checkpoint, "--group", job.group]
     service = ["--service", f"kafka://{job.topic.kafka.bootstrap_servers}"]
+    service += ["--timeout", str(WAIT_S)]
     job.topic.produce(30)
     query = job.run(10)
     for _ in range(2):

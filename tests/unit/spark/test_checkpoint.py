@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.spark import files as files_module
 from offsetmgr.spark.checkpoint import Checkpoint
 from offsetmgr.spark.follow import expand
 from offsetmgr.types import TopicPartition
@@ -182,6 +183,55 @@ def test_a_url_with_one_slash() -> None:
     files.write("commits/0", "v1\n{}")
     assert finished(Checkpoint("memory://lake/etl")) == (0, {where(0): 5})
     assert list(expand("memory:/lake/*", Counter(), {})) == [("memory:/lake/etl", "etl")]
+
+
+def test_a_file_over_fsspec_is_read_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of this machine: a file without an end fills no memory."""
+    monkeypatch.setattr(files_module, "_MOST_BYTES", 100)
+    checkpoint = Checkpoint("memory:/lake/endless")
+    checkpoint.write("commits/0", "x" * 100)
+    assert checkpoint.read("commits/0") == "x" * 100
+    checkpoint.write("commits/0", "x" * 101)
+    with pytest.raises(OSError, match="commits/0 has more than 100 bytes"):
+        checkpoint.read("commits/0")
+
+
+class Hadoop:
+    """A session's file system in which ``removed`` exists only until something else is asked."""
+
+    def __init__(self, removed: object) -> None:
+        self.exists_next = iter([True, removed == "folder"])
+        self.sparkContext = self._jsc = self._sc = self._jvm = self
+        self.org = self.apache = self.hadoop = self.fs = self
+
+    def hadoopConfiguration(self) -> None: ...  # noqa: N802 -- Hadoop's names
+
+    def Path(self, _name: str) -> Hadoop:  # noqa: N802
+        return self
+
+    def getFileSystem(self, _settings: None) -> Hadoop:  # noqa: N802
+        return self
+
+    def exists(self, _path: object) -> bool:
+        return next(self.exists_next)
+
+    def fail(self, _path: object) -> None:
+        raise RuntimeError("java.io.FileNotFoundException")
+
+    open = listStatus = fail  # noqa: N815
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_file_that_is_removed_while_a_session_reads_it_is_missing(kind: str) -> None:
+    """A folder in the place of a file stays an error."""
+    for read in (Checkpoint.read, Checkpoint.names):
+        session: Any = Hadoop(kind)
+        checkpoint = Checkpoint("hdfs://jobs/etl", session)
+        if kind == "file":
+            assert not read(checkpoint, "commits/1")
+        else:
+            with pytest.raises(OSError, match="commits/1 failed: RuntimeError"):
+                read(checkpoint, "commits/1")
 
 
 def test_an_encoded_file_url(tmp_path: Path) -> None:

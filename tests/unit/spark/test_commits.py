@@ -604,7 +604,6 @@ def test_nothing_is_raised_into_spark(
     session: Session, commits: OffsetCommits, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The JVM is asked for JSON; what cannot be read is logged, with its cause."""
-    caplog.set_level(logging.WARNING, "offsetmgr.spark")
     listener = JsonListener(session.listeners[0])
     for text in ("no JSON", "null"):
         event = SimpleNamespace(progress=lambda text=text: SimpleNamespace(json=lambda: text))
@@ -615,6 +614,27 @@ def test_nothing_is_raised_into_spark(
         "Expecting valu",
         "'NoneType' obj",
     ]
+
+
+@pytest.mark.usefixtures("commits")
+def test_an_odd_report_hides_no_query_from_the_service(
+    service: Running, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cause is logged once; a field of a wrong type refused the reports of all, in silence."""
+    for batch in (1, 2):
+        session.report(9, query="odd", batchId=True)
+        session.report(9, query="x" * 256, batchId=batch)
+        session.report(9, batchId=batch, numInputRows=1.5, name="\ud800")
+    session.report(9, query="p", run="r2", topic="clicks", numInputRows=5)
+
+    def shown() -> dict[str, Any]:
+        with service.http() as http:
+            found = http.get("/v1/queries").json()["queries"]
+        return {each["id"]: (each["name"], each["input_rows"]) for each in found}
+
+    eventually(shown, {"q": ("\\ud800", None), "p": (None, 5)})
+    for cause in ("progress batchId", "progress id", "numInputRows: 1.5 is not a number"):
+        assert caplog.text.count(cause) == 1
 
 
 @pytest.fixture

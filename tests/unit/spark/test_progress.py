@@ -100,25 +100,42 @@ def test_one_unreadable_source_spoils_no_other() -> None:
     right = {"description": "KafkaV2[Subscribe[t]]", "endOffset": {"t": {"1": 2}}}
     snapshot = read_snapshot(fields([broken, right]))
     assert list(snapshot.sources) == [{TopicPartition("t", 1): 2}]
-    assert list(snapshot.problems) == ["KafkaV2[Subscribe[b]]"]
-    assert "is not JSON" in snapshot.problems["KafkaV2[Subscribe[b]]"]
+    (problem,) = snapshot.problems.items()
+    assert problem[0] == "source KafkaV2[Subscribe[b]]"
+    assert "is not JSON" in problem[1]
 
 
-@pytest.mark.parametrize("value", [None, 7, [], {}, 1.5])
-@pytest.mark.parametrize("field", ["id", "runId", "name", "timestamp", "batchId", "sources"])
-def test_a_field_of_another_type_is_refused_where_it_is_read(field: str, value: object) -> None:
-    """Later each batch would log a traceback: a refused report is logged once."""
-    if (field, value) not in [("sources", []), ("name", None), ("batchId", 7)]:
-        with pytest.raises(InvalidValueError, match=f"progress {field}"):
-            read_snapshot(fields([]) | {field: value})
+ODD: dict[str, list[Any]] = {
+    "id": [None, 7, [], "x" * 256],
+    "runId": [None, 7, [], "x" * 256],
+    "name": [7, [], True],
+    "timestamp": [None, 1.5, "2" * 41],
+    "batchId": [None, "7", 1.5, True, -1, 2**63],
+    "sources": [None, {}, "[]"],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in ODD.items() for value in values]
+)
+def test_a_report_with_an_odd_field_is_refused_by_name(field: str, value: object) -> None:
+    """The kind: the service would refuse it, and with it the reports of all queries."""
+    with pytest.raises(InvalidValueError, match=f"progress {field}"):
+        read_snapshot(fields([]) | {field: value})
+
+
+@pytest.mark.parametrize("field", list(ODD))
+def test_a_missing_field_is_named(field: str) -> None:
     report = fields([])
     del report[field]
     with pytest.raises(InvalidValueError, match=field):
         read_snapshot(report)
 
 
-@pytest.mark.parametrize("value", [None, [], "many", {}, float("nan"), 10**400])
-def test_a_figure_that_is_not_a_number_spoils_no_position(value: object) -> None:
+@pytest.mark.parametrize("value", [[], "many", True, -1, float("nan"), 1e16, 10**400])
+def test_an_odd_figure_is_a_problem_and_spoils_no_position(value: object) -> None:
     """Its offsets are committed all the same."""
-    report = fields([], durationMs=value, numInputRows=value, inputRowsPerSecond=value)
-    assert set(read_snapshot(report).figures.values()) == {None}
+    named = ["durationMs", "numInputRows", "inputRowsPerSecond", "processedRowsPerSecond"]
+    snapshot = read_snapshot(fields([], **dict.fromkeys(named, value)))
+    assert set(snapshot.figures.values()) == {None}
+    assert list(snapshot.problems) == named
