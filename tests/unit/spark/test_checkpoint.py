@@ -139,10 +139,7 @@ def test_a_damaged_file_is_a_problem_and_finishes_no_batch(
         ('v1\n{}\n{"orders":{"0":3\0\0\0', "offsets/4.* is cut off"),
         ("v2\n{}\n{}", "'v2'"),  # of an unknown later version
         # It is not taken for a source of another kind, which is not committed.
-        *[
-            (f'v1\n{{}}\n{{"orders":{{"0":{offset}}}}}', "orders-0 endOffset")
-            for offset in ('"5"', "-1", "5.0", "true", str(2**63), "NaN")
-        ],
+        ('v1\n{}\n{"orders":{"0":"5"}}', "orders-0 endOffset"),
     ],
 )
 def test_a_finished_batch_without_readable_offsets_is_an_error(

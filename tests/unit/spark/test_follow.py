@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -26,17 +27,20 @@ from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from offsetmgr.coordinator.memory import MemoryCoordinator
 
 
 @contextmanager
-def following(coordinator: MemoryCoordinator, *follows: Follow) -> Iterator[Follower]:
+def following(
+    coordinator: MemoryCoordinator, *follows: Follow, wall: Callable[[], float] = time.time
+) -> Iterator[Follower]:
     """A follower that goes on until the end of the block."""
     with local_over(coordinator) as client:
-        follower = Follower({str(at): each for at, each in enumerate(follows)}, client)
+        named = {str(number): each for number, each in enumerate(follows)}
+        follower = Follower(named, client, wall=wall)
         follower.start()
         try:
             yield follower
@@ -99,17 +103,20 @@ def test_unanswered_groups_delay_no_other(coordinator: MemoryCoordinator, tmp_pa
         until(lambda: all(offset_of(coordinator.broker, group) == 5 for group in groups))
 
 
+@pytest.mark.parametrize("set_back_s", [0, 3_600], ids=["same clock", "clock set back"])
 def test_a_new_checkpoint_takes_the_group_back(
-    coordinator: MemoryCoordinator, tmp_path: Path
+    coordinator: MemoryCoordinator, tmp_path: Path, set_back_s: int
 ) -> None:
-    """The kind: every lower offset of another query id is meant.
+    """The kind: lower offsets of another query id are meant, and are not late ones of the former.
 
     Until its first batch is finished, the row shows none of the former query.
     """
+    at_s = 2_000_000_000.0
     root = tmp_path / "checkpoint"
     WrittenCheckpoint(root).batch(9, orders(900))
-    with following(coordinator, follow(root)) as follower:
+    with following(coordinator, follow(root), wall=lambda: at_s) as follower:
         eventually(lambda: offset_of(coordinator.broker, "etl"), 900)
+        at_s -= set_back_s
         shutil.rmtree(root)
         again = WrittenCheckpoint(root)
         again.write("metadata", '{"id":"another"}')
@@ -186,47 +193,38 @@ def test_groups_are_chosen_by_topic(coordinator: MemoryCoordinator, tmp_path: Pa
 
 
 def test_a_place_without_an_answer_delays_no_other(
-    coordinator: MemoryCoordinator, tmp_path: Path
+    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty checkpoints whose reads do not return, as of dead mounts, in the same Follow."""
-    dead = [tmp_path / str(number) / "metadata" for number in range(20)]
-    for path in dead:
-        path.parent.mkdir(parents=True)
+    """The kind: checkpoints of the same Follow whose reads do not return, as of dead mounts.
+
+    When these are as many as there may be looks, the others wait, and their rows say so.
+    """
+    monkeypatch.setattr(follow_module, "MOST_LOOKS", 3)
+    monkeypatch.setattr(follow_module, "UNANSWERED_S", 0.5)
+
+    def die(name: str) -> Path:
+        path = tmp_path / name / "metadata"
+        path.parent.mkdir()
         os.mkfifo(path)
+        return path
+
+    dead = [die("a"), die("b")]
     good = WrittenCheckpoint(tmp_path / "good")
     good.batch(0, orders(5))
     with following(coordinator, follow(tmp_path / "*")) as follower:
+
+        def problem(name: str) -> str:
+            return next(str(each.problem) for each in follower.queries() if each.name == name)
+
         until(lambda: len(follower.queries()) > len(dead))
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
+        until(lambda: all("no answer" in problem(name) for name in "ab"))
         good.batch(1, orders(6))
         eventually(lambda: offset_of(coordinator.broker, "etl"), 6)
-        follower.close()
+        dead.append(die("c"))
+        until(lambda: "others of its Follow do not answer" in problem("good"))
         for path in dead:  # let the readers go
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-
-
-def test_a_checkpoint_that_waits_for_dead_ones_is_a_problem(
-    coordinator: MemoryCoordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many looks as there may be do not return; the row said that it runs."""
-    monkeypatch.setattr(follow_module, "MOST_LOOKS", 2)
-    monkeypatch.setattr(follow_module, "UNANSWERED_S", 0.5)
-    WrittenCheckpoint(tmp_path / "good").batch(0, orders(5))
-    with following(coordinator, follow(tmp_path / "*")) as follower:
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
-        dead = [tmp_path / name / "metadata" for name in ("dead", "gone")]
-        for path in dead:
-            path.parent.mkdir()
-            os.mkfifo(path)
-
-        def problem() -> bool:
-            (row,) = (each for each in follower.queries() if each.name == "good")
-            return "others of its Follow do not answer" in str(row.problem)
-
-        eventually(problem, expected=True)
-        for path in dead:  # let the readers go
-            os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-        until(lambda: not problem())
+        eventually(lambda: problem("good"), "None")
 
 
 def test_a_search_without_an_answer_is_a_row(
@@ -241,27 +239,13 @@ def test_a_search_without_an_answer_is_a_row(
         listed.set()
 
 
-def test_a_removed_checkpoint_is_not_looked_at_again(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    """Its group goes on without it, and nothing of it is left."""
-    WrittenCheckpoint(tmp_path / "a").batch(0, orders(5))
-    wanted = Follow(str(tmp_path / "*"), "etl", interval_s=0.1, keep_alive_s=1)
-    with following(coordinator, wanted) as follower:
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
-        (removed,) = follower._followed()
-        shutil.rmtree(tmp_path / "a")
-        until(lambda: removed.is_gone)
-        search = follower.searches[0]
-        until(lambda: removed not in [task for _, _, task in search._due.copy()])
-        until(lambda: removed.begun_s is None)
-        assert follower.committer._subscriptions == []
-
-
 def test_a_query_in_the_place_of_a_removed_one_is_committed(
     coordinator: MemoryCoordinator, tmp_path: Path
 ) -> None:
-    """Also a lower batch, in a group that another checkpoint keeps known to the committer."""
+    """Also a lower batch, in a group that another checkpoint keeps known to the committer.
+
+    Of the removed one nothing is left: it is not looked at again, and its group goes on without it.
+    """
     WrittenCheckpoint(tmp_path / "stays").batch(0, orders(900))
     WrittenCheckpoint(tmp_path / "removed").batch(9, orders(90))
     wanted = Follow(str(tmp_path / "*"), "etl", interval_s=0.1, keep_alive_s=1)
@@ -270,28 +254,12 @@ def test_a_query_in_the_place_of_a_removed_one_is_committed(
         removed = next(each for each in follower._followed() if each._name == "removed")
         shutil.rmtree(tmp_path / "removed")
         until(lambda: removed.is_gone)
+        search = follower.searches[0]
+        until(lambda: removed not in [task for _, _, task in search._due.copy()])
+        until(lambda: removed.begun_s is None)
+        assert len(follower.committer._subscriptions) == 1
         WrittenCheckpoint(tmp_path / "removed").batch(0, orders(7))
         eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
-
-
-def test_a_clock_that_is_set_back_keeps_no_group_ahead(
-    coordinator: MemoryCoordinator, tmp_path: Path
-) -> None:
-    """The lower batches of a replaced checkpoint are not late ones of an earlier time."""
-    at_s = [2_000_000_000.0]
-    WrittenCheckpoint(tmp_path / "c").batch(9, orders(90))
-    with local_over(coordinator) as client:
-        wanted = {"f": follow(tmp_path / "c")}
-        follower = Follower(wanted, client, wall=lambda: at_s[0])
-        follower.start()
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 90)
-        at_s[0] -= 3_600
-        shutil.rmtree(tmp_path / "c")
-        again = WrittenCheckpoint(tmp_path / "c")
-        again.write("metadata", '{"id":"another"}')
-        again.batch(0, orders(7))
-        eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
-        follower.close()
 
 
 def test_a_follow_without_a_thread_is_a_row(

@@ -204,22 +204,21 @@ def test_a_replaced_checkpoint_is_not_mixed_with_the_former_one(
     assert watched.state.run > run or watched.before
 
 
-def test_a_checkpoint_that_was_emptied_begins_a_run(watched: Watched) -> None:
-    """Its query starts anew under the former id; these are not late batches of the run before."""
-    watched.written.batch(9, orders(9))
-    watched.look()
-    run = watched.state.run
-    shutil.rmtree(watched.written.root / "commits")
-    assert watched.look() is None
-    assert watched.state.seen.batch is None
-    watched.written.batch(0, orders(1))
-    assert watched.look() == 0
-    assert watched.state.run == run + 1
+@pytest.mark.parametrize(
+    ("left", "fails"),
+    [
+        pytest.param(None, False, id="emptied"),
+        pytest.param(0, False, id="by hand"),
+        pytest.param(0, True, id="from a backup"),
+    ],
+)
+def test_a_checkpoint_that_is_set_back_begins_a_run(
+    watched: Watched, left: int | None, *, fails: bool
+) -> None:
+    """It has its former id, and the lower batches are not late ones of the run before.
 
-
-@pytest.mark.parametrize("fails", [False, True], ids=["by hand", "from a backup"])
-def test_a_checkpoint_that_is_set_back_begins_a_run(watched: Watched, *, fails: bool) -> None:
-    """It has its former id and lower batches; a list after failures finds them at once."""
+    A list after failures finds them at once.
+    """
     watched.written.batch(0, orders(1))
     watched.written.batch(9, orders(9))
     watched.look()
@@ -227,7 +226,13 @@ def test_a_checkpoint_that_is_set_back_begins_a_run(watched: Watched, *, fails: 
         assert watched.look() is None  # the list that begins the long pauses
         watched.state.failed(watched.state.due_s)
     run = watched.state.run
-    for folder in ("offsets", "commits"):
-        watched.remove(f"{folder}/9")
+    for number in (0, 9):
+        if number != left:
+            watched.remove(f"offsets/{number}")
+            watched.remove(f"commits/{number}")
+    if left is None:
+        assert watched.look() is None
+        assert watched.state.seen.batch is None
+        watched.written.batch(0, orders(1))
     assert watched.look() == 0
     assert watched.state.run == run + 1

@@ -81,16 +81,6 @@ def test_a_new_run_may_go_back_and_says_from_where(state: GroupState) -> None:
     assert decision.rewinds[OTHER] == 6
 
 
-def test_a_first_run_is_compared_with_the_committed_offset(state: GroupState) -> None:
-    """If the group was ahead of a starting query, going back is logged."""
-    first = snapshot({0: 10})
-    assert state.is_new(first)
-    decision = state.progress(first, {KEY: 500}, CALL)
-    assert decision.rewinds == {KEY: 10}
-    assert decision.back == {KEY: Lower(10, 500)}
-    assert not state.is_new(first)
-
-
 @pytest.mark.parametrize(
     ("batch", "second", "counts"),
     [
@@ -112,38 +102,20 @@ def test_a_late_report_of_another_run_is_known(
         assert state.progress(next_one, {}, CALL).submits == {KEY: 40}
 
 
-@pytest.mark.parametrize("offsets", [(23, 20), (20, 23)])
-def test_two_sources_on_one_topic_commit_the_lowest(
-    state: GroupState, offsets: tuple[int, int]
-) -> None:
-    """The slower of two sources in one query counts, and it is reported."""
-    decision = state.progress(snapshot(*({0: offset} for offset in offsets)), {}, CALL)
-    assert decision.commits[KEY] == 20
-    assert decision.shared == {"orders"}
-
-
-def test_a_query_that_joins_behind_takes_its_group_back(state: GroupState) -> None:
-    """As a rewind, and it is reported; then the slower one of the two counts."""
-    state.progress(snapshot({0: 50}), {}, CALL)
-    joined = state.progress(snapshot({0: 20}, query="p"), {}, CALL)
-    assert joined.rewinds == {KEY: 20}
-    assert joined.shared == {"orders"}
+def test_sources_of_one_topic_commit_the_lowest(state: GroupState) -> None:
+    """Those of one query and of several; one that joins behind takes its group back."""
+    first = state.progress(snapshot({0: 53}, {0: 50}), {}, CALL)
+    assert (first.commits, first.shared) == ({KEY: 50}, {"orders"})
+    joined = state.progress(snapshot({0: 20}, {0: 23}, query="p"), {}, CALL)
+    assert (joined.rewinds, joined.shared) == ({KEY: 20}, {"orders"})
     assert state.progress(snapshot({0: 60}, batch=1), {}, CALL).commits[KEY] == 20
 
 
-def test_each_topic_goes_to_its_own_group() -> None:
-    """With a group per topic, a topic without one is left alone and named."""
-    groups = Groups(by_topic={"orders": "etl", "bills": "accounts"})
-    both = snapshot({0: 1})._replace(
-        sources=({KEY: 1, TopicPartition("bills", 0): 2}, {TopicPartition("payments", 0): 3})
-    )
-    parts = groups.parts(both)
-    assert {group: part.sources for group, part in parts.items()} == {
-        "etl": ({KEY: 1},),
-        "accounts": ({TopicPartition("bills", 0): 2},),
-    }
-    assert groups.ungrouped(both) == {"payments"}
-    assert not groups._replace(ignored=["payments"]).ungrouped(both)
+def test_topics_that_need_no_group_are_not_named() -> None:
+    """As the tables that a processor reads."""
+    groups, read = Groups(by_topic={"bills": "accounts"}), snapshot({0: 1})
+    assert groups.ungrouped(read) == {"orders"}
+    assert not groups._replace(ignored=["orders"]).ungrouped(read)
 
 
 def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:

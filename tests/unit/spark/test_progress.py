@@ -72,6 +72,7 @@ def test_figures_of_a_batch() -> None:
         '{"orders":{"0":true}}',
         '{"orders":{"0":1.0}}',
         '{"orders":{"0":NaN}}',
+        '{"orders":{"0":9223372036854775808}}',
         '{"orders":{"x":1}}',
         '{"orders":{"99999999999":1}}',
         '{"no topic":{"0":1}}',
