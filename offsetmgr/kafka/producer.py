@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -140,8 +141,9 @@ class MessageProducer(Closing):
     ) -> None:
         """Produce a message, and call ``done`` with its place, or the reason why it is not written.
 
-        ``done`` is called in the producer's thread, or at once where librdkafka refuses.  While
-        its queue is full, this waits with ``wait``, and else refuses.
+        ``done`` is called in the producer's thread, in that of ``close``, or at once where
+        librdkafka refuses; what it raises is logged.  While librdkafka's queue is full, this waits
+        with ``wait``, and else refuses.
 
         Raises ManagerStoppedError after ``close``, and in the child of a fork.
         """
@@ -150,13 +152,14 @@ class MessageProducer(Closing):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                done(Written(message.partition() or 0, message.offset() or 0))
+                report(Written(message.partition() or 0, message.offset() or 0))
             elif error.code() in OF_A_BATCH and not self._alone:
                 place: dict[str, Any] = {"partition": partition, "timestamp_ms": timestamp_ms}
                 self._open_single().send(topic, value, key, done, headers=headers, **place)
             else:
-                done(self._failure(topic, error))
+                report(self._failure(topic, error))
 
+        report = partial(log.guard, "a callback of a message failed", done)
         while True:
             try:
                 with self._lock:
@@ -174,9 +177,9 @@ class MessageProducer(Closing):
             except BufferError:
                 if wait and not self._ended.wait(POLL_S):  # the thread makes room
                     continue
-                done(self._failure(topic, KafkaError(KafkaError._QUEUE_FULL)))  # noqa: SLF001
+                report(self._failure(topic, KafkaError(KafkaError._QUEUE_FULL)))  # noqa: SLF001
             except KafkaException as refused:
-                done(self._failure(topic, refused.args[0]))
+                report(self._failure(topic, refused.args[0]))
             return
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -233,7 +236,7 @@ class MessageProducer(Closing):
             poll(producer, wait_s)
         except KafkaException as fatal:  # raised where ``error_cb`` would have been called
             self._replace(producer, fatal.args[0])
-        except Exception:  # of a ``done``; the reports of other messages are handled all the same
+        except Exception:  # the reports of other messages are handled all the same
             log.exception("message_report_failed")
 
     def _replace(self, broken: Producer, error: KafkaError) -> None:
@@ -243,5 +246,5 @@ class MessageProducer(Closing):
         self._failed(error)
         broken.purge()
         while len(broken):
-            with suppress(Exception):  # the same fatal error, or one of a ``done``
+            with suppress(Exception):  # the same fatal error
                 broken.poll(POLL_S)

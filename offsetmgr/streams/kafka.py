@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.kafka.config import checked_config
 from offsetmgr.kafka.producer import POLL_S, MessageProducer
-from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.codecs import Bytes
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import visit_value
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 _QUEUE_FULL: Final = "_QUEUE_FULL"
 _REQUEST_MS: Final = 30_000
-
-log = SafeLogger("offsetmgr.streams")
 
 
 def kafka_emitter(
@@ -104,11 +101,11 @@ class KafkaWriter:
         return getattr(self._calls, "running", False)
 
     def _call(self, settle: Callable[[Any], None], answer: object) -> None:
-        """Settle a message; its callbacks may exit, which would end the producer's thread."""
+        """Settle a message, which calls its callbacks."""
         before = self._in_callback
         self._calls.running = True
         try:
-            log.guard("a callback of a message failed", settle, answer)
+            settle(answer)
         finally:
             self._calls.running = before
 

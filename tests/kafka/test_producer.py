@@ -115,12 +115,13 @@ def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
     assert not errors.empty()
 
 
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3), KeyboardInterrupt()])
 def test_a_callback_that_raises_leaves_other_reports_alone(
-    kafka: DevKafka, topic: str, answers: Answers
+    kafka: DevKafka, topic: str, answers: Answers, error: BaseException
 ) -> None:
-    """They come in the producer's thread, which must not end."""
+    """The kind: an exception in the producer's thread, which waited for no further report then."""
     with MessageProducer(kafka.bootstrap_servers) as producer:
-        producer.send(topic, "1", None, Mock(side_effect=RuntimeError("a bug")))
+        producer.send(topic, "1", None, Mock(side_effect=error))
         producer.send(topic, "2", None, answers.put)
         assert isinstance(answers.get(timeout=WAIT_S), Written)
 
