@@ -403,10 +403,11 @@ class Processor:
         Of a recreated input or table, Spark would pass over as many messages as it has read of the
         former one; where such a loss is accepted, the query goes on.  For a topic that it writes,
         and that was deleted or has fewer partitions in two looks, Spark would wait for minutes.
+        One that has more partitions is named in the log.
         """
         layout, plan = query.layout, query.plan
         written = {topic: plan.partitions[topic] for topic in plan.targets}
-        read, lost = query.topics, set[str]()
+        read, lost, grown = query.topics, set[str](), set[tuple[str, int]]()
         with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
             while not running.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
                 try:
@@ -420,6 +421,13 @@ class Processor:
                     number = len(found) if isinstance(found, list) else 0
                     if number < written[topic] and (number or does_not_exist(found)):
                         lost.add(f"{topic} ({number} of {written[topic]} partitions)")
+                    elif number > written[topic] and (topic, number) not in grown:
+                        grown.add((topic, number))
+                        _log.warning(
+                            "processor %s writes to the first %d of %d partitions of %s until it "
+                            "is started again, as that topic got more while it ran",
+                            layout.group, written[topic], number, topic,
+                        )  # fmt: skip
                 # The look may have waited long for Kafka, and a stopped session ends no query.
                 if is_stopped(self._spark) or not running.isActive:
                     return

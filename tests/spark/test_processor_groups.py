@@ -238,12 +238,13 @@ def test_a_checkpoint_goes_on_with_a_changed_graph(
         lab.run(input(orders, TEXT, print))
 
 
-def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_that_changes_in_a_run_is_named_in_one_sentence(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kind: Spark passes over messages of a new log, and has pages of Java for a lost one.
 
-    It waits for minutes to write a partition that is no longer there.
+    It waits for minutes to write a partition that is no longer there.  One that was added gets no
+    record until the next start.
     """
     monkeypatch.setattr("offsetmgr.streams.processor.LOOK_S", 0.2)
     orders, out = lab.topics(orders=1, out=2)
@@ -260,6 +261,9 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
     processor = lab.processor(define_group(lab.group, edges))
     with processor:
         lab.drain(processor)
+        grow(lab.kafka, out, 3)
+        grown = f"writes to the first 2 of 3 partitions of {out} until it is started again"
+        eventually(lambda: grown in caplog.text, expected=True)
         lab.send(orders, ("k", b"last"))
         eventually(begun.exists, expected=True)
         delete(lab.kafka, orders)
@@ -269,6 +273,7 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
         with pytest.raises(ProcessorError, match=text):
             processor.await_end(WAIT_S)
         assert processor.state == "failed"
+    assert caplog.text.count(grown) == 1
     with processor:
         lab.drain(processor)
         assert lab.values(out) == {"k": ["one", "new", "new", "new"]}
@@ -285,7 +290,7 @@ def test_a_topic_recreated_or_deleted_in_a_run_is_the_cause_in_one_sentence(
             second.start()
         delete(lab.kafka, out)
         lab.topics(out=1)
-        with pytest.raises(ProcessorError, match=rf"fewer partitions: {out} \([01] of 2 part"):
+        with pytest.raises(ProcessorError, match=rf"fewer partitions: {out} \([01] of 3 part"):
             processor.await_end(WAIT_S)
 
 
