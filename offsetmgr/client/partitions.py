@@ -222,7 +222,7 @@ class Partitions:
         """Those with something to send, and some that had until they were stopped."""
         self._version = self._last_stop = 0
         self._topic_ids: dict[str, str] = {}
-        self._former: dict[ManagerKey, tuple[str, int]] = {}
+        self._former: dict[ManagerKey, tuple[str, int, bool]] = {}
         """Of those that are held no more: the topic's id and the offset of the newest."""
         self._asked: set[str] = set()
         """Topics whose ids were not in the first answer about them."""
@@ -279,10 +279,10 @@ class Partitions:
         held = self._held.get(key)  # None where a signal handler was quicker
         if held is not None and not answered and self.may_exist(held):
             self.pending_stops[key] = None
-        if held is not None and held.newest is not None and held.topic_id and not held.is_former:
+        if held is not None and held.newest is not None and held.topic_id:
             if len(self._former) >= FORMER_LIMIT:
                 self._former.clear()
-            self._former[key] = held.topic_id, held.newest.offset
+            self._former[key] = held.topic_id, held.newest.offset, held.is_former
         self._held.pop(key, None)
 
     # What is to be sent
@@ -316,7 +316,7 @@ class Partitions:
     ) -> str:
         """Return the id of the topic that `value` was read from, empty if it is not known."""
         newest = held.newest
-        former_id, last = self._former.pop(key, ("", -1))
+        former_id, last, is_former = self._former.pop(key, ("", -1, False))
         if newest is not None:
             last = newest.offset
         if value.offset < last or (rewind and newest is None):
@@ -326,7 +326,9 @@ class Partitions:
             self._asked.discard(key.topic)
             return ""
         if newest is None:
-            own_id = former_id  # others of the topic may be of its new log already
+            # Others of the topic may be of its new log already, and after a notice so is this one,
+            # unless it repeats its last.
+            own_id = "" if is_former and value.offset != last else former_id
         else:
             # A repetition is of the log that it was read from first, whatever the topic is now.
             own_id = held.topic_id if value.offset == last and not rewind else ""
@@ -382,8 +384,13 @@ class Partitions:
             return
         self._topic_ids.update(topic_ids)
         for key, held in list(self._held.items()):
+            topic_id = topic_ids.get(key.topic, "")
             if not held.topic_id and held.sent == held.version:
-                held.topic_id = topic_ids.get(key.topic, "")
+                held.topic_id = topic_id
+            elif held.topic_id and topic_id and topic_id != held.topic_id:
+                # A flush asks the service what became of it, which refuses it.
+                held.is_former = True
+                held.committed, held.committed_version = None, 0
 
     @property
     def lacks_ids(self) -> bool:

@@ -14,7 +14,13 @@ from offsetmgr.client.core import Core
 from offsetmgr.client.offsets import QueryReport
 from offsetmgr.client.transport import Unreachable
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import ManagerExistsError, OffsetTimeoutError, OverloadedError
+from offsetmgr.errors import (
+    ManagerExistsError,
+    OffsetCommitError,
+    OffsetRegressionError,
+    OffsetTimeoutError,
+    OverloadedError,
+)
 from offsetmgr.http import answers
 from offsetmgr.service import overview
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
+
+    from offsetmgr.coordinator.memory import BrokerState
 
 WHERE = TopicPartition("orders", 3)
 KEY = ManagerKey("g", "t", 0)
@@ -107,6 +115,53 @@ def test_an_invalid_report_of_queries_is_logged(
 ) -> None:
     client.report_query(QueryReport("1", "2", "lost"))
     until(lambda: "does not show this client's queries: queries[0].state" in caplog.text)
+
+
+@pytest.fixture
+def behind() -> Iterator[tuple[OffsetClient, BrokerState]]:
+    """A client that listens to no events and has committed 90; its topic was recreated since."""
+    with running(lease_s=1.0, commit__verify_interval_s=0.5) as service:
+        broker = service.coordinator.broker
+        broker.create_topic("orders", 4)
+        broker.set_log(WHERE, 0, 100)
+        with OffsetClient(service.address, "etl") as client:
+            client.submit("g", {WHERE: 90}, sync=True, timeout=60)
+            broker.delete_topic("orders")
+            broker.create_topic("orders", 4)
+            broker.set_log(WHERE, 0, 100)
+            yield client, broker
+
+
+def test_a_client_without_listeners_follows_a_recreated_topic(
+    behind: tuple[OffsetClient, BrokerState],
+) -> None:
+    """It learns the new id from a heartbeat alone, and then takes lower offsets."""
+    client, broker = behind
+
+    def is_taken() -> bool:
+        try:
+            client.submit("g", {WHERE: 5})
+        except OffsetRegressionError:
+            return False
+        return True
+
+    until(is_taken)
+    assert client.flush(timeout=60).ok
+    assert broker.committed("g")[WHERE].offset == 5
+
+
+def test_a_stop_does_not_hide_that_a_topic_was_recreated(
+    behind: tuple[OffsetClient, BrokerState],
+) -> None:
+    """The last offset of the former log is refused again, and a higher one is of the new log."""
+    client, broker = behind
+    until(lambda: client.flush(timeout=60).uncommitted)
+    client.stop_managers(timeout=60)
+    with pytest.raises(OffsetCommitError, match="recreated"):
+        client.submit("g", {WHERE: 90}, sync=True, timeout=60)
+    client.stop_managers(timeout=60)
+    client.submit("g", {WHERE: 91}, sync=True, timeout=60)
+    assert broker.committed("g")[WHERE].offset == 91
 
 
 def test_many(service: Running, client: OffsetClient) -> None:
@@ -283,7 +338,7 @@ def test_a_followed_partition_names_the_setting_that_holds_it(tmp_path: Path) ->
     WrittenCheckpoint(tmp_path).batch(4, orders(40))
     follow = {"checkpoint": str(tmp_path), "group": "g", "interval_s": 0.1}
     with running(**{f"follow__lake__{name}": value for name, value in follow.items()}) as service:
-        service.coordinator.broker.create_topic("orders")
+        service.coordinator.broker.create_topic("orders", 4)
         service.coordinator.broker.set_log(TopicPartition("orders", 0), 0, 100)
         until(service.service.assembly.factory.managers)
         for name in ("etl", "follow"):
