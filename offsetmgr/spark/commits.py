@@ -129,9 +129,10 @@ class OffsetCommits:
         self._caller: Worker | None = None
         if on_error is not None:
             self._caller = Worker("offsetmgr-errors", partial(self._call, on_error))
-        self._unwatch = client.watch_errors(self._failed)
+        self._unwatch: Callable[[], object] = lambda: None
         # In this order nothing falls between: what comes twice is the same batch.
         try:
+            self._unwatch = client.watch_errors(self._failed)
             spark.streams.addListener(self._listener)
             for query in spark.streams.active:
                 self._listener.take_up(query)
@@ -155,10 +156,11 @@ class OffsetCommits:
 
         Call it after ``query.awaitTermination()``, because Spark may not report the last batch.
         What was not committed is in the result, with the reason, and is still sent later.  Raises
-        InvalidValueError for a query that is not committed here, ManagerStoppedError after
-        ``detach``.
+        InvalidValueError for a query that is not committed here, or whose report is not
+        understood; ManagerStoppedError after ``detach`` and in the child of a fork.
         """
         deadline = Deadline(timeout)
+        self._check_process()
         if not hasattr(query, "runId"):
             raise InvalidValueError("query", query, "is not a query", "give what start() returned")
         if self._listener.is_closed:
@@ -181,9 +183,11 @@ class OffsetCommits:
 
         A query that still runs is removed when it ends.  Waits up to ``timeout`` seconds until the
         offsets of the other queries are submitted.  Works after ``detach``, too.  Raises
-        InvalidValueError if the groups have no such query.
+        InvalidValueError if the groups have no such query, ManagerStoppedError in the child of a
+        fork.
         """
         check_timeout(timeout)
+        self._check_process()
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
         if not getattr(query, "isActive", True):
             self._listener.end(Run.of(query))
@@ -219,6 +223,11 @@ class OffsetCommits:
 
     def __exit__(self, *_: object) -> None:
         self.detach()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            message = "these commits are of another process: flush and release there"
+            raise ManagerStoppedError(message)
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         if key is None or key.group in self._groups.names():

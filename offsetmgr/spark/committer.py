@@ -263,7 +263,9 @@ class Committer:
         return found
 
     def topic_ids_of(self, run: Run, keys: Iterable[ManagerKey]) -> dict[ManagerKey, str]:
-        live = [key for key in keys if self._groups[key.group].is_running(run)]
+        # Called by any thread, so that no group may come to be here.
+        states = {key: self._groups.get(key.group) for key in keys}
+        live = [key for key, state in states.items() if state and state.is_running(run)]
         return self._topic_ids.get(run, {}) | self._client.topic_ids_of(live)
 
     def _remember(self, group: str, run: Run) -> None:

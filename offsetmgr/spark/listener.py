@@ -102,16 +102,23 @@ class CommitListener(Subscription, StreamingQueryListener):
                 self.end(run)
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
-        """Return how far a query is, by its last report or, if there is none, by its checkpoint.
+        """Return how far a query is, by its last report or, without one, by its checkpoint.
 
-        A continuous query makes none, and Spark may be set to keep none of the others.
+        A continuous query makes none, and Spark may be set to keep none of the others.  None if
+        nothing is known.  Raises InvalidValueError for a report that is not understood, where
+        nobody can read the checkpoint.
         """
         progress = query.lastProgress
         if progress is not None:
-            return self._read(progress)
+            snapshot = self._read(progress)
+            if snapshot is not None:
+                return snapshot
         execution = getattr(query, "_jsq", None)
-        if execution is None:
-            return None  # Spark Connect reads no files
+        if execution is None:  # Spark Connect reads no files
+            if progress is None:
+                return None
+            hint = "the log has the reason; offsetmgr spark reconcile reads the query's checkpoint"
+            raise InvalidValueError("query", str(query.id), "has an unreadable report", hint)
         location = execution.streamingQuery().resolvedCheckpointRoot()
         try:
             finished = Checkpoint(str(location), self._spark).last_finished()

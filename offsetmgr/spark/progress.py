@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.config import is_number
 from offsetmgr.errors import InvalidValueError, shown
+from offsetmgr.text import visible
 from offsetmgr.types import TopicPartition, check_offset, check_partition, check_topic
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def read_snapshot(progress: Any) -> Snapshot:
             try:
                 sources.append(read_offsets(source["endOffset"]))
             except InvalidValueError as error:
-                problems[f"source {description}"] = str(error)
+                problems[f"source {visible(description)}"] = str(error)
         return Snapshot(
             run=Run(report["id"], report["runId"]),
             name=report["name"],

@@ -165,15 +165,16 @@ def test_wrong_arguments_are_named(field: str, changes: dict[str, Any]) -> None:
     assert caught.value.field == field
 
 
-def test_a_listener_that_cannot_be_attached_leaves_nothing(
-    session: Session, client: OffsetClient
+@pytest.mark.parametrize("step", ["addListener", "watch_errors"])
+def test_a_call_that_cannot_commit_leaves_nothing(
+    session: Session, client: OffsetClient, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Such as of a session whose driver is gone: another call does not wait for its groups."""
+    """As of a session or a client whose process is gone: no other call waits for its groups."""
 
     def gone(_: object) -> None:
         raise ConnectionError
 
-    session.addListener = gone
+    monkeypatch.setattr(session if step == "addListener" else client, step, gone)
     with pytest.raises(ConnectionError):
         attach(session, client)
     committer: Any = client.committer
@@ -310,20 +311,27 @@ def test_detach_waits_for_all_that_is_to_come(
     assert managers(service) == 0
 
 
-def test_a_detach_in_the_child_of_a_fork_does_nothing(
+def test_in_the_child_of_a_fork_nothing_is_done(
     session: Session, commits: OffsetCommits, client: OffsetClient
 ) -> None:
     """Its session is the parent's, whose queries are still committed."""
     session.report(5)
     eventually(lambda: at(client), 5)
-    removed: list[object] = []
-    session.removeListener = removed.append
+    done: list[object] = []
+    session.removeListener = done.append
+    commits._committer.do = done.append  # type: ignore[method-assign, assignment]
     child = os.fork()
     if not child:
         try:
             commits.detach(WAIT_S)
+            for call in (partial(commits.flush, query_at(9)), partial(commits.release, "q")):
+                with pytest.raises(ManagerStoppedError, match="another process"):
+                    call()
+        except BaseException:  # noqa: BLE001 -- pytest's too
+            done.append("raised")
         finally:
-            os._exit(len(removed))
+            os._exit(len(done))
+    del commits._committer.do
     assert os.waitpid(child, 0)[1] == 0
     session.report(9, batchId=1)
     eventually(lambda: at(client), 9)
@@ -677,6 +685,18 @@ def test_a_flush_without_a_report_reads_the_checkpoint(
     assert [each.offset for each in commits.flush(query, WAIT_S).committed.values()] == [9]
     checkpoint.files.remove("metadata")
     assert commits.flush(query, WAIT_S) == ({}, {})
+
+
+def test_a_flush_without_a_readable_report_says_so(
+    commits: OffsetCommits, checkpoint: WrittenCheckpoint
+) -> None:
+    """It was empty, and ok; the checkpoint has the offsets, if it can be read."""
+    odd = query_at(9, batchId=True)
+    with pytest.raises(InvalidValueError, match="has an unreadable report"):
+        commits.flush(odd, WAIT_S)
+    odd._jsq = query_in(checkpoint, "MicroBatchExecution")._jsq
+    checkpoint.batch(5, {"orders": {"0": 9}})
+    assert [each.offset for each in commits.flush(odd, WAIT_S).committed.values()] == [9]
 
 
 def test_a_continuous_query_with_an_unreadable_checkpoint_is_named(
