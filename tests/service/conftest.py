@@ -10,10 +10,13 @@ import pytest
 from actors import ActorSystem
 from offsetmgr import OffsetClient, Offsets
 from offsetmgr.coordinator.memory import MemoryCoordinator
+from tests.certificates import Authority
+from tests.service.identities import identities
 from tests.service.support import Running, local_over, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import httpx
 
@@ -29,6 +32,17 @@ def service() -> Iterator[Running]:
 def etl(service: Running) -> Iterator[httpx.Client]:
     with service.http("etl") as client:
         yield client
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Running]:
+    with running(**identities(tmp_path)) as service:
+        yield service
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
 
 
 @contextmanager

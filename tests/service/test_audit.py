@@ -12,8 +12,8 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.audit import AuditLog
+from tests.service.identities import OWN, as_identity, identities
 from tests.service.support import identity, memory_process, running
-from tests.service.test_security import OWN, as_identity, identities
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -178,17 +178,22 @@ def test_many(service: Running, client: OffsetClient) -> None:
     assert len(client.stop_managers(timeout=60).committed) == 100
 
 
-def test_a_claim_has_all_or_nothing(service: Running, client: OffsetClient) -> None:
-    """If another client holds one, that is an error at once, and the others are given back."""
+def test_a_claim_of_several_clients_has_all_or_nothing(
+    service: Running, client: OffsetClient
+) -> None:
+    """If another client holds one, that is an error at once, and the others are given back.
+
+    They are given back too where the refused client is closed at once.
+    """
     wheres = [("orders", number) for number in range(3)]
     client.claim("g", wheres)
-    with pytest.raises(ManagerExistsError, match="etl"):
-        client.claim("g", wheres[2:])
     with OffsetClient(service.address, "other") as other:
         with pytest.raises(ManagerExistsError, match="etl"):
             other.claim("g", [("bills", 0), *wheres], timeout=600)
+        with OffsetClient(service.address, "late") as late, pytest.raises(ManagerExistsError):
+            late.claim("g", [("bills", 1), *wheres])
         client.stop_managers(group="g")
-        other.claim("g", [("bills", 0), *wheres], timeout=60)
+        other.claim("g", [("bills", 0), ("bills", 1), *wheres], timeout=60)
         other.submit("g", {("orders", 1): 7}, sync=True)
 
 
@@ -199,16 +204,6 @@ def test_a_claim_without_a_service_ends_in_time(tmp_path: Path) -> None:
             client.claim("g", [("orders", 0)], timeout=2)
         with pytest.raises(OffsetTimeoutError):
             client.claim("g", [("orders", 0)], timeout=0.2)
-
-
-def test_another_client_holds_it(service: Running, client: OffsetClient) -> None:
-    """Another client's manager names its owner, and can be had when that one is closed."""
-    with OffsetClient(service.address, "größe 100%") as rival:
-        rival.submit("g", {("orders", 3): 5}, sync=True)
-        with pytest.raises(ManagerExistsError, match="größe 100%"):
-            client.submit("g", {("orders", 3): 6}, sync=True, timeout=600)
-    client.submit("g", {("orders", 3): 7}, sync=True, timeout=60)
-    assert service.coordinator.broker.committed("g") == {WHERE: OffsetAndMetadata(7)}
 
 
 def test_a_dead_client_with_a_fast_clock_is_followed(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,15 +284,6 @@ def test_an_unanswered_stop_frees_its_partition(cut: threading.Event) -> None:
             cut.clear()
             until(lambda: claimed(heir))
         assert owner(service, PEER) == "etl"
-
-
-def test_a_close_releases_partitions_of_a_partly_refused_claim(service: Running) -> None:
-    """A client that is closed at once leaves no partition to its lease."""
-    with OffsetClient(service.address, "owner") as owner:
-        owner.claim("g", [("t", 0)])
-        with OffsetClient(service.address, "late") as late, pytest.raises(ManagerExistsError):
-            late.claim("g", [("t", 0), ("t", 1)])
-        owner.claim("g", [("t", 1)])
 
 
 def test_an_offset_overtaken_by_a_stop(

@@ -15,8 +15,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from offsetmgr.http import front
 from offsetmgr.service import openapi
 from offsetmgr.service.messages import INSTANCE
+from tests.service.identities import TOKENS, identities
 from tests.service.support import ROOT, running
-from tests.service.test_security import TOKENS, identities
 
 HERE = Path(__file__).parent
 

@@ -289,15 +289,20 @@ def test_idle_connections_do_not_silence_health(tmp_path: Path, *, tls: bool) ->
 
 
 def test_event_streams_of_one_client_leave_room_for_others() -> None:
-    """A page that opens streams without a name shares a quarter with all who have none."""
-    with running(limits__event_streams=40) as service, ExitStack() as stack:
-        for _ in range(10):
-            raw = stack.enter_context(asking(service, "GET /v1/events", client=""))
-            assert b" 200 " in raw.recv(100)
-        last = stack.enter_context(asking(service, "GET /v1/events", client=""))
-        assert b" 429 " in last.recv(100)
-        with service.http("job") as job, job.stream("GET", "/v1/events") as stream:
-            assert stream.status_code == 200
+    """A page that opens streams without a name shares a quarter with all who have none.
+
+    A closed connection frees its place.
+    """
+    with running(limits__event_streams=40) as service, service.http("job") as job:
+        with ExitStack() as stack:
+            for _ in range(10):
+                raw = stack.enter_context(asking(service, "GET /v1/events", client=""))
+                assert b" 200 " in raw.recv(100)
+            last = stack.enter_context(asking(service, "GET /v1/events", client=""))
+            assert b" 429 " in last.recv(100)
+            with job.stream("GET", "/v1/events") as stream:
+                assert stream.status_code == 200
+        until(lambda: "offsetmgr_event_streams 0.0" in job.get("/metrics").text)
 
 
 # Memory

@@ -11,8 +11,8 @@ from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import KafkaRequestError, error_info
 from offsetmgr.kafka.cluster import GroupListing
 from offsetmgr.service.access import EVERYTHING, Names, Requester, Rights, matches
+from tests.service.identities import as_identity, identities, refusal
 from tests.service.support import Running, running
-from tests.service.test_security import as_identity, identities, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -112,6 +112,8 @@ def test_a_foreign_name_is_refused_in_every_field_of_every_operation(secured: Ru
                 answer = send(etl, operation, with_foreign(valid, path))
                 place = f"{operation.method} {operation.path} {path}: {answer.text}"
                 assert refusal(answer) == (403, "forbidden"), place
+                assert "identity 'etl'" in answer.text
+                assert "identities.etl." in answer.text
                 tried.add(f"{operation.path} {path}")
     assert {"/v1/offsets offsets[].topic", "/v1/lag group[]", "/v1/plan value"} <= tried
     assert "/v1/plan topics[]" in tried

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -28,98 +28,43 @@ from offsetmgr.http.files import Tokens
 from offsetmgr.service.access import Access
 from offsetmgr.workers import Question
 from tests.certificates import Authority
+from tests.service.identities import (
+    OWN,
+    TOKENS,
+    as_identity,
+    identities,
+    over_tls,
+    refusal,
+    tls_client,
+    token_file,
+    trusting,
+)
 from tests.service.support import WAIT_S, Running, memory_process, running, settings_of
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-TOKENS: Final = {name: f"token-of-{name}-0123456789" for name in ("etl", "reader", "admin")}
-OWN: Final = {"group": "orders-etl", "offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
-OTHER: Final = {"topic": "t", "partition": 0}
-
-
-def token_file(folder: Path, name: str) -> str:
-    path = folder / f"{name}.token"
-    path.touch(mode=0o600)
-    path.write_text(f"{TOKENS[name]}\n")
-    return str(path)
-
-
-def identities(folder: Path) -> dict[str, object]:
-    allowed: dict[str, dict[str, Any]] = {
-        "etl": {"groups": ["orders-*"], "topics": ["orders", "clicks"]},
-        "reader": {"groups": ["orders-*"], "topics": ["orders"], "read_only": True},
-        "admin": {"groups": ["*"], "topics": ["*"]},
-    }
-    return {
-        f"identities__{name}__{key}": value
-        for name, table in allowed.items()
-        for key, value in {**table, "token_file": token_file(folder, name)}.items()
-    }
-
-
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Running]:
-    with running(**identities(tmp_path)) as service:
-        yield service
-
-
-def as_identity(service: Running, name: str, client: str = "job") -> httpx.Client:
-    made = service.http(client)
-    made.headers["Authorization"] = f"Bearer {TOKENS[name]}"
-    return made
-
-
-def refusal(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
-
-
-@pytest.mark.parametrize("path", ["/v1/managers", "/v3/kafka", "/metrics"])
-def test_a_request_without_a_token_is_refused(secured: Running, path: str) -> None:
-    with secured.http("job") as client:
-        answer = client.get(path)
-        assert refusal(answer) == (401, "unauthorized")
-        assert answer.headers["www-authenticate"].startswith("Bearer")
-        for scheme in ("Basic", "Bearer"):
-            answer = client.get(path, headers={"Authorization": f"{scheme} wrong-token-of-nobody"})
-            assert refusal(answer) == (401, "unauthorized")
-            assert "wrong-token-of-nobody" not in answer.text
+    from collections.abc import Callable
 
 
 def test_every_operation_but_health_and_the_document_asks_for_a_token(secured: Running) -> None:
-    """Also those that come later."""
+    """Also those that come later.  A wrong token is refused like none, and is not shown."""
+    wrong = [{"Authorization": f"{scheme} wrong-token-of-nobody"} for scheme in ("Basic", "Bearer")]
     with secured.http("job") as client:
         open_paths = set()
         for each in secured.service.assembly.app.operations:
             path = each.path.replace("{", "").replace("}", "")
-            if client.request(each.method, path, json={}).status_code != 401:
-                open_paths.add(path)
+            for headers in ({}, *wrong):
+                answer = client.request(each.method, path, json=OWN, headers=headers)
+                if answer.status_code != 401:
+                    open_paths.add(path)
+                    continue
+                assert refusal(answer) == (401, "unauthorized")
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+                assert "wrong-token-of-nobody" not in answer.text
         assert client.get("/openapi.json").status_code == 200
-    assert open_paths == {"/livez", "/readyz"}
-
-
-def test_a_change_without_a_token_is_not_made(secured: Running) -> None:
-    with secured.http("job") as client:
-        assert refusal(client.post("/v1/offsets", json=OWN)) == (401, "unauthorized")
-        body = client.post("/v1/offsets", content=b"x" * 10_000_000)  # nor is it read
+        body = client.post("/v1/offsets", content=b"x" * 10_000_000)  # which is not read
         assert refusal(body) == (401, "unauthorized")
-    assert not secured.service.assembly.factory.managers()
-
-
-def test_a_foreign_group_or_topic_is_refused(secured: Running) -> None:
-    """The refusal names the identity and the setting; test_rights.py tries every operation."""
-    topics = {"group": "orders-a", "partitions": [OTHER]}
-    with as_identity(secured, "etl") as etl:
-        for path, body, named in (
-            ("/v1/offsets", OWN | {"group": "payments"}, "groups"),
-            ("/v1/managers", topics, "topics"),
-        ):
-            answer = etl.post(path, json=body)
-            assert refusal(answer) == (403, "forbidden")
-            told = answer.json()["error"]["message"]
-            assert "identity 'etl'" in told
-            assert f"identities.etl.{named}" in told
+    assert open_paths == {"/livez", "/readyz"}
     assert not secured.service.assembly.factory.managers()
 
 
@@ -180,26 +125,50 @@ def test_an_identity_of_another_cluster_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_token_is_changed_without_a_restart(tmp_path: Path) -> None:
-    """Both count while the file has both; what becomes readable for others counts no more."""
-    path = tmp_path / "etl.token"
-    with running(**identities(tmp_path)) as service, as_identity(service, "etl") as etl:
+    """Both count while the file has both; what becomes readable for others counts no more.
+
+    An event stream ends with its token, though nothing happens on it; streams of others go on.
+    """
+    path, old, new = tmp_path / "etl.token", TOKENS["etl"], "a-new-token-9876543210"
+    with (
+        running(**identities(tmp_path)) as service,
+        service.http("job") as client,
+        as_identity(service, "admin") as admin,
+        admin.stream("GET", "/v1/events") as others,
+    ):
+        lines = others.iter_lines()
+        assert next(lines) == ": connected"
 
         def becomes(status: int, token: str) -> None:
             headers = {"Authorization": f"Bearer {token}"}
-            eventually(lambda: etl.get("/v1/managers", headers=headers).status_code, status)
+            eventually(lambda: client.get("/v1/managers", headers=headers).status_code, status)
 
-        new = "a-new-token-9876543210"
-        path.write_text(f"{new}\n{TOKENS['etl']}\n")
+        path.write_text(f"{new}\n{old}\n")
         becomes(200, new)
-        assert etl.get("/v1/managers").status_code == 200
-        path.write_text(f"{new}\n")
-        becomes(401, TOKENS["etl"])
-        path.chmod(0o644)
-        becomes(401, new)
-        path.chmod(0o600)
-        becomes(200, new)
-        path.unlink()
-        becomes(401, new)
+        changes: tuple[tuple[str, Callable[[], object]], ...] = (
+            (old, lambda: path.write_text(f"{new}\n")),
+            (new, lambda: path.chmod(0o644)),
+            (new, path.unlink),
+        )
+        for token, change in changes:
+            path.chmod(0o600)
+            becomes(200, token)
+            with service.http("job") as reader:
+                reader.headers["Authorization"] = f"Bearer {token}"
+                with reader.stream("GET", "/v1/events") as stream:
+                    change()
+                    assert ended(stream)
+            becomes(401, token)
+        admin.post("/v1/offsets", json=OWN).raise_for_status()
+        assert next(line for line in lines if "data" in line)
+
+
+def ended(stream: httpx.Response) -> bool:
+    """Read a stream to its end, which the guard of the test run waits for."""
+    with contextlib.suppress(httpx.RemoteProtocolError):
+        for _ in stream.iter_lines():
+            pass
+    return True
 
 
 def test_a_token_file_that_hangs_holds_up_nobody(
@@ -311,32 +280,6 @@ def test_an_empty_identity_does_not_turn_authentication_off(tmp_path: Path) -> N
 # TLS
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-def over_tls(authority: Authority, folder: Path, **more: object) -> dict[str, object]:
-    """Settings of a service with TLS that could be reached from other machines."""
-    signed = authority.sign("service.test")
-    return {
-        "listen": "127.0.0.1:0",
-        "tls__certificate": signed.certificate,
-        "tls__key": signed.key,
-        **identities(folder),
-        **more,
-    }
-
-
-def trusting(authority: Authority) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(authority.file))
-
-
-def tls_client(service: Running, context: ssl.SSLContext) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {TOKENS['etl']}", "Offsetmgr-Client": "job"}
-    return httpx.Client(base_url=service.address, headers=headers, verify=context, timeout=WAIT_S)
-
-
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 def test_tls_is_served_from_version_1_2_on(authority: Authority, tmp_path: Path) -> None:
     with running(**over_tls(authority, tmp_path)) as service:
@@ -413,28 +356,6 @@ def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> N
         until(is_refused)
 
 
-def test_an_address_for_others_asks_for_tls_and_a_token(
-    authority: Authority, tmp_path: Path
-) -> None:
-    """With both it starts; with `hosts` it has no other name."""
-    files = authority.sign("service.test")
-    config = tmp_path / "o.toml"
-    config.write_text(
-        'listen = "0.0.0.0:0"\nhosts = "service.test, other.test"\n'
-        f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
-        '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\n'
-        f'token_file = "{token_file(tmp_path, "etl")}"\n'
-    )
-    env = {"OFFSETMGR_CONFIG": str(config)}
-    with memory_process("listen=0.0.0.0:0", env=env) as service:
-        assert service.wait_for("serving")["tls"] is True
-        url = service.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
-        with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
-            assert client.get("/livez", headers={"Host": "other.test"}).status_code == 200
-            assert refusal(client.get("/livez", headers={"Host": "evil"})) == (421, "foreign_host")
-            assert refusal(client.get("/v1/managers")) == (401, "unauthorized")
-
-
 def test_certificates_are_read_again(authority: Authority, tmp_path: Path) -> None:
     """Files that have changed are taken, but not while they do not fit."""
     files = authority.sign("service.test", timedelta(hours=1))
@@ -480,42 +401,6 @@ def test_a_page_changes_nothing_without_a_token(service: Running, secured: Runni
 
 
 # The end of a right
-
-
-def ended(stream: httpx.Response) -> bool:
-    """Read a stream to its end, which the guard of the test run waits for."""
-    with contextlib.suppress(httpx.RemoteProtocolError):
-        for _ in stream.iter_lines():
-            pass
-    return True
-
-
-@pytest.mark.parametrize("how", ["removed", "replaced", "readable"])
-def test_an_event_stream_ends_with_its_token(tmp_path: Path, how: str) -> None:
-    """Within a heartbeat, though nothing happens on it; streams of others go on."""
-    with (
-        running(**identities(tmp_path)) as service,
-        as_identity(service, "etl") as etl,
-        as_identity(service, "admin") as admin,
-        admin.stream("GET", "/v1/events") as others,
-        etl.stream("GET", "/v1/events") as stream,
-    ):
-        lines = others.iter_lines()
-        assert next(lines) == ": connected"
-        path = tmp_path / "etl.token"
-        match how:
-            case "removed":
-                path.unlink()
-            case "replaced":
-                path.write_text("another-token-0123456789\n")
-            case "readable":
-                path.chmod(0o644)
-        assert ended(stream)
-        # On a new connection: the service may close that of the stream.
-        with as_identity(service, "etl") as later:
-            assert later.get("/v1/events").status_code == 401
-        admin.post("/v1/offsets", json=OWN).raise_for_status()
-        assert next(line for line in lines if "data" in line)
 
 
 def test_a_read_that_waits_is_not_answered_after_its_token_has_ended(
@@ -584,8 +469,11 @@ def test_a_certificate_that_has_expired_gives_no_rights(tmp_path: Path) -> None:
 # Reloads
 
 
-def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path) -> None:
-    """It is refused in the log and in the status, also with another address in the file."""
+def test_a_reload_never_opens_the_socket_in_use(authority: Authority, tmp_path: Path) -> None:
+    """It is refused in the log and in the status, also with another address in the file.
+
+    An address for others has TLS, asks for a token, and has no other name than ``hosts`` says.
+    """
     changes = (
         "",  # as where the file was emptied, or a mount is gone
         'listen = "127.0.0.1:0"\n',
@@ -595,11 +483,11 @@ def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path) -> None:
         "a = " + 100_000 * "[",
         '[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\ntoken_file = "/absent"\n',
     )
-    authority = Authority(tmp_path)
     files = authority.sign("service.test")
     config = tmp_path / "o.toml"
     good = (
-        f'listen = "0.0.0.0:0"\n[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+        'listen = "0.0.0.0:0"\nhosts = "service.test, other.test"\n'
+        f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
         f'[identities.etl]\ngroups = ["*"]\ntopics = ["*"]\n'
         f'token_file = "{token_file(tmp_path, "etl")}"\n'
     )
@@ -608,6 +496,9 @@ def test_a_reload_never_opens_the_socket_in_use(tmp_path: Path) -> None:
     with memory_process("listen=", env={"OFFSETMGR_CONFIG": str(config)}) as service:
         url = service.address.replace("0.0.0.0", "127.0.0.1")  # noqa: S104
         with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
+            assert service.wait_for("serving")["tls"] is True
+            assert client.get("/livez", headers={"Host": "other.test"}).status_code == 200
+            assert refusal(client.get("/livez", headers={"Host": "evil"})) == (421, "foreign_host")
             for number, change in enumerate(changes, 1):
                 assert client.get("/readyz").json()["reload_refused"] is False
                 config.write_text(change)

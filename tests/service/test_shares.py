@@ -18,8 +18,8 @@ from offsetmgr.service import overview
 from offsetmgr.service.access import Requester
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.types import TopicPartition
+from tests.service.identities import as_identity, identities
 from tests.service.support import Running, running
-from tests.service.test_security import as_identity, identities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -112,10 +112,10 @@ def test_a_kafka_that_hangs(service: Running) -> None:
 
 def test_another_client_has_it(service: Running) -> None:
     """It is named, and when its lease frees the partition if it is gone."""
-    with OffsetClient(service.address, "nightly") as other:
+    with OffsetClient(service.address, "größe 100%") as other:
         other.claim("g", [("t", number) for number in range(3)])
         for number, error in enumerate(errors(service.address, initial, sync, claim)):
-            assert f"g/t/{number} is held by client 'nightly'; close that client" in error
+            assert f"g/t/{number} is held by client 'größe 100%'; close that client" in error
             assert re.search(r"its lease frees the partition in \d\d s", error)
 
 
@@ -134,15 +134,3 @@ def test_a_name_of_the_host_that_the_service_does_not_know(
     for error in errors(service.address.replace("127.0.0.1", "0.0.0.0"), *ALL):  # noqa: S104
         assert "one of 127.0.0.1, [::1], localhost as the host" in error
     assert len([each for each in caplog.messages if "refuses requests" in each]) == 1
-
-
-def test_offsets_that_are_left_at_the_close_name_kafkas_reason(
-    service: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The last line of the log says whose fault it is."""
-    service.coordinator.pause()
-    client = OffsetClient(service.address, "etl")
-    client.submit("g", {("t", 0): 5})
-    client.close(timeout=1)
-    assert "is closed; not committed: g/t/0 at 5; reason: " in caplog.messages[-1]
-    assert "Kafka has not answered" in caplog.messages[-1]
