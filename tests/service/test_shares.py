@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
@@ -44,27 +45,16 @@ def opened(client: httpx.Client, group: str, *partitions: int) -> list[str]:
     return [(each["error"] or {}).get("code", "") for each in answer.json()["managers"]]
 
 
-def test_clients_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
-    with running(**identities(tmp_path), limits__clients=6) as service:
-        statuses = []
-        for number in range(5):
-            with as_identity(service, "etl", f"job-{number}") as etl:
-                statuses.append(etl.post("/v1/heartbeat", json={}).status_code)
+def test_clients_and_managers_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
+    """The share of managers is of all its clients together."""
+    given = {**identities(tmp_path), "limits__clients": 6, "limits__managers": 10}
+    with running(**given) as service, ExitStack() as stack:
+        jobs = [stack.enter_context(as_identity(service, "etl", f"job-{n}")) for n in range(5)]
+        statuses = [job.post("/v1/heartbeat", json={}).status_code for job in jobs]
         assert statuses == [200, 200, 200, 429, 429]
-        with as_identity(service, "admin") as admin:
-            assert admin.post("/v1/heartbeat", json={}).status_code == 200
-
-
-def test_managers_of_one_identity_leave_room_for_others(tmp_path: Path) -> None:
-    """The number of its clients does not matter."""
-    with (
-        running(**identities(tmp_path), limits__managers=10) as service,
-        as_identity(service, "etl", "a") as first,
-        as_identity(service, "etl", "b") as second,
-        as_identity(service, "admin") as admin,
-    ):
-        assert opened(first, "orders-a", 0, 1, 2) == [""] * 3
-        assert opened(second, "orders-b", 0, 1, 2, 3) == ["", "", "overloaded", "overloaded"]
+        assert opened(jobs[0], "orders-a", 0, 1, 2) == [""] * 3
+        assert opened(jobs[1], "orders-b", 0, 1, 2, 3) == ["", "", "overloaded", "overloaded"]
+        admin = stack.enter_context(as_identity(service, "admin"))
         assert opened(admin, "any", *range(5)) == [""] * 5
 
 
