@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from typer.testing import CliRunner
 
 from offsetmgr.cli.app import app
+from offsetmgr.spark.checkpoint import Checkpoint
 from tests.service.support import serve_process
-from tests.spark.mirror import last_number
 from tests.spark.support import ends, run, start
 from tests.waiting import WAIT_S, eventually
 
@@ -64,5 +64,7 @@ def test_jobs_of_others_are_followed_by_the_service(
                 rows = {row["name"]: row for row in http.get("/v1/queries").json()["followed"]}
     finally:
         query.stop()
-    assert rows["running"]["batch_id"] == last_number(tmp_path / "running")
+    finished = Checkpoint(str(tmp_path / "running")).last_finished()
+    assert finished is not None
+    assert rows["running"]["batch_id"] == finished.batch_id
     assert (rows["ended"]["lag"], rows["running"]["lag"]) == (6, 0)
