@@ -335,8 +335,8 @@ class TableReader:
         elif missed:
             log.warning("table %s/%d: %s", self._topic, number, missed)
         start = ends.log_start_offset if stored is None else max(stored + 1, ends.log_start_offset)
-        stable = ends.last_stable_offset
-        target = stable if self._until_stable and stable else ends.high_watermark
+        stable = ends.last_stable_offset if self._until_stable else None
+        target = ends.high_watermark if stable is None else stable
         part.connect(start, target, time.monotonic())
         self._changed()
         topic_partition = TopicPartition(self._topic, number, start)

@@ -83,10 +83,14 @@ class TestTransactions:
     def test_a_view_is_as_far_as_its_last_partition(
         self, kafka: DevKafka, new_topic: TopicFactory, unique_name: str, tmp_path: Path
     ) -> None:
-        """Until that one has caught up, rows of the others can be read, and are followed."""
+        """Until that one has caught up, rows of the others can be read, and are followed.
+
+        A lookup does not wait for the transaction, though nothing is committed before it.
+        """
         topic = new_topic(3)
         hanging = Transactional(kafka, unique_name)
         hanging.write((topic, "b", "1"), partition=1)
+        assert looked_up(kafka, topic, "b") is None
         with view_of(kafka, topic, tmp_path) as view:
             for number in (0, 2):
                 send(kafka, topic, (f"{number}", "1"), partition=number)
@@ -99,6 +103,7 @@ class TestTransactions:
             hanging.end(commits=True)
             view.wait_until_running(WAIT_S)
             assert view.get("b") == "1"
+        eventually(lambda: looked_up(kafka, topic, "b"), b"1")
 
 
 @pytest.mark.usefixtures("quick")
