@@ -12,7 +12,7 @@ from offsetmgr.errors import OffsetManagerError, OverloadedError
 from offsetmgr.http.errors import ErrorAnswer, HttpStatusError, error_body, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 _T = TypeVar("_T")
@@ -42,6 +42,31 @@ def page_of(rows: Iterable[_T], most: int | None) -> tuple[list[_T], _T | None]:
             return page, row
         page.append(row)
     return page, None
+
+
+def rows_that_fit(
+    rows: Sequence[_T], is_last: Callable[[_T], bool]
+) -> tuple[Sequence[_T], HttpStatusError | None]:
+    """Return the rows that fit in half of an answer, in their order, and why some are missing.
+
+    Of too many those go first for which ``is_last`` is true, and of these the largest.
+    """
+    sizes = [len(encode(row)) for row in rows]
+    left = MOST_BYTES // 2
+    if sum(sizes) <= left:
+        return rows, None
+    kept = set()
+    for index in sorted(range(len(rows)), key=lambda at: (is_last(rows[at]), sizes[at])):
+        left -= sizes[index]
+        if left < 0:
+            break
+        kept.add(index)
+    text = (
+        f"{len(rows) - len(kept)} of {len(rows)} groups are not listed: with their names the "
+        f"answer would be larger than {MOST_BYTES // 2} bytes"
+    )
+    error = HttpStatusError(HTTPStatus.BAD_REQUEST, "answer_too_large", text)
+    return [row for index, row in enumerate(rows) if index in kept], error
 
 
 def _too_large() -> HttpStatusError:

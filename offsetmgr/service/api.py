@@ -156,7 +156,10 @@ class Api:
         if caller is not None and known.identity:
             name = f"{known.identity}/{caller.name}"
             caller = msgspec.structs.replace(caller, name=name)
-        peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
+        peer = ""
+        if request.client is not None:
+            host, port = request.client
+            peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return known._replace(caller=caller, peer=peer)
 
     def _operation(self, request: Request) -> Operation:

@@ -7,11 +7,13 @@ import logging
 import os
 import stat
 import threading
+from collections import deque
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
+from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
 _MODE: Final = 0o600
 
+QUEUED_BYTES: Final = 16 * 1024 * 1024
+"""Of lines that wait for a file system which does not answer; the service's log has later ones."""
+
 log = SafeLogger("offsetmgr.audit")
 
 
@@ -28,7 +33,7 @@ class AuditLog:
     """Writes a line for each change: to its file, or to the service's log without one.
 
     A line that cannot be written is counted, and written to the service's log instead, at any log
-    level.
+    level.  The file is written by a thread, so that nobody waits for its file system.
     """
 
     def __init__(self, path: str, wall: Callable[[], float]) -> None:
@@ -37,7 +42,11 @@ class AuditLog:
         """Lines that are not in the file."""
         self._path = path
         self._wall = wall
-        self._lock = threading.Lock()
+        self._lines: deque[tuple[bytes, dict[str, Any]]] = deque()
+        """Those that are not in the file yet; each as text, and as the service's log has it."""
+        self._queued_bytes = 0
+        self._changed = threading.Condition()
+        self._writer = Worker("offsetmgr-audit", self._write_all)
         logging.getLogger("offsetmgr.audit").setLevel(logging.INFO)
         if path:
             try:
@@ -61,26 +70,55 @@ class AuditLog:
             log.info("audit", **line)
             return
         time = datetime.fromtimestamp(self._wall(), timezone.utc).isoformat()
-        text = json.dumps({"time": time, **line}) + "\n"
-        try:
-            self._write(text.encode())
-        except OSError as error:
-            self.dropped += 1
-            log.error("audit", not_in_file=error.strerror, **line)  # noqa: TRY400 -- its reason
+        text = (json.dumps({"time": time, **line}) + "\n").encode()
+        with self._changed:
+            fits = not self._lines or self._queued_bytes + len(text) <= QUEUED_BYTES
+            if fits:
+                self._lines.append((text, line))
+                self._queued_bytes += len(text)
+                self._changed.notify_all()
+        if not fits:
+            self._log_instead(line, "too many lines wait for its file system")
+        self._writer.ensure()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until all lines are in the file; the service's log has those that are not then."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines, timeout_s)
+            left = list(self._lines)
+        for _, line in left:
+            self._log_instead(line, "its file system does not answer")
+
+    def _log_instead(self, line: dict[str, Any], reason: str | None) -> None:
+        self.dropped += 1
+        log.error("audit", not_in_file=reason, **line)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                text, line = self._lines[0]
+            try:
+                self._write(text)
+            except OSError as error:
+                self._log_instead(line, error.strerror)
+            with self._changed:
+                self._lines.popleft()
+                self._queued_bytes -= len(text)
+                self._changed.notify_all()
 
     def _write(self, line: bytes) -> None:
         # Opened for each line, so that logrotate may move it away.
-        with self._lock:
-            file = os.open(self._path, _FLAGS, _MODE)
-            try:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
-                    raise OSError(0, "it is not a regular file")
-                if stat.S_IMODE(found.st_mode) & ~_MODE:
-                    os.fchmod(file, _MODE)
-                if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
-                    line = b"\n" + line  # after a line that was not written to its end
-                if line and os.write(file, line) != len(line):
-                    raise OSError(0, "the line was not written to its end")
-            finally:
-                os.close(file)
+        file = os.open(self._path, _FLAGS, _MODE)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(0, "it is not a regular file")
+            if stat.S_IMODE(found.st_mode) & ~_MODE:
+                os.fchmod(file, _MODE)
+            if found.st_size and os.pread(file, 1, found.st_size - 1) != b"\n":
+                line = b"\n" + line  # after a line that was not written to its end
+            if line and os.write(file, line) != len(line):
+                raise OSError(0, "the line was not written to its end")
+        finally:
+            os.close(file)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError, OverloadedError
-from offsetmgr.http.answers import encode, page_of
+from offsetmgr.http.answers import encode, page_of, rows_that_fit
 from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.lag.report import group_summary
 from offsetmgr.service.access import Requester, names_in, no_names
@@ -272,6 +272,7 @@ class Overview:
             if (listing := watch.listing.get(name)) is not None:
                 facts = {"state": listing.state, "type": listing.type} | facts
             rows.append(_row(name, view.get(name), facts, held.get(name, [])))
+        shown, missing = rows_that_fit(rows, lambda row: not (row.watched or row.clients))
         unwatched = listed - view.keys() - held.keys()
         setting, hint = self.settings.watch.groups, None
         if by.sees_everything:
@@ -294,8 +295,8 @@ class Overview:
                 watch.failed_rounds,
                 watch.read_at_s,
             ),
-            _error_for(by, watch.error),
-            rows,
+            _error_for(by, watch.error) or body_or_none(missing),
+            list(shown),
             AskingIdentity(by.identity, by.rights.read_only) if by.identity else None,
             _error_for(by, self.health.reload_error),
         )

@@ -72,6 +72,9 @@ RELOAD_S: Final = 10.0
 CLOSING_S: Final = 3.0
 """Seconds of ``stop_timeout_s`` for closing all of them."""
 
+AUDIT_S: Final = 1.0
+"""Seconds of these for the last lines of the audit log."""
+
 log = SafeLogger("offsetmgr.service")
 
 
@@ -247,6 +250,7 @@ class Service:
             status = await self._drain()
             self._server.stop()
             await serving
+        self.assembly.audit.close(AUDIT_S)
         return status
 
     def stop(self) -> None:
@@ -295,6 +299,7 @@ class Service:
     def _on_stop_signal(self, caught: signal.Signals) -> None:
         if self._stop_asked.is_set():
             log.error("forced_exit", signal=caught.name)
+            self.assembly.audit.close(AUDIT_S)
             self._logs.flush()
             os._exit(128 + caught)
         self.stop()

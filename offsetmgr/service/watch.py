@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import view_status
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
-from offsetmgr.http.answers import json_response, page_of
+from offsetmgr.http.answers import json_response, page_of, rows_that_fit
 from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.kafka.connections import MOVED_WAIT_S
 from offsetmgr.lag.burrow import Status
@@ -204,10 +204,14 @@ class GroupWatch(Collector):
     @operation("GET", "/v1/groups", ApiRequest, GroupsAnswer, needs=no_names)
     async def groups(self, by: Requester, _: object) -> GroupsAnswer:
         """Return the groups of the cluster."""
-        found, errors = await self._threads.run(by, lambda: self.reader().groups())
-        return GroupsAnswer(
-            **listing_report(filter(lambda each: by.sees(each.name), found), errors)
-        )
+
+        def read() -> GroupsAnswer:
+            found, errors = self.reader().groups()
+            seen = [each for each in found if by.sees(each.name)]
+            shown, missing = rows_that_fit(seen, lambda _: False)
+            return GroupsAnswer(**listing_report(shown, [*errors, *filter(None, [missing])]))
+
+        return await self._threads.run(by, read)
 
     @operation("GET", "/v1/lag", LagQuery, GroupsAnswer, needs=names_in("group"))
     async def lag(self, by: Requester, asked: LagQuery) -> GroupsAnswer:

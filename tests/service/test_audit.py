@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,8 +13,9 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.audit import AuditLog
+from tests.logs import capture_logs
 from tests.service.identities import OWN, as_identity, identities
-from tests.service.support import identity, memory_process, running
+from tests.service.support import WAIT_S, Running, identity, memory_process, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -71,14 +73,52 @@ def test_an_unwritable_line_is_in_the_log(tmp_path: Path) -> None:
         AuditLog(os.fspath(path), lambda: 0.0)
 
 
+def test_a_file_system_that_hangs_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: the event loop writes to a file, whose server may be dead.
+
+    The lines are in the file once it answers; the log has those that are left at the end.
+    """
+    path, gate, write = tmp_path / "audit.log", threading.Event(), AuditLog._write
+
+    def hanging(audit: AuditLog, line: bytes) -> None:
+        if line:
+            gate.wait(WAIT_S)
+        write(audit, line)
+
+    def changed(service: Running) -> None:
+        with service.http("job") as client:
+            client.post("/v1/offsets", json=OWN).raise_for_status()
+            client.post("/v1/stop", json={}).raise_for_status()
+
+    monkeypatch.setattr(AuditLog, "_write", hanging)
+    with capture_logs() as records, running(audit_log=str(path), listen="[::1]:0") as service:
+        changed(service)
+        assert path.read_text() == ""
+    told = [each["operation"] for each in records if each["event"] == "audit"]
+    assert told == ["spawn", "stop"]
+    with capture_logs() as records, running(audit_log=str(path)) as service:
+        changed(service)
+        gate.set()
+    assert {each["operation"] for each in lines_of(path)} == {"spawn", "stop"}
+    assert any(each["peer"].startswith("[::1]:") for each in lines_of(path))
+    assert not [each for each in records if each["event"] == "audit"]
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
 
 
 def recorded(path: Path) -> AuditLog:
     made = AuditLog(os.fspath(path), lambda: 0.0)
-    made.record(None, "lapse", "done")
+    record(made)
     return made
+
+
+def record(audit: AuditLog) -> None:
+    audit.record(None, "lapse", "done")
+    audit.close(WAIT_S)
 
 
 def test_no_log_level_hides_a_change(tmp_path: Path) -> None:
@@ -103,7 +143,7 @@ def test_an_existing_file_becomes_private(tmp_path: Path) -> None:
     path.rename(tmp_path / "audit.log.1")
     path.touch(0o666)
     path.chmod(0o666)
-    made.record(None, "lapse", "done")
+    record(made)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(lines_of(path)) == 1
 
@@ -129,5 +169,5 @@ def test_only_a_regular_file_is_taken(tmp_path: Path) -> None:
     made = recorded(path)
     path.unlink()
     os.mkfifo(path)
-    made.record(None, "lapse", "done")
+    record(made)
     assert made.dropped == 1

@@ -14,6 +14,7 @@ import pytest
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http import answers
+from offsetmgr.kafka.cluster import GroupListing
 from offsetmgr.lag.measure import GroupLag, PartitionLag
 from offsetmgr.service import overview
 from offsetmgr.service.access import Requester
@@ -180,6 +181,29 @@ def test_watched_groups_have_pages(crowded: Running) -> None:
     assert [each["name"] for each in read] == names
     committers = [each["partitions"][0]["committer"] for each in read]
     assert committers == [None] * 6 + ["b"]
+
+
+def test_groups_with_very_long_names_hide_no_other(
+    crowded: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: names of any size that anybody may write make an answer too large to be given.
+
+    The largest rows are left out, those of groups that nobody commits or watches first.
+    """
+    names = [*(letter * 9_000 for letter in "xyz"), "few"]
+    listing = [GroupListing(name, "Empty", "classic") for name in names]
+    crowded.service.assembly.watch.listing = {each.name: each for each in listing}
+    reader = SimpleNamespace(groups=lambda: (listing, []), close=lambda: None)
+    crowded.service.assembly.watch._reader = cast("Any", reader)
+    monkeypatch.setattr(answers, "MOST_BYTES", 40_000)
+    with crowded.http() as client:
+        overview = client.get("/v1/overview").json()
+        groups = client.get("/v1/groups").json()
+    shown = ["few", "orders-a/1", "orders-b", "x" * 9_000, "y" * 9_000]
+    assert [each["name"] for each in overview["groups"]] == shown
+    assert "1 of 6 groups are not listed" in overview["groups_error"]["message"]
+    assert [each["name"] for each in groups["groups"]] == ["x" * 9_000, "y" * 9_000, "few"]
+    assert "1 of 4 groups are not listed" in groups["errors"][0]["message"]
 
 
 def test_an_answer_that_is_too_large_is_refused_with_the_way_out(
