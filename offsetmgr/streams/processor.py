@@ -68,6 +68,11 @@ _STALL_S: Final = 30.0
 _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
+_ROOT: Final = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(\w+: .+)|^(\w+Error: .+)", re.MULTILINE
+)
+"""An exception of Kafka's Java client, or the last line of a Python worker's traceback."""
+
 _STACK: Final = re.compile(r"\n(?:\tat |=== Streaming Query ===)")
 """The first line of Java's stack, or of Spark's plan of the query."""
 
@@ -84,6 +89,12 @@ _CAUSES: Final = {
     "recreated or cut: start the processor again, which reports what is missing",
     "UnknownTopicOrPartition": _DELETED,
     "not present in metadata": _DELETED,
+    "RecordTooLargeException": "a record is larger than its topic takes: start the processor anew, "
+    "which fails that message alone, or if it compresses, raise max.message.bytes of the topic",
+    "No module named": "an executor cannot import what callbacks or codecs need: install it there, "
+    "send it with --py-files, or define them in the main program",
+    "/commits does not exist": _SHARED,
+    "/offsets does not exist": _SHARED,
     "CONCURRENT_STREAM_LOG_UPDATE": _SHARED,
     "queries are concurrently using": _SHARED,
     "ArithmeticException: long overflow": "a message has a timestamp beyond the year 294000, which "
@@ -464,9 +475,13 @@ class Processor:
         found = _OURS.findall(str(error))
         if found:
             return ProcessorError(found[-1])
+        roots = ["".join(root) for root in _ROOT.findall(str(error))]
         for sign, cause in _CAUSES.items():
             if sign in str(error):
-                return ProcessorError(f"group {self.graph.group}: {cause}")
+                detail = f" ({roots[-1]})" if roots else ""
+                return ProcessorError(f"group {self.graph.group}: {cause}{detail}")
+        if roots:
+            return ProcessorError(f"group {self.graph.group}: {roots[-1]}")
         return ProcessorError(_STACK.split(str(error))[0])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest.mock import Mock
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
@@ -335,3 +337,37 @@ def test_an_unusable_checkpoint_is_an_error_of_the_processor(
     for look in (processor.stats, processor.wait_until_ready, lambda: processor.state):
         with pytest.raises(ProcessorError, match=text.format("is in an unknown state", "offsets")):
             look()
+
+
+JAVA = "org.apache.kafka.common.errors."
+PAGES = {
+    "missing module": (
+        "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'a'\n",
+        r"an executor cannot import .* \(ModuleNotFoundError: No module named 'a'\)",
+    ),
+    "lowered limit": (
+        f"(TID 12): {JAVA}RecordTooLargeException: Too large.\n\nDriver stacktrace:",
+        r"a record is larger than its topic takes: .* \(RecordTooLargeException: Too large\.\)",
+    ),
+    "another refusal of Kafka": (
+        f"(TID 18): {JAVA}InvalidTimestampException: Timestamp 1.\n\nDriver stacktrace:",
+        "InvalidTimestampException: Timestamp 1.",
+    ),
+    "deleted checkpoint": (
+        "[STREAM_FAILED] terminated with exception: File file:/c/commits does not exist",
+        "another processor uses its checkpoint, or files of the checkpoint were deleted: .*",
+    ),
+}
+
+
+@pytest.mark.parametrize(("page", "sentence"), PAGES.values(), ids=PAGES)
+def test_a_page_of_spark_is_one_sentence(spark: SparkSession, page: str, sentence: str) -> None:
+    """The kind: a failure that only Java's or Python's stack explained."""
+    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
+    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint="unused")
+    processor._query = Mock(
+        awaitTermination=Mock(side_effect=StreamingQueryException(f"{page}\n\tat x"))
+    )
+    with pytest.raises(ProcessorError) as raised:
+        processor.await_end()
+    assert re.fullmatch(f"group orders: {sentence}", str(raised.value))
