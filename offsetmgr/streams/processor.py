@@ -89,8 +89,8 @@ _CAUSES: Final = {
     "recreated or cut: start the processor again, which reports what is missing",
     "UnknownTopicOrPartition": _DELETED,
     "not present in metadata": _DELETED,
-    "RecordTooLargeException": "a record is larger than its topic takes: start the processor anew, "
-    "which fails that message alone, or if it compresses, raise max.message.bytes of the topic",
+    "RecordTooLargeException": "a record is larger than its topic takes: start the processor "
+    "again, which fails that message alone, or if it compresses, raise the topic's limit",
     "No module named": "an executor cannot import what callbacks or codecs need: install it there, "
     "send it with --py-files, or define them in the main program",
     "/commits does not exist": _SHARED,

@@ -155,7 +155,11 @@ class TableRows:
         found, value_type = self.items(), None
         while batch := list(islice(found, rows)):
             keys = pa.array([shown_key(key) for key, _ in batch], pa.string())
-            plain = [msgspec.to_builtins(whole(value)) for _, value in batch]
+            # Without the types they would be text in base64.
+            plain = [
+                msgspec.to_builtins(whole(value), builtin_types=(bytes, bytearray))
+                for _, value in batch
+            ]
             values = pa.array(plain, value_type)
             value_type = values.type
             yield pa.record_batch([keys, values], ["key", "value"])

@@ -112,6 +112,14 @@ def test_defaults_of_a_dataclass_are_written_again(make_codec: Any) -> None:
     assert rows.get("k") == person
 
 
+def test_bytes_are_bytes_in_arrow() -> None:
+    """The kind: values that differ from those of ``get``; these were text in base64."""
+    rows = TableRows(MemoryStorage({b"k": b"\xff\x00"}), codecs.Bytes())
+    assert rows.to_arrow().to_pylist() == [{"key": "k", "value": rows.get("k")}]
+    nested = TableRows(MemoryStorage({b"k": codecs.MsgPack().encode([b"\xff"])}), codecs.MsgPack())
+    assert nested.to_arrow().to_pylist() == [{"key": "k", "value": nested.get("k")}]
+
+
 def make() -> tuple[Any, Any]:
     """Return what a registry's serializers look like."""
     write, read = IntegerSerializer(), IntegerDeserializer()
