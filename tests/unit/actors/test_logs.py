@@ -36,8 +36,8 @@ def test_a_raising_log_handler_ends_no_thread(
     handler = Raising()
     monkeypatch.setattr(logging.getLogger("actors"), "handlers", [handler])
     failed = threading.Event()
-    ref = system.spawn(Recorder, [], name="r")
-    for _ in range(8):  # more than there are threads
+    refs = [system.spawn(Recorder, [], name=f"r{number}") for number in range(8)]
+    for ref in refs:  # more than there are threads
         ref.tell(ValueError("boom"))
         system.timers.call_after(0.0, lambda: 1 // 0)
         future: Future[int] = Future()
@@ -45,6 +45,7 @@ def test_a_raising_log_handler_ends_no_thread(
         future.set(1)
     system.timers.call_after(0.0, failed.set)
     assert failed.wait(WAIT_S)
-    assert ref.ask("a", timeout=WAIT_S) == 1
+    assert [ref.ask("a", timeout=WAIT_S) for ref in refs] == [1] * len(refs)
     kinds = {line.split(" of a ")[-1].split(" at ")[0] for line in handler.lines}
-    assert kinds == {"actor /r failed", "timer failed", "future failed"}
+    failed_actors = {f"actor /r{number} failed" for number in range(8)}
+    assert kinds == {*failed_actors, "timer failed", "future failed"}

@@ -190,27 +190,34 @@ class TestKeepAlive:
         return Core(verify_interval_s=3_600.0)
 
     @pytest.mark.fault(34)
-    def test_an_unchanged_offset_is_committed_again_once_a_day(self, core: Core) -> None:
-        """Read first, then written; the first time after a minute."""
-        core.spawn(0).submit(5)
+    @pytest.mark.parametrize(
+        ("initial", "submitted"),
+        [(None, 5), (5, None), (4, 5)],
+        ids=["first of its group", "initial offset", "over an initial offset"],
+    )
+    def test_an_unchanged_offset_is_committed_again_soon_and_then_once_a_day(
+        self, core: Core, initial: int | None, submitted: int | None
+    ) -> None:
+        """Read first, then written.
+
+        The first time after a minute: an initial offset may be about to expire when its manager
+        starts, and Burrow may miss the first commit over it.
+        """
+        if initial is not None:
+            core.put(at(initial))
+        handle = core.spawn(0)
+        if submitted is not None:
+            handle.submit(submitted)
         core.advance(59.0)
+        first = [] if submitted is None else [{0: 5}]
         reads = len(core.requests("fetch"))
-        assert core.commits() == [{0: 5}]
+        assert core.commits() == first
         core.advance(61.0)
-        assert core.commits() == [{0: 5}] * 2
+        assert core.commits() == [*first, {0: 5}]
         assert len(core.requests("fetch")) == reads + 1
         core.advance(7.5 * DAY_S)
-        assert core.commits() == [{0: 5}] * 9
+        assert core.commits() == [*first, *[{0: 5}] * 8]
         assert core.holds(0) == at(5)
-
-    def test_an_initial_offset_is_committed_again_soon_and_once_a_day(self, core: Core) -> None:
-        """It may be about to expire when its manager starts; it lives as long as that does."""
-        core.put(at(3))
-        core.spawn()
-        core.advance(120.0)
-        assert core.commits() == [{0: 3}]
-        core.advance(7.5 * DAY_S)
-        assert core.commits() == [{0: 3}] * 8
 
     def test_it_can_be_switched_off(self) -> None:
         """Idle commits can be turned off."""
@@ -226,11 +233,3 @@ class TestKeepAlive:
         handle.stop()
         core.advance(5 * DAY_S)
         assert core.commits() == [{0: 5}]
-
-
-def test_the_first_commit_over_a_found_offset_is_repeated_too(core: Core) -> None:
-    """The first commit over an initial offset is repeated after a minute, as Burrow may miss it."""
-    core.put(at(5))
-    core.spawn().submit(7)
-    core.advance(600.0)
-    assert core.commits() == [{0: 7}, {0: 7}]

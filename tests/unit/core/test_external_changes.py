@@ -39,32 +39,26 @@ def notices(core: Core) -> list[OffsetNoticeError]:
     return [e for _, e in core.listener.failures if isinstance(e, OffsetNoticeError)]
 
 
-def test_a_change_is_reported_once_with_both_offsets_and_a_hint() -> None:
-    """To the manager's user and to the observer (metrics, events, log), as data and in words."""
+@pytest.mark.parametrize("theirs", [7, 40])
+def test_a_change_is_reported_once_and_taken_over(theirs: int) -> None:
+    """To the manager's user and to the observer (metrics, events, log), as data and in words.
+
+    It counts as committed and is left alone, however long nothing is submitted.
+    """
     core, handle = begun()
-    core.put(at(40))
+    core.put(at(theirs))
     core.advance(VERIFY_S + 2.0)
     error = handle.errors().get(timeout=0)
     assert isinstance(error, OffsetNoticeError)
     assert notices(core) == [error]
     assert (error.code, error.offset, error.retriable) == ("OFFSET_CHANGED_EXTERNALLY", 13, False)
     assert (error.info.scope, error.info.fault) == (Scope.PARTITION, Fault.OPERATOR)
-    assert "committed offset of g/t/0 at offset 13: somebody else changed it: it is 40 now" in str(
-        error
-    )
+    changed = f"offset 13: somebody else changed it: it is {theirs} now"
+    assert f"committed offset of g/t/0 at {changed}" in str(error)
     core.advance(10 * VERIFY_S)
     assert len(notices(core)) == 1
-
-
-@pytest.mark.parametrize("theirs", [7, 40])
-def test_follow_takes_theirs_over(theirs: int) -> None:
-    """It counts as committed and is left alone, however long nothing is submitted."""
-    core, handle = begun()
-    core.put(at(theirs))
-    core.advance(10 * VERIFY_S)
     assert core.holds() == at(theirs)
-    assert handle.status().committed == at(theirs)
-    assert not handle.status().dirty
+    assert (handle.status().committed, handle.status().dirty) == (at(theirs), False)
 
 
 def test_follow_makes_theirs_the_floor() -> None:

@@ -388,26 +388,26 @@ class TestRaces:
 
 
 class TestDeletedTopics:
-    def test_an_offset_that_kafka_deleted_with_its_topic_is_reported_as_such(self) -> None:
-        """It is not an external change by a person."""
+    @pytest.mark.parametrize("between", [False, True], ids=["at rest", "between two answers"])
+    def test_an_offset_that_kafka_deleted_with_its_topic_is_reported_as_such(
+        self, *, between: bool
+    ) -> None:
+        """It is not an external change by a person.
+
+        Nor where the id was read before the deletion, and the offset after it.
+        """
         core, _ = began()
+        if between:
+            core.coordinator.inject("fetch", Respond(1.0))
+            looks = len(core.requests("topic_ids", group=""))
+            while len(core.requests("topic_ids", group="")) == looks:
+                core.advance(0.1)
         core.broker.delete_topic("t")
         core.advance(400.0)
         assert codes(core) == ["TOPIC_DELETED"]
         (_, error), *_ = core.listener.failures
         assert isinstance(error, OffsetNoticeError)
         assert "Kafka deleted the group's offset with it" in str(error)
-
-    def test_a_deletion_between_two_answers_is_not_taken_for_an_external_change(self) -> None:
-        """The id was read before the deletion, the offset after it."""
-        core, _ = began()
-        core.coordinator.inject("fetch", Respond(1.0))
-        looks = len(core.requests("topic_ids", group=""))
-        while len(core.requests("topic_ids", group="")) == looks:
-            core.advance(0.1)
-        core.broker.delete_topic("t")
-        core.advance(400.0)
-        assert codes(core) == ["TOPIC_DELETED"]
 
 
 def test_a_kafka_without_topic_ids_commits_unseen() -> None:

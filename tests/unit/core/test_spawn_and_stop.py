@@ -18,7 +18,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
 )
 from offsetmgr.manager import Factory, ManagerHandle
-from offsetmgr.types import StopResult
+from offsetmgr.types import OffsetAndMetadata, StopResult
 from tests.interrupted import interrupted
 from tests.unit.core.core import GROUP_DENIED, LOADING, TOPIC_DENIED, Core, at, tp
 
@@ -72,22 +72,20 @@ class TestSpawn:
 class TestStop:
     """Managers end, and say what was committed and what was not."""
 
-    def test_with_nothing_to_commit_it_is_answered_at_once(self, core: Core) -> None:
-        """No request, no wait."""
-        core.put(at(5))
+    @pytest.mark.parametrize("initial", [at(5), None], ids=["known", "never known"])
+    def test_with_nothing_to_commit_it_is_answered_at_once(
+        self, core: Core, initial: OffsetAndMetadata | None
+    ) -> None:
+        """No request, no wait; nor does it wait for an offset that was never known."""
+        if initial is None:
+            core.coordinator.pause()
+        else:
+            core.put(initial)
         handle = core.spawn()
         future = core.stop(handle, 10.0)
         core.system.run_until_idle()
-        assert future.get(timeout=0) == {handle.key: StopResult(at(5))}
+        assert future.get(timeout=0) == {handle.key: StopResult(initial)}
         assert core.commits() == []
-
-    def test_without_a_coordinator_and_with_nothing_to_commit_too(self, core: Core) -> None:
-        """It does not wait for an offset that was never known."""
-        core.coordinator.pause()
-        handle = core.spawn()
-        future = core.stop(handle, 10.0)
-        core.system.run_until_idle()
-        assert future.get(timeout=0) == {handle.key: StopResult(None)}
 
     def test_the_newest_offset_goes_first_without_waiting_for_the_interval(self) -> None:
         """The last submit before a stop is the one that matters."""
@@ -217,16 +215,14 @@ class TestFactoryStop:
         assert results[second.key][:2] == (None, at(2))
         assert core.system.clock.now() - began <= 2.0 + 1.0
 
-    def test_twice_is_harmless(self, core: Core) -> None:
-        """The second answer is empty."""
-        core.spawn()
-        assert len(core.factory.stop(2.0)) == 1
+    def test_nothing_starts_after_it_and_every_call_returns(self, core: Core) -> None:
+        """Neither a handle that outlives the factory nor a second stop hangs."""
+        handle = core.spawn()
+        handle.submit(3)
+        assert core.factory.stop(5.0) == {handle.key: StopResult(at(3))}
         core.system.run_until_idle()
         assert core.factory.stop(2.0) == {}
-
-    def test_nothing_starts_after_it(self, core: Core) -> None:
-        """It says so."""
-        core.factory.stop(2.0)
+        assert handle.stop(timeout=1.0) == StopResult(at(3))
         with pytest.raises(ManagerStoppedError, match="the factory is stopped"):
             core.factory.spawn("g", "t", 0)
 
@@ -253,14 +249,6 @@ class TestFactoryStop:
             with pytest.raises(ManagerStoppedError, match="the actor system of the factory"):
                 core.factory.spawn("g", "t", 0)
         assert core.factory.managers() == []
-
-    def test_a_stop_of_a_manager_after_it_is_answered(self, core: Core) -> None:
-        """A handle that outlives the factory does not hang."""
-        handle = core.spawn()
-        handle.submit(3)
-        core.factory.stop(5.0)
-        core.system.run_until_idle()
-        assert handle.stop(timeout=1.0) == StopResult(at(3))
 
     def test_a_stop_without_an_actor_system_says_why_something_is_left(self, core: Core) -> None:
         """Nobody is there any more who could commit it."""
