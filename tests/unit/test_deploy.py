@@ -154,24 +154,6 @@ def test_manifests_are_valid_and_restricted(path: Path) -> None:
         assert list(troubles(manifest)) == []
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "trouble"),
-    [
-        ("restartPolicy: Always", "restartpolicy: Always", "'restartpolicy' was unexpected"),
-        ("runAsNonRoot: true", "runAsNonRoot: false", "may run as root"),
-        ("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "writable"),
-        ("startupProbe:", "readinessProbe:", "no startupProbe"),
-        ("drop: [ALL]", "drop: [NET_RAW]", "may gain rights"),
-    ],
-)
-def test_a_fault_in_a_manifest_is_found(before: str, after: str, trouble: str) -> None:
-    """The test above can fail."""
-    text = (DEPLOY / "kubernetes" / "driver-pod.yaml").read_text()
-    assert before in text
-    (manifest,) = manifests(text.replace(before, after))
-    assert any(trouble in each for each in troubles(manifest))
-
-
 def driver_pods() -> list[Any]:
     """Return the pod template of spark-submit, and that of the Spark operator."""
     (template,), (application,) = (manifests(path.read_text()) for path in _KUBERNETES)

@@ -104,7 +104,7 @@ def test_a_close_beside_an_answered_stop(service: ScriptedService, client: Offse
     service.wait_for(lambda: {KEY, other} <= service.taken.keys())
     answers = [threading.Event(), threading.Event()]
     service.script("/v1/stop", *(Fault(hold=answer) for answer in answers))
-    stopping = Question(lambda: client.stop_managers(group="g"))
+    stopping = Question(lambda: client.stop_managers(timeout=1, group="g"))
     service.wait_for(lambda: KEY not in service.managers)
     closing = Question(lambda: client.close(timeout=600))
     service.wait_for(lambda: other not in service.managers)

@@ -221,43 +221,31 @@ def test_proxies_are_ignored(listening: socket.socket, monkeypatch: pytest.Monke
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_a_stream_in_pieces(listening: socket.socket) -> None:
-    """A stream gives what has come, without waiting for more, until its end."""
-    go_on = threading.Event()
+def test_a_stream_in_pieces_until_it_falls_silent(listening: socket.socket) -> None:
+    """It gives what has come, without waiting for more, until its end.
 
-    def serve(connection: socket.socket) -> None:
+    One on which nothing comes for the read timeout is broken, not waited for.
+    """
+    hung_up = threading.Event()
+
+    def fall_silent(connection: socket.socket) -> None:
         connection.recv(65536)
         connection.sendall(HEAD + b"2\r\nab\r\n")
-        go_on.wait(WAIT_S)
-        connection.sendall(b"1\r\nc\r\n0\r\n\r\n")
+        hung_up.wait(WAIT_S)
 
-    Listener(listening, serve)
+    Listener(listening, fall_silent, answer(HEAD + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"))
     connection = Connection(address(listening), Deadline(WAIT_S))
-    head, pieces = connection.stream(ASK, WAIT_S)
+    head, pieces = connection.stream(ASK, 1.0)
     assert head.status == 200
-    assert next(pieces) == b"ab"
-    go_on.set()
-    assert b"".join(pieces) == b"c"
-    connection.close()
-
-
-def test_a_silent_stream_is_noticed(listening: socket.socket) -> None:
-    """A stream on which nothing comes for the read timeout is broken, not waited for."""
-    done = threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        connection.recv(65536)
-        connection.sendall(HEAD + b"2\r\nab\r\n")
-        done.wait(WAIT_S)
-
-    Listener(listening, serve)
-    connection = Connection(address(listening), Deadline(WAIT_S))
-    _, pieces = connection.stream(ASK, 1.0)
     assert next(pieces) == b"ab"
     with pytest.raises(Unreachable, match=r"sent nothing for 1\.0 s"):
         next(pieces)
     connection.close()
-    done.set()
+    hung_up.set()
+    connection = Connection(address(listening), Deadline(WAIT_S))
+    _, pieces = connection.stream(ASK, WAIT_S)
+    assert b"".join(pieces) == b"abc"
+    connection.close()
 
 
 GOOD: dict[str, ServiceAddress] = {
