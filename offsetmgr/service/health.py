@@ -19,6 +19,7 @@ from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service.access import no_names
 from offsetmgr.service.messages import LiveAnswer, ReadyAnswer
 from offsetmgr.service.openapi import operation
+from offsetmgr.text import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ class Health:
         draining, fenced = self.draining(), self.coordinator.fence.fenced
         watch = self.watch_trouble()
         ready = fresh and not draining and not fenced and not watch
-        kafka = "ok" if fresh else self._trouble
+        kafka = "ok" if fresh else self._trouble or "no answer in time"
         return ReadyAnswer(ready, draining, kafka, fenced, self.reload_error is not None, watch)
 
     async def check(self) -> None:
@@ -96,7 +97,11 @@ class Health:
 
     async def watch(self) -> None:
         while True:
-            await self.check()
+            try:
+                await self.check()
+            except Exception as error:  # one bad check must not end the others
+                self._trouble = f"it could not be asked ({error_text(error)})"
+                log.exception("check_failed")
             await asyncio.sleep(CHECK_INTERVAL_S)
 
 

@@ -6,13 +6,19 @@ import asyncio
 import socket
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
 
 from actors.testing import ManualClock, SimSystem
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
+from offsetmgr.service import health
 from offsetmgr.service.health import Health, watchdog
 from tests.logs import capture_logs
+
+if TYPE_CHECKING:
+    from actors import Future
+    from offsetmgr.coordinator.base import Failure
 
 
 @pytest.mark.anyio
@@ -23,15 +29,39 @@ async def test_an_outage_is_logged_once_for_each_cause() -> None:
     for number in range(1, 10):
         coordinator.inject("check", Refuse(7, detail=refused.format(number)))
         coordinator.inject("check", Refuse(7, detail="no route to host"))
-    health = Health(coordinator, ManualClock(), lambda: False, lambda: "")
+    checked = Health(coordinator, ManualClock(), lambda: False, lambda: "")
     with capture_logs() as logs:
         for _ in range(20):
-            await health.check()
+            await checked.check()
     assert [entry["event"] for entry in logs] == [
         "kafka_unreachable",
         "kafka_unreachable",
         "kafka_reachable",
     ]
+
+
+@pytest.mark.anyio
+async def test_a_check_that_raises_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a task of the background dies, and its last word stands forever."""
+    monkeypatch.setattr(health, "CHECK_INTERVAL_S", 0.0)
+    coordinator, clock = MemoryCoordinator(), ManualClock()
+    checked = Health(coordinator, clock, lambda: False, lambda: "")
+    ask = coordinator.check
+
+    def fails_first(timeout_s: float) -> Future[Failure | None]:
+        monkeypatch.setattr(coordinator, "check", ask)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(coordinator, "check", fails_first)
+    watching = asyncio.create_task(checked.watch())
+    with capture_logs() as logs:
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert checked.state().ready
+    assert [entry["event"] for entry in logs] == ["check_failed", "kafka_reachable"]
+    watching.cancel()
+    clock.advance(health.READY_WINDOW_S + 1)
+    assert checked.state().kafka == "no answer in time"
 
 
 @pytest.mark.anyio
