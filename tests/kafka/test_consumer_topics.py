@@ -25,6 +25,7 @@ from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.stores import MemoryOffsetStore
 from tests.conftest import create_topic
+from tests.fork import in_child
 from tests.kafka.messages import (
     PARTITIONS,
     WAIT_S,
@@ -256,17 +257,13 @@ def test_a_consumer_refuses_the_child_of_a_fork(group: str, how: str) -> None:
     """It has no threads there: reads would wait for good, or hand out the parent's messages."""
     call = READERS.get(how, GroupConsumer.commit_offsets)
     with CLASSES.get(how, GroupConsumer)("127.0.0.1:9", group, ["orders"]) as consumer:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(WAIT_S))
-            try:
+
+        def use() -> None:
+            with pytest.raises(ManagerStoppedError):
                 call(consumer)
-            except ManagerStoppedError:
-                consumer.close()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
+            consumer.close()
+
+        in_child(use)
 
 
 def until_it_raises(read: Callable[[Any], object], consumer: Any) -> None:

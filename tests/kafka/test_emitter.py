@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +15,7 @@ from offsetmgr.streams import EmitterClosedError, ProcessorError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.topics import TopicManager
+from tests.fork import in_child
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -164,14 +164,11 @@ def test_an_unwritten_message_is_reported() -> None:
 def test_an_emitter_of_another_process_is_refused() -> None:
     """A fork takes no threads along: its messages were lost, and ``finish`` never returned."""
     emitter = kafka_emitter(AWAY, "topic", codecs.String())
-    child = os.fork()
-    if child == 0:
-        try:
-            with pytest.raises(ManagerStoppedError, match="was made by another process"):
-                emitter.emit("key", "value")
-            emitter.finish()
-            os._exit(7)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    def use() -> None:
+        with pytest.raises(ManagerStoppedError, match="was made by another process"):
+            emitter.emit("key", "value")
+        emitter.finish()
+
+    in_child(use)
     emitter.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from offsetmgr import InvalidValueError, LocalOffsets, ManagerStoppedError, Serv
 from offsetmgr.codes import NOT_SENT
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, SentRequest
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.fork import in_child
 from tests.interrupted import interrupted
 from tests.service.support import WAIT_S, local_over
 from tests.waiting import eventually
@@ -69,18 +69,14 @@ def test_it_stays_in_its_process() -> None:
         offsets.submit("g", {WHERE: 42})
         with pytest.raises(TypeError, match="cannot be pickled; make one in each process"):
             pickle.dumps(offsets)
-        child = os.fork()
-        if not child:
-            status = 1
-            try:
-                for ask in (offsets.flush, lambda: offsets.submit("g", {WHERE: 43})):
-                    with pytest.raises(ManagerStoppedError, match="make one in each process"):
-                        ask()
-                offsets.close()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+
+        def use() -> None:
+            for ask in (offsets.flush, lambda: offsets.submit("g", {WHERE: 43})):
+                with pytest.raises(ManagerStoppedError, match="make one in each process"):
+                    ask()
+            offsets.close()
+
+        in_child(use)
         assert offsets.flush(timeout=WAIT_S).committed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import threading
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from offsetmgr.client import OffsetClient, offsets
 from offsetmgr.errors import ManagerStoppedError, OffsetsUncommittedError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
+from tests.fork import in_child
 from tests.interpreters import THIS, run
 from tests.unit.client.scripted import WAIT_S, Fault
 from tests.waiting import until
@@ -50,15 +50,7 @@ def test_a_forked_child_must_make_its_own_client(service: ScriptedService) -> No
         handle = client.spawn("g", "orders", 3)
         handle.submit(5)
         with client.core.lock:  # as another thread of the parent may have it
-            pid = os.fork()
-            if not pid:
-                status = 1
-                try:
-                    _use_in_child(client, handle)
-                    status = 0
-                finally:
-                    os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
+            in_child(lambda: _use_in_child(client, handle))
         assert client.flush(timeout=20).ok
         assert set(service.managers.values()) == {"etl"}
 

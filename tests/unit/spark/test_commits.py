@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +28,7 @@ from offsetmgr.spark import committer as committing
 from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, Uncommitted
+from tests.fork import in_child
 from tests.service.support import WAIT_S, local_over, running
 from tests.unit.spark.broker import ORDERS, forbid, managers, offset_of, recreate
 from tests.waiting import eventually, until
@@ -320,19 +320,16 @@ def test_in_the_child_of_a_fork_nothing_is_done(
     done: list[object] = []
     session.removeListener = done.append
     commits._committer.do = done.append  # type: ignore[method-assign, assignment]
-    child = os.fork()
-    if not child:
-        try:
-            commits.detach(WAIT_S)
-            for call in (partial(commits.flush, query_at(9)), partial(commits.release, "q")):
-                with pytest.raises(ManagerStoppedError, match="another process"):
-                    call()
-        except BaseException:  # noqa: BLE001 -- pytest's too
-            done.append("raised")
-        finally:
-            os._exit(len(done))
+
+    def use() -> None:
+        commits.detach(WAIT_S)
+        for call in (partial(commits.flush, query_at(9)), partial(commits.release, "q")):
+            with pytest.raises(ManagerStoppedError, match="another process"):
+                call()
+        assert not done
+
+    in_child(use)
     del commits._committer.do
-    assert os.waitpid(child, 0)[1] == 0
     session.report(9, batchId=1)
     eventually(lambda: at(client), 9)
 

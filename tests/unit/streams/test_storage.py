@@ -22,6 +22,7 @@ from offsetmgr.streams import ViewError, codecs, lookups
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.rows import MemoryStorage, ViewReader
 from offsetmgr.streams.storage import LmdbReader, LmdbStorage
+from tests.fork import in_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -274,14 +275,11 @@ def test_rows_that_were_opened_before_a_fork_are_refused_in_the_child(tmp_path: 
         storage.apply({b"a": b"1"}, {})
     with ViewReader(tmp_path, codecs.String()) as rows:
         assert rows.get("a") == "1"
-        child = os.fork()
-        if child == 0:
-            try:
-                for read in (rows.get, rows.has, rows.items):
-                    with pytest.raises(ViewError, match="were opened before a fork"):
-                        read("a")
-                os._exit(7)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+        def read_all() -> None:
+            for read in (rows.get, rows.has, rows.items):
+                with pytest.raises(ViewError, match="were opened before a fork"):
+                    read("a")
+
+        in_child(read_all)
         assert rows.get("a") == "1"
