@@ -176,7 +176,10 @@ def test_deleted_topic(side: Side, group: str) -> None:
 
 @pytest.mark.fault(25)
 def test_metadata_limit(side: Side, group: str) -> None:
-    """The longest metadata is kept whole, in as many requests as it takes; more is refused."""
+    """The longest metadata is kept whole, in as many requests as it takes; more is refused.
+
+    It is 2 MB in all, and a broker takes 1 MB in one request.
+    """
     topic = side.wide_topic()
     where = [TopicPartition(topic, number) for number in range(WIDE)]
     most = dict.fromkeys(where, OffsetAndMetadata(7, "é" * MAX_METADATA_CHARS))

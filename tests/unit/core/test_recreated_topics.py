@@ -71,21 +71,6 @@ class TestFormerOffsets:
         assert_refused(result, FORMER)
         assert_refused(core.factory.stop(5.0)[handle.key], FORMER)
 
-    @pytest.mark.fault(36)
-    @pytest.mark.parametrize("end", [SMALLER, LONGER])
-    def test_an_offset_submitted_while_the_topic_is_away_is_refused(self, end: int) -> None:
-        """It is retried until the topic is back, and then refused for good."""
-        core, handle = began()
-        core.broker.delete_topic("t")
-        core.advance(1.0)
-        handle.submit(FORMER + 1)
-        core.advance(5.0)
-        core.create_topic(end, partitions=1)
-        core.advance(120.0)
-        assert core.holds() is None
-        (result,) = core.flush([handle], 5.0)
-        assert_refused(result, FORMER + 1)
-
     @pytest.mark.parametrize(
         ("end", "again"), [(SMALLER, FORMER + 1), (LONGER, FORMER + 1), (SMALLER, FORMER + 5)]
     )
@@ -101,20 +86,6 @@ class TestFormerOffsets:
         (result,) = core.flush([handle], 5.0)
         assert_refused(result, again)
         assert core.holds() is None
-
-    def test_a_partition_that_the_new_topic_lacks_takes_nothing(self) -> None:
-        """Its siblings go on."""
-        core, handle = began()
-        other = core.spawn(2)
-        recreate(core, SMALLER, partitions=1)
-        handle.submit(FORMER + 1)
-        other.submit(FORMER + 1)
-        core.advance(5.0)
-        handle.rewind(5)
-        other.rewind(5)
-        core.advance(5.0)
-        assert core.holds() == at(5)
-        assert core.holds(2) is None
 
 
 class TestNewOffsets:
