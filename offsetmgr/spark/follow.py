@@ -184,8 +184,8 @@ class Follower:
         """Requests to file systems: for a file, and for the names in a folder."""
         self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
         """Looks that failed, by name of the Follow."""
-        self.failed: set[ManagerKey] = set()
-        """Partitions whose commits have failed; of some it may be over."""
+        self.failed: dict[ManagerKey, OffsetManagerError] = {}
+        """Partitions whose commits have failed, with the last error; of some it may be over."""
         self.first_run = 0
         """The highest run of a removed checkpoint; one that appears in its place goes on there."""
         self.closed = False
@@ -230,7 +230,7 @@ class Follower:
 
     def _failed(self, key: ManagerKey | None, error: OffsetManagerError) -> None:
         if key is not None and isinstance(error, OffsetCommitError):
-            self.failed.add(key)
+            self.failed[key] = error
 
     def _followed(self) -> list[_Followed]:
         return [each for search in self.searches for each in list(search.found.values())]
@@ -404,6 +404,8 @@ class _Followed(_Task):
         self._checkpoint: Checkpoint | None = None
         self._subscription: Subscription | None = None
         self._run: Run | None = None
+        self._query_id = ""
+        """Of the last batch that was handed over."""
         self._handed_over_s = 0.0
         """Wall-clock time of the last batch; it does not go back, as an earlier one is late."""
         self._foreign: dict[TopicPartition, str] = {}
@@ -494,9 +496,16 @@ class _Followed(_Task):
         snapshot = finished_batch(
             *(run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
         )
+        parts = groups.parts(snapshot)
+        if self._query_id not in {"", query_id}:
+            # The managers know the logs of the query before; its topics may have been recreated.
+            for group, part in parts.items():
+                partitions = lowest(part.sources)
+                stop = self.follower.client.stop_managers
+                stop(timeout=FLUSH_S, group=group, partitions=partitions)
+        self._query_id = query_id
         if not self.follower.closed and not self.is_gone:
             subscription.put(snapshot)
-        parts = groups.parts(snapshot)
         view = self._view = self._view._replace(
             batch_id=batch.batch_id,
             batch_at_s=batch.at_s,
@@ -516,14 +525,24 @@ class _Followed(_Task):
     def _failures(self) -> list[OffsetManagerError]:
         """Try again what Kafka has refused, as for a missing right; return why it refuses it."""
         failures: list[OffsetManagerError] = []
+        follower = self.follower
         for group, offsets in self._view.offsets.items():
-            failed = [each for each in offsets if ManagerKey(group, *each) in self.follower.failed]
-            if failed:
-                flush = self.follower.client.flush
-                left = flush(timeout=FLUSH_S, group=group, partitions=failed).uncommitted
-                failures += [each.error for each in left.values()]
-                keys = {ManagerKey(group, *each) for each in failed}
-                self.follower.failed -= keys - left.keys()
+            wanted = {ManagerKey(group, *each): offset for each, offset in offsets.items()}
+            failed = {key: error for key in wanted if (error := follower.failed.get(key))}
+            if not failed:
+                continue
+            partitions = [key.topic_partition for key in failed]
+            flushed = follower.client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
+            known = {key: value.offset for key, value in flushed.committed.items()}
+            if failed.keys() - known.keys() - flushed.uncommitted.keys():
+                # Of a manager that was stopped, as its query is quiet or its offset is of no use.
+                known |= follower.committer.look_up([group], Deadline(FLUSH_S))
+            for key, error in failed.items():
+                if key not in flushed.uncommitted and known.get(key, -1) >= wanted[key]:
+                    follower.failed.pop(key, None)
+                else:
+                    left = flushed.uncommitted.get(key)
+                    failures.append(error if left is None else left.error)
         return failures
 
     def _problem(self, refused: list[OffsetManagerError]) -> str | None:

@@ -158,10 +158,11 @@ class CommitListener(Subscription, StreamingQueryListener):
         is_continuous = _is_continuous(query)
 
         def ask() -> Snapshot | None:
+            if is_continuous or not query.isActive:
+                return self.position(query)
             # While it runs its files are not read again and again: its first report will come.
-            if not is_continuous and query.isActive and query.lastProgress is None:
-                return None
-            return self.position(query)
+            progress = query.lastProgress
+            return None if progress is None else self._read(progress)
 
         self.expected[run] = Expected(ask, is_continuous)
 

@@ -22,7 +22,7 @@ from offsetmgr.spark import follow as follow_module
 from offsetmgr.spark.follow import Follow, Follower, expand
 from offsetmgr.types import TopicPartition
 from tests.service.support import WAIT_S, local_over, running
-from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of
+from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of, recreate
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 from tests.waiting import eventually, until
 
@@ -125,6 +125,44 @@ def test_a_new_checkpoint_takes_the_group_back(
         assert (row.batch_id, row.offsets) == (None, {})
         again.batch(0, orders(7))
         eventually(lambda: offset_of(coordinator.broker, "etl"), 7)
+
+
+def test_a_new_query_of_a_recreated_topic_is_committed(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Its first offset was refused, as it is higher than the one that was committed before."""
+    root = tmp_path / "checkpoint"
+    WrittenCheckpoint(root).batch(3, orders(9))
+    with following(coordinator, follow(root)):
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 9)
+        shutil.rmtree(root)
+        recreate(coordinator.broker, "orders", 1_000)
+        again = WrittenCheckpoint(root)
+        again.write("metadata", '{"id":"another"}')
+        again.batch(0, orders(24))
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 24)
+
+
+def test_an_uncommitted_offset_of_a_quiet_query_stays_a_problem(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """Its manager is stopped, so that nobody else would say so; the next batch ends it."""
+    written = WrittenCheckpoint(tmp_path / "c")
+    written.batch(0, orders(9))
+    wanted = Follow(str(tmp_path / "c"), "etl", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 9)
+        recreate(coordinator.broker, "orders", 1_000)
+        written.batch(1, orders(24))
+        until(lambda: follower.queries()[0].problem)
+        eventually(lambda: follower.queries()[0].is_running, expected=False)
+        until(lambda: not follower.committer._unread)
+        (row,) = follower.queries()
+        until(lambda: follower.queries()[0].looked_at_s != row.looked_at_s)
+        assert "TOPIC_RECREATED" in str(follower.queries()[0].problem)
+        written.batch(2, orders(30))
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 30)
+        eventually(lambda: follower.queries()[0].problem, None)
 
 
 def test_a_checkpoint_of_two_follows_is_a_problem_of_both(
