@@ -52,6 +52,9 @@ MAX_STACK_CHARS: Final = 8_000
 MAX_ERROR_CHARS: Final = 2_000
 """Of a longer text the beginning is kept."""
 
+MAX_KEY_BYTES: Final = 1_000
+"""Kept of a longer key, and of a longer text, in a letter that has no room for all of it."""
+
 MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, which is the last that Python can show."""
 
@@ -149,6 +152,28 @@ def stack_of(error: BaseException) -> str:
     except BaseException as failed:  # noqa: BLE001 -- the exception may be of anybody's making
         return f"the stack cannot be had: {error_text(failed)}"
     return "".join(lines)[-MAX_STACK_CHARS:]
+
+
+def smaller_letters(
+    key: bytes | None, value: bytes | None, headers: Headers
+) -> list[tuple[bytes | None, bytes | None, Headers]]:
+    """Return a letter without its stack, one without its value, one without both, smaller ones."""
+    ours = dict([header for header in headers if header[0].startswith(PREFIX)])
+    ours[CUT] = str(len(value or b"")).encode()
+    cut = [*own_headers(headers), *ours.items()]
+    short_key = None if key is None else key[:MAX_KEY_BYTES]
+    short = {**ours, STACK: b"", ERROR: (ours[ERROR] or b"")[:MAX_KEY_BYTES]}
+    return [
+        (key, value, _without_stack(headers)),
+        (key, None, cut),
+        (key, None, _without_stack(cut)),
+        (short_key, None, [*ours.items()]),
+        (short_key, None, [*short.items()]),
+    ]
+
+
+def _without_stack(headers: Headers) -> list[tuple[str, bytes | None]]:
+    return [header for header in headers if header[0] != STACK]
 
 
 def own_headers(headers: Headers) -> list[tuple[str, bytes | None]]:

@@ -37,7 +37,6 @@ from offsetmgr.retry_headers import (
     ERROR,
     LAST,
     MAX_TIME_MS,
-    PREFIX,
     REPLAYED,
     REPLAYED_FROM,
     REPLAYS,
@@ -50,6 +49,7 @@ from offsetmgr.retry_headers import (
     number,
     origin_of,
     own_headers,
+    smaller_letters,
 )
 from offsetmgr.types import TopicPartition, check_count, check_list, check_timeout, check_topic
 
@@ -69,7 +69,6 @@ _REQUEST_S: Final = 30.0
 _MOST_PARTITIONS: Final = 100_000  # that librdkafka creates at once
 _MOST_TRIES: Final = 1_000_000
 _HEADER_BYTES: Final = 64 * 1024  # room for the headers that tell of failures
-_KEY_BYTES: Final = 1_000  # kept of a longer key in a letter that has no room for all of it
 _LIMIT: Final = "max.message.bytes"
 _DEFAULT_BYTES: Final = 1_048_588
 
@@ -211,7 +210,7 @@ class RetryProducer:
         if due_ms is not None:
             self._producer.send(self._stages[stage], value, key, done, headers=headers)
             return
-        smaller = _smaller_letters(key, value, headers)
+        smaller = smaller_letters(key, value, headers)
 
         def delivered(answer: Written | KafkaRequestError) -> None:
             if is_too_large(answer) and smaller:
@@ -226,21 +225,6 @@ class RetryProducer:
     def close(self, timeout_s: float) -> None:
         """Wait for what is under way and end."""
         self._producer.close(timeout_s)
-
-
-def _smaller_letters(
-    key: bytes | None, value: bytes | None, headers: Headers
-) -> list[tuple[bytes | None, None, Headers]]:
-    """Return a letter without its value, and smaller ones."""
-    ours = dict([each for each in headers if each[0].startswith(PREFIX)])
-    ours[CUT] = str(len(value or b"")).encode()
-    short_key = None if key is None else key[:_KEY_BYTES]
-    short = {**ours, STACK: b"", ERROR: (ours[ERROR] or b"")[:_KEY_BYTES]}
-    return [
-        (key, None, [*own_headers(headers), *ours.items()]),
-        (short_key, None, [*ours.items()]),
-        (short_key, None, [*short.items()]),
-    ]
 
 
 def _prepare_topics(

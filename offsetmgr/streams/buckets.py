@@ -273,24 +273,16 @@ class _Batch:
                 raise ProcessingError(self._engine.graph.group, message, problem) from error
 
     def _dead_letter(self, topic: str, message: Message, error: ProcessingError) -> Record:
-        """Return a letter that Kafka takes: without stack, value or its own headers if need be."""
+        """Return a letter that Kafka takes: without stack, value or own headers if need be."""
         origin = retry_headers.Origin(message.topic, message.partition, message.offset)
         headers = retry_headers.failure_headers(
             message.headers or (), origin, error, tries=1, now_ms=int(time.time() * 1_000)
         )
-        short = [header for header in headers if header[0] != retry_headers.STACK]
-        size = str(len(message.value or b"")).encode()
-        cut = [*short, (retry_headers.CUT, size)]
-        ours = [header for header in cut if header[0].startswith(retry_headers.PREFIX)]
-        choices = [
-            Record(topic, message.key, message.value, headers),
-            Record(topic, message.key, message.value, short),
-            Record(topic, message.key, None, cut),
-            Record(topic, message.key, None, ours),
-        ]
+        key, value = message.key, message.value
+        choices = [(key, value, headers), *retry_headers.smaller_letters(key, value, headers)]
+        letters = [Record(topic, key or b"", value, headers) for key, value, headers in choices]
         limit = self._engine.limits.get(topic, MAX_BYTES)
-        fitting = (letter for letter in choices if kafka_bytes(letter) <= limit)
-        return next(fitting, Record(topic, b"", None, ours))
+        return next((letter for letter in letters if kafka_bytes(letter) <= limit), letters[-1])
 
 
 def _lookups(plan: Plan) -> dict[str, Rows]:

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
-from offsetmgr.retry_headers import ERROR
+from offsetmgr.retry_headers import CUT, ERROR
 from offsetmgr.streams import ProcessingError, buckets, codecs
 from offsetmgr.streams.engine import Engine
 from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.graph import define_group, input, output, persist, visitor
-from offsetmgr.streams.messages import VISIT_HEADER
+from offsetmgr.streams.messages import VISIT_HEADER, Record, kafka_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +116,28 @@ def test_each_record_of_a_visit_has_an_id_of_its_own() -> None:
     assert len({*made.values()}) == 3
     assert all(ident.startswith(b"v/0/9/") for ident in made.values())
     assert made == ids()
+
+
+@pytest.mark.parametrize("limit", [1_000_000, 20_000, 5_000, 3_000])
+def test_a_letter_fits_its_topic(limit: int) -> None:
+    """The kind: a message that can be neither processed nor written stops the processor for good.
+
+    Of a letter that is too large value, headers, and the ends of key and error are left out.
+    """
+
+    def fail(context: Context, value: str) -> None:
+        context.fail("ü" * 10_000)
+
+    made = plan(fail)
+    made.engine.limits = {"dead": limit}
+    own = [{"key": "own", "value": b"h" * 8_000}]
+    (letter,) = processed(made, (0, 0, 7, 1, b"k" * 4_000, b"v" * 500_000, own))
+    record = Record("dead", letter.key, letter.value, letter.headers)
+    assert kafka_bytes(record) <= limit
+    headers = dict(letter.headers)
+    assert b"callback test_a_letter_fits_its_topic" in headers[ERROR]
+    assert headers.get(CUT) == (None if letter.value else b"500000")
+    assert ("own" in headers) is (limit >= 20_000)
 
 
 def defer(context: Context, value: str) -> None:
