@@ -14,6 +14,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -250,12 +251,18 @@ def _names(
 
 
 def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
+    """Return the shortest retention of the brokers that answer; each has a setting of its own."""
     what = f"setting {_RETENTION} of the brokers"
-    broker = ConfigResource(ResourceType.BROKER, str(min(cluster.brokers, default=0)))
-    sent = reader.admin.describe_configs([broker])[broker]
-    found = reader.result(sent, what, right="DESCRIBE_CONFIGS").get(_RETENTION)
+    brokers = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in cluster.brokers]
+    sent = [reader.admin.describe_configs([broker])[broker] for broker in brokers]
+    deadline = Deadline(reader.timeout_s)
+    ask = partial(reader.result, what=what, right="DESCRIBE_CONFIGS", deadline=deadline)
+    answers = [tried(ask, pending) for pending in sent]
+    found = [each.get(_RETENTION) for each in answers if not isinstance(each, OffsetManagerError)]
+    if not found and answers:
+        raise answers[0]
     try:
-        return float(found.value) * 60.0
+        return min(float(each.value) for each in found) * 60.0
     except (AttributeError, TypeError, ValueError):  # not every broker is Apache Kafka
         raise OffsetManagerError(f"{what}: Kafka does not say") from None
 

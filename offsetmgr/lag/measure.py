@@ -12,10 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from offsetmgr.acked_ranges import pending_below
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import OffsetManagerError, OffsetStoreError
 from offsetmgr.kafka.cluster import GroupListings
 from offsetmgr.kafka.errors import tried
 from offsetmgr.kafka.log_reader import NextRecord
+from offsetmgr.lag.store_reader import StoreReader
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -113,7 +114,10 @@ class GroupLag(NamedTuple):
     description: GroupDescription | None
     partitions: tuple[PartitionLag, ...]
     error: OffsetManagerError | None = None
-    """Why it could not be read; of a watched group all else is then of an earlier round."""
+    """Why it could not be read; of a watched group all else is then of an earlier round.
+
+    The offsets of a group in a store are known also where Kafka does not describe the group.
+    """
     status: Status | None = None
     """Of a watched group."""
     lag_points: tuple[int | None, ...] = ()
@@ -163,8 +167,9 @@ def read_groups(
     names = list(dict.fromkeys(groups))
     described = source.describe(names)
     # Before the ends: a record that arrives in between makes lag, never a negative one.
-    # A coordinator that does not answer is not waited for twice.
-    answered = [name for name in names if not isinstance(described[name], OffsetManagerError)]
+    # A coordinator that does not answer is not waited for twice; a store is another place.
+    waited_for = OffsetStoreError if isinstance(source, StoreReader) else OffsetManagerError
+    answered = [name for name in names if not isinstance(described[name], waited_for)]
     committed = source.committed(answered)
     read = [_group(name, described[name], committed.get(name, {})) for name in names]
     partitions = (each.partition for group in read for each in group.partitions)
@@ -206,14 +211,15 @@ def _group(
     """Return the partitions that a group has committed or that its members read, without ends."""
     if isinstance(committed, OffsetManagerError):
         return GroupLag(name, None, (), committed)
-    if isinstance(described, OffsetManagerError):
-        return GroupLag(name, None, (), described)
-    members = {each: member for member in described.members for each in member.partitions}
+    error = described if isinstance(described, OffsetManagerError) else None
+    description = None if isinstance(described, OffsetManagerError) else described
+    known = description.members if description else ()
+    members = {each: member for member in known for each in member.partitions}
     partitions = (
         PartitionLag(each, committed.get(each), member=members.get(each))
         for each in sorted({*committed, *members})
     )
-    return GroupLag(name, described, tuple(partitions))
+    return GroupLag(name, description, tuple(partitions), error)
 
 
 def _with_logs(

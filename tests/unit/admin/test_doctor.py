@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.doctor import Facts, Finding, Level, examine
+from offsetmgr.admin.doctor import Facts, Finding, Level, _retention_s, examine
 from offsetmgr.admin.history import Cause, CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
-from offsetmgr.kafka.cluster import GroupDescription
+from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.kafka.commit_log import CommitRecord
+from offsetmgr.kafka.errors import tried
 from offsetmgr.lag.measure import GroupLag, PartitionLag
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -407,3 +409,28 @@ def test_an_unread_fact_is_one_finding(unread: str) -> None:
     assert {each.group for each in examine(facts) if each.level is Level.OK} >= {"peer"}
     if unread.startswith("two"):
         assert "orders 0, 1" in found.why
+
+
+class Brokers(ClusterReader):
+    """Some brokers, each with a retention of its own or the error that it answers."""
+
+    def __init__(self, *answers: str | KafkaRequestError) -> None:  # it connects to nothing
+        self.timeout_s = 1.0
+        self.asked = Mock(brokers=range(len(answers)))
+        self._admin = Mock()
+        self._admin.describe_configs = lambda wanted: {
+            each: answers[int(each.name)] for each in wanted
+        }
+
+    def result(self, pending: Any, *_: object, **__: object) -> Any:
+        if isinstance(pending, KafkaRequestError):
+            raise pending
+        return {"offsets.retention.minutes": Mock(value=pending)}
+
+
+def test_the_shortest_retention_of_all_brokers_counts() -> None:
+    """The kind: one broker asked for all, as each expires the groups that it keeps by its own."""
+    reader = Brokers("10080", DENIED, "1440")
+    assert _retention_s(reader, reader.asked) == DAY_S
+    reader = Brokers(DENIED, DENIED)
+    assert tried(_retention_s, reader, reader.asked) is DENIED

@@ -11,15 +11,10 @@ import pytest
 
 from offsetmgr.admin import service
 from offsetmgr.admin.service import LiveManager, ServiceReader, view_status
-from offsetmgr.errors import (
-    KafkaRequestError,
-    ServiceError,
-    ServiceUnavailableError,
-    error_info,
-)
-from offsetmgr.lag.measure import GroupLag, PartitionLag
+from offsetmgr.errors import ServiceError, ServiceUnavailableError
+from offsetmgr.lag.measure import GroupLag
 from offsetmgr.lag.report import lag_report
-from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from offsetmgr.types import TopicPartition
 from tests.answering import Answering, answering
 from tests.commands import run_alone
 
@@ -173,18 +168,6 @@ def test_a_group_that_a_service_refuses_hides_no_other(
     asked.clear()
     ran = run_alone(*command, *names, "--json", "--service", "http://127.0.0.1:1")
     assert (ran.status, len(asked)) == (1, 1)
-
-
-def test_a_group_of_unknown_state_is_described_with_its_offsets(server: Answering) -> None:
-    """The kind: what is known of a group is not shown for what is not."""
-    found = PartitionLag(TopicPartition("orders", 0), OffsetAndMetadata(7), 9, 2)
-    error = KafkaRequestError("Kafka did not describe it", error_info(15))
-    row = lag_report([GroupLag("etl", None, (found,), error)])["groups"][0]
-    server.body = json.dumps({"groups": [row]}).encode()
-    ran = run_alone("describe", "etl", "--service", server.url)
-    assert ran.out.startswith("Group etl: Kafka did not describe it: ")
-    assert "\nLag: 2 records\nCommitted by: not known\n" in ran.out
-    assert "\norders          0          7    9    2" in ran.out
 
 
 def test_a_missing_group_is_named_with_csv(server: Answering) -> None:

@@ -94,17 +94,22 @@ def test_a_wrong_command_line_is_refused(line: str, status: int, told: str) -> N
     assert told in ran.err
 
 
-def test_groups_of_a_database_are_listed_without_kafka(tmp_path: Path) -> None:
-    """Kafka tells only their states; why these are missing stands below the table."""
+def test_groups_of_a_database_are_listed_and_described_without_kafka(tmp_path: Path) -> None:
+    """Kafka tells only their states; the reason why these are missing is printed, too."""
     url = f"sqlite:///{tmp_path}/offsets.db"
     with SqlOffsetStore(url) as store:
         store.create_tables()
-        store.commit_offset("etl", "orders", 0, 1)
-    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
-    ran = run_alone("groups", "--store", url, *kafka)
+        store.commit_offset("etl", "orders", 0, 7)
+    place = ["--store", url, "--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"]
+    ran = run_alone("groups", *place)
     assert ran.status == 3
     assert ran.out.split() == ["name", "state", "type", "etl", "Unknown", "store"]
     assert ran.err.startswith("list of consumer groups: no answer from Kafka")
+    ran = run_alone("describe", "etl", *place)
+    assert ran.status == 3
+    assert ran.out.startswith("Group etl: description of group etl: no answer from Kafka")
+    assert "\nLag: unknown\nCommitted by: not known\n" in ran.out
+    assert "\norders          0          7" in ran.out
 
 
 @pytest.mark.parametrize("form", [(), ("--csv",)])
