@@ -58,13 +58,13 @@ def test_queries_are_shown_by_the_next_service_too() -> None:
     def shown(by: httpx.Client) -> list[str]:
         return [each["name"] for each in by.get("/v1/queries").json()["queries"]]
 
-    with running() as first, first.http() as nobody:
+    with running(lease_s=6) as first, first.http() as nobody:
         address = first.address
         client = OffsetClient(address, "etl")
         client.report_query(report)
         until(lambda: shown(nobody))
     listen = address.removeprefix("http://")
-    with running(listen=listen) as second, client, second.http() as nobody:
+    with running(listen=listen, lease_s=6) as second, client, second.http() as nobody:
         assert until(lambda: shown(nobody)) == ["etl?"]
 
 

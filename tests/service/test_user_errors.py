@@ -108,6 +108,7 @@ def test_a_kafka_that_hangs(service: Running) -> None:
     for error in errors(service.address, committed, initial, sync, timeout=LONG_S):
         assert re.search("Kafka (did not answer|has not answered)", error)
         assert service.address not in error
+    service.coordinator.resume()
 
 
 def test_another_client_has_it(service: Running) -> None:
