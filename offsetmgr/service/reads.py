@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.client.offsets import LogEnds
 from offsetmgr.codes import NO_SUCH_PARTITION
-from offsetmgr.errors import (
-    shown,
-)
+from offsetmgr.errors import shown
 from offsetmgr.http.answers import page_of
 from offsetmgr.http.errors import ErrorAnswer, ErrorBody, HttpStatusError, error_body
 from offsetmgr.service.access import Requester, names_in, no_names

@@ -204,6 +204,7 @@ class Assembly:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self.audit.close(AUDIT_S)
 
 
 class Service:
@@ -250,7 +251,6 @@ class Service:
             status = await self._drain()
             self._server.stop()
             await serving
-        self.assembly.audit.close(AUDIT_S)
         return status
 
     def stop(self) -> None:
