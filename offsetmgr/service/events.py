@@ -230,8 +230,9 @@ class EventHub:
         if sum(each.by.who == by.who for each in self._readers) >= share:
             raise OverloadedError(f"{share} event streams of one client are open; close some")
         with self._lock:
-            number = self._number if asked.after is None else min(asked.after + 1, self._number)
-            if number < self._first_number:  # of an earlier process, which took its failures along
+            number = self._number if asked.after is None else asked.after + 1
+            # An earlier process took its failures along; its clock may have been ahead of ours.
+            if not self._first_number <= number <= self._number:
                 number = self._number - len(self._failures)
             reader = EventStream(self, by, asked, number)
             reader.closed = self._closed
