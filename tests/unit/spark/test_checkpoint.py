@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -193,36 +194,14 @@ def test_a_file_over_fsspec_is_read_within_a_bound(monkeypatch: pytest.MonkeyPat
         checkpoint.read("commits/0")
 
 
-class Hadoop:
-    """A session's file system in which ``removed`` exists only until something else is asked."""
-
-    def __init__(self, removed: object) -> None:
-        self.exists_next = iter([True, removed == "folder"])
-        self.sparkContext = self._jsc = self._sc = self._jvm = self
-        self.org = self.apache = self.hadoop = self.fs = self
-
-    def hadoopConfiguration(self) -> None: ...  # noqa: N802 -- Hadoop's names
-
-    def Path(self, _name: str) -> Hadoop:  # noqa: N802
-        return self
-
-    def getFileSystem(self, _settings: None) -> Hadoop:  # noqa: N802
-        return self
-
-    def exists(self, _path: object) -> bool:
-        return next(self.exists_next)
-
-    def fail(self, _path: object) -> None:
-        raise RuntimeError("java.io.FileNotFoundException")
-
-    open = listStatus = fail  # noqa: N815
-
-
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_file_that_is_removed_while_a_session_reads_it_is_missing(kind: str) -> None:
     """A folder in the place of a file stays an error."""
+    session = MagicMock()
+    system = session._jvm.org.apache.hadoop.fs.Path().getFileSystem()
+    system.open.side_effect = system.listStatus.side_effect = RuntimeError("no such file")
     for read in (Checkpoint.read, Checkpoint.names):
-        session: Any = Hadoop(kind)
+        system.exists.side_effect = [True, kind == "folder"]
         checkpoint = Checkpoint("hdfs://jobs/etl", session)
         if kind == "file":
             assert not read(checkpoint, "commits/1")
