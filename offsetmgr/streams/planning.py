@@ -22,7 +22,7 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import starting_offsets
 from offsetmgr.spark.starting import check_missing, spark_json
 from offsetmgr.streams import buckets
-from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.layout import STREAMS, TABLES, LayoutFiles, Start
 from offsetmgr.streams.messages import MAX_BYTES, VISIT_HEADER
 from offsetmgr.streams.topics import TopicSettings, prepare_topics
@@ -128,7 +128,7 @@ class Query:
         self._manager = topics
         self._options = options
         self._offsets = offsets
-        partitions = self._prepared()
+        partitions = prepare_topics(topics, graph, settings.dead_letters)
         streams = graph.consumed
         logs = topics.logs({*streams, *graph.joins, graph.table} - {""})
 
@@ -294,19 +294,6 @@ class Query:
         loop = graph.loop_topic if graph.loop_stream else ""
         written = [*graph.outputs, graph.table, loop, self._settings.dead_letters]
         return list(filter(None, written))
-
-    def _prepared(self) -> dict[str, int]:
-        """Check and create topics; return the number of partitions of each."""
-        graph = self._graph
-        counts = prepare_topics(self._manager, graph)
-        missing = [topic for topic in self._targets() if topic not in counts]
-        found = self._manager.partitions(missing)
-        for topic in missing:
-            if topic not in found:
-                text = f"group {graph.group} cannot start: topic {topic} does not exist"
-                raise TopicsError(f"{text}: create it, as the partition of a key depends on it")
-            counts[topic] = len(found[topic])
-        return counts
 
     def _limits(self) -> dict[str, int]:
         """Return the largest record of each topic that the processor writes, in bytes."""

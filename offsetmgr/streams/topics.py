@@ -76,13 +76,15 @@ class TopicSettings:
         check_mapping(self.stream, "stream")
 
 
-def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
-    """Check the topics that ``graph`` reads, create its loop and table, and count partitions.
+def prepare_topics(
+    topics: TopicManager, graph: GroupGraph, dead_letters: str | None = None
+) -> dict[str, int]:
+    """Check the topics of ``graph``, create its loop and table, and count the partitions of all.
 
-    An output that does not exist is not counted.  Raises TopicsError with all that is wrong;
-    KafkaRequestError.
+    Raises TopicsError with all that is wrong; KafkaRequestError.
     """
-    names = {*graph.consumed, graph.table, *graph.joins, *graph.lookups, *graph.outputs} - {""}
+    written = {*graph.outputs, dead_letters or ""} - {""}
+    names = {*graph.consumed, graph.table, *graph.joins, *graph.lookups, *written} - {""}
     found = topics.partitions(sorted(names))
     counts = {topic: len(numbers) for topic, numbers in found.items()}
     problems = []
@@ -91,6 +93,11 @@ def prepare_topics(topics: TopicManager, graph: GroupGraph) -> dict[str, int]:
             problems.append(f"topic {edge.topic} ({edge.kind}) does not exist: create it")
         elif found[edge.topic] != list(range(counts[edge.topic])):
             problems.append(f"topic {edge.topic} has a gap: its partitions are {found[edge.topic]}")
+    # Brokers that create them would choose the number, on which the partition of a key depends.
+    problems += [
+        f"topic {topic}, which it writes, does not exist: create it"
+        for topic in sorted(written - {*found})
+    ]
     if problems:
         raise TopicsError(f"group {graph.group} cannot start: " + "; ".join(problems))
     # Only for new ones: a key's state is found by its hash, whatever these numbers are.

@@ -60,17 +60,19 @@ def test_loop_and_table_are_created_once(
 def test_topics_that_are_missing_are_listed_and_none_is_created(
     kafka: DevKafka, new_topic: TopicFactory, group: str
 ) -> None:
-    """A lookup may have another number of partitions, and an output may be missing."""
+    """A lookup may have another number of partitions."""
     narrow, wide, gone, late = new_topic(1), new_topic(3), f"{group}-gone", f"{group}-late"
-    edges = [input(narrow, C, print), lookup(wide, C), output(f"{group}-out", C), persist(C)]
-    table = f"{group}-table"
+    edges = [input(narrow, C, print), lookup(wide, C), persist(C)]
+    out, letters, table = (f"{group}-{name}" for name in ("out", "letters", "table"))
     with TopicManager(kafka.bootstrap_servers, timeout_s=60) as manager:
-        wrong = define_group(group, edges, join(gone, C), lookup(late, C))
+        wrong = define_group(group, edges, join(gone, C), lookup(late, C), output(out, C))
         with pytest.raises(TopicsError) as failed:
-            prepare_topics(manager, wrong)
+            prepare_topics(manager, wrong, letters)
         assert str(failed.value) == (
             f"group {group} cannot start: topic {gone} (join) does not exist: create it; "
-            f"topic {late} (lookup) does not exist: create it"
+            f"topic {late} (lookup) does not exist: create it; "
+            f"topic {letters}, which it writes, does not exist: create it; "
+            f"topic {out}, which it writes, does not exist: create it"
         )
         assert manager.partitions([table]) == {}
         counts = prepare_topics(manager, define_group(group, edges, visitor("v", print)))
