@@ -51,25 +51,29 @@ def test_a_sync_is_read_as_mirrormaker_writes_it() -> None:
     assert parse_sync(key, value) == ((name, 0), (1000, 997))
 
 
-def test_the_nearest_sync_before_the_offset_counts() -> None:
-    syncs = [OffsetSync(0, 0), OffsetSync(100, 90), OffsetSync(200, 180)]
-    assert best_sync(syncs, 150) == (100, 90)
-    assert best_sync(syncs, 200) == (200, 180)
-    assert best_sync(syncs[1:], 99) is None
-    assert best_sync([], 5) is None
+ASCENDING = [(0, 0), (100, 90), (200, 180)]
+MADE_ANEW = [(10, 10), (100, 90), (50, 400)]
+RECREATED = [(500, 500), (600, 0), (700, 100)]
 
 
-def test_syncs_of_a_former_source_are_ignored() -> None:
-    assert best_sync([OffsetSync(100, 90), OffsetSync(5, 400)], 150) == (5, 400)
-    made_anew = [OffsetSync(10, 10), OffsetSync(100, 90), OffsetSync(50, 400)]
-    assert best_sync(made_anew, 20) is None
-
-
-def test_syncs_of_a_former_mirror_are_ignored() -> None:
-    """The mirror was recreated and begins with record 600: those from 550 on would be skipped."""
-    recreated = [OffsetSync(500, 500), OffsetSync(600, 0), OffsetSync(700, 100)]
-    assert best_sync(recreated, 550) is None
-    assert best_sync(recreated, 650) == (600, 0)
+@pytest.mark.parametrize(
+    ("syncs", "offset", "best"),
+    [
+        pytest.param(ASCENDING, 150, (100, 90), id="the nearest before the offset"),
+        pytest.param(ASCENDING, 200, (200, 180), id="one at the offset itself"),
+        pytest.param(ASCENDING[1:], 99, None, id="none before the offset"),
+        pytest.param([], 5, None, id="no sync"),
+        pytest.param([(100, 90), (5, 400)], 150, (5, 400), id="of a former source"),
+        pytest.param(MADE_ANEW, 20, None, id="of two former sources"),
+        # The mirror begins with record 600: those from 550 on would be skipped.
+        pytest.param(RECREATED, 550, None, id="of a former mirror"),
+        pytest.param(RECREATED, 650, (600, 0), id="of the present mirror"),
+    ],
+)
+def test_the_nearest_sync_of_the_present_logs_counts(
+    syncs: list[tuple[int, int]], offset: int, best: tuple[int, int] | None
+) -> None:
+    assert best_sync([OffsetSync(*each) for each in syncs], offset) == best
 
 
 def test_behind_a_sync_one_step_is_safe_and_no_more() -> None:

@@ -33,22 +33,29 @@ def cluster() -> FakeCluster:
 
 
 def test_the_lag_of_each_kind_of_partition() -> None:
-    """Never negative; absent where nothing is committed or the log is gone."""
+    """Never negative; absent where nothing is committed, or the log or the group is gone.
+
+    An offset at the start of its log is within it.
+    """
     kafka = cluster()
+    kafka.starts = {ORDERS[0]: 70}
     for number, offset in ((0, 70), (1, 60), (3, 5)):
         kafka.commit("etl", ORDERS[number], offset)
+    kafka.commit("before", ORDERS[0], 69)
     member = kafka.member("etl", ORDERS[0], ORDERS[2])
-    (found,) = measure(kafka, ["etl"], NOW_S)
+    kafka.member("new", ORDERS[0])
+    found, before, new, absent = measure(kafka, ["etl", "before", "new", "absent"], NOW_S)
     assert [each.lag for each in found.partitions] == [30, 0, None, None]
-    behind, beyond, uncommitted, gone = found.partitions
+    behind, _, uncommitted, gone = found.partitions
     assert behind.member == uncommitted.member == member
-    assert beyond.out_of_range
-    assert not behind.out_of_range
+    assert [each.out_of_range for each in found.partitions] == [False, True, False, False]
+    assert before.partitions[0].out_of_range
     assert (uncommitted.committed, uncommitted.end) == (None, 10)
     assert gone.committed == OffsetAndMetadata(5)
     assert isinstance(gone.error, KafkaRequestError)
-    assert found.total == 30
-    assert found.exists
+    assert (found.total, found.exists) == (30, True)
+    assert (new.total, new.seconds, new.exists) == (None, None, True)
+    assert not absent.exists
 
 
 def test_committed_offsets_are_read_before_the_ends() -> None:
@@ -61,40 +68,12 @@ def test_committed_offsets_are_read_before_the_ends() -> None:
     assert kafka.asked[3:] == ["next_records"]
 
 
-def test_the_lag_of_a_group_without_commits_is_unknown() -> None:
-    """Its lag is unknown, not 0; one that does not exist is known as such."""
-    kafka = cluster()
-    kafka.member("new", ORDERS[0])
-    new, absent = measure(kafka, ["new", "absent"], NOW_S)
-    assert (new.total, new.seconds, new.exists) == (None, None, True)
-    assert not absent.exists
-
-
-def test_an_unreadable_group_has_an_error() -> None:
-    """A group that could not be read has an error in the place of numbers."""
-    kafka = cluster()
-    kafka.down = True
-    (found,) = measure(kafka, ["etl"], NOW_S)
-    assert isinstance(found.error, KafkaRequestError)
-    assert found.partitions == ()
-
-
 def test_a_group_is_as_late_as_its_latest_partition() -> None:
     """The worst of those that are behind; partitions that are not say nothing about the others."""
     assert worst_seconds([(0, 0.0), (0, 0.0)]) == 0
     assert worst_seconds([(0, 0.0), (5, 3.0), (9, None)]) == 3
     assert worst_seconds([(0, 0.0), (5, None)]) is None
     assert worst_seconds([(None, None)]) is None
-
-
-def test_offsets_outside_their_log_are_out_of_range() -> None:
-    """Beyond its end or before its start; an empty log, and both its ends, are within."""
-    kafka = cluster()
-    kafka.starts = {ORDERS[0]: 20, ORDERS[1]: 50}
-    for number, offset in ((0, 19), (1, 50), (2, 11)):
-        kafka.commit("etl", ORDERS[number], offset)
-    (found,) = measure(kafka, ["etl"], NOW_S)
-    assert [each.out_of_range for each in found.partitions] == [True, False, True]
 
 
 def test_a_log_cut_while_it_is_read_is_in_range() -> None:
@@ -149,41 +128,34 @@ def timeline(*points: tuple[int, float]) -> LogTimeline:
     return made
 
 
+EVEN = timeline((100, 0.0), (200, 10.0), (300, 20.0))
+QUIET = timeline((100, 0.0), (100, 3600.0), (101, 3610.0))
+BURST = timeline((100, 0.0), (200, 3600.0))
+RECREATED = timeline((1000, 0.0), (2000, 10.0), (5, 20.0), (15, 30.0))
+
+
 @pytest.mark.parametrize(
-    ("committed", "seconds"),
+    ("known", "committed", "now_s", "seconds"),
     [
-        (300, 0.0),  # at the end
-        (400, 0.0),  # beyond it
-        (200, 20.0),  # at a measured end
-        (150, 25.0),  # between two
-        (100, 30.0),  # at the oldest
-        (50, None),  # before it
+        pytest.param(EVEN, 300, 30.0, 0.0, id="at the end"),
+        pytest.param(EVEN, 400, 30.0, 0.0, id="beyond the end"),
+        pytest.param(EVEN, 200, 30.0, 20.0, id="at a measured end"),
+        pytest.param(EVEN, 150, 30.0, 25.0, id="between two ends"),
+        pytest.param(EVEN, 100, 30.0, 30.0, id="at the oldest end"),
+        pytest.param(EVEN, 50, 30.0, None, id="before the oldest end"),
+        pytest.param(QUIET, 100, 3620.0, 20.0, id="written after an hour of quiet"),
+        pytest.param(QUIET, 101, 3620.0, 0.0, id="all is read of a quiet topic"),
+        # It may be an hour old, or a second; in half a day that makes no odds.
+        pytest.param(BURST, 150, 3610.0, None, id="between distant ends"),
+        pytest.param(BURST, 150, 40_000.0, 38_200, id="long after distant ends"),
+        pytest.param(RECREATED, 10, 30.0, 5.0, id="ends of the former log do not count"),
     ],
 )
-def test_ages_are_interpolated_between_measured_ends(committed: int, seconds: float | None) -> None:
+def test_ages_are_interpolated_between_measured_ends(
+    known: LogTimeline, committed: int, now_s: float, seconds: float | None
+) -> None:
     """Time passes evenly between two; of what was written before the first, nothing is made up."""
-    known = timeline((100, 0.0), (200, 10.0), (300, 20.0))
-    assert known.seconds_behind(committed, 30.0) == seconds
-
-
-def test_a_quiet_topic_makes_no_record_older() -> None:
-    """A record is as old as it is, however long the log stood still before it."""
-    known = timeline((100, 0.0), (100, 3600.0), (101, 3610.0))
-    assert known.seconds_behind(100, 3620.0) == 20.0
-    assert known.seconds_behind(101, 3620.0) == 0.0
-
-
-def test_distant_ends_give_no_age() -> None:
-    """A burst after an hour without a round may be an hour old, or a second."""
-    known = timeline((100, 0.0), (200, 3600.0))
-    assert known.seconds_behind(150, 3610.0) is None
-    assert known.seconds_behind(150, 40_000.0) == 38_200  # in which half an hour makes no odds
-
-
-def test_a_shorter_log_begins_a_new_timeline() -> None:
-    """The topic was recreated: ends of the former log do not count."""
-    known = timeline((1000, 0.0), (2000, 10.0), (5, 20.0), (15, 30.0))
-    assert known.seconds_behind(10, 30.0) == 5.0
+    assert known.seconds_behind(committed, now_s) == seconds
 
 
 def test_a_timeline_is_bounded() -> None:
