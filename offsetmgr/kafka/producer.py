@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from offsetmgr.answers import Written
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import ManagerStoppedError
-from offsetmgr.kafka.clients import CLOSE_S, FORKED, Closing
+from offsetmgr.kafka.clients import CLOSE_S, FORKED, Closing, check_thread_room
 from offsetmgr.kafka.config import refused_config
 from offsetmgr.kafka.errors import request_error
 from offsetmgr.kafka.reports import ConnectionReports
@@ -79,8 +80,10 @@ def open_producer(
     Without, the broker judges up to 100 MB, or the ``message.max.bytes`` of ``config``:
     librdkafka's own limit of 1,000,000 is below that of a broker.
 
-    Raises InvalidValueError where librdkafka does not take a setting.
+    Raises InvalidValueError where librdkafka does not take a setting, NoThreadsError if there is no
+    room for its threads.
     """
+    check_thread_room()
     defaults = {"enable.idempotence": True, "message.max.bytes": _REQUEST_BYTES}
     settings: dict[str, Any] = {**defaults, **config, **ours}
     if max_message_bytes is not None:
@@ -123,6 +126,8 @@ class MessageProducer(Closing):
         self._max_message_bytes = max_message_bytes
         self._lock = threading.RLock()
         self._producer: Producer | None = self._open()
+        self._broken: Producer | None = None
+        """The producer, if it has had a fatal error."""
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -150,13 +155,13 @@ class MessageProducer(Closing):
         if not self._thread.is_alive():  # which would handle the report
             raise ManagerStoppedError(f"the producer is closed, or was {FORKED}")
 
+        place: dict[str, Any] = {"partition": partition, "timestamp_ms": timestamp_ms}
+        is_sent_alone = partial(self._send_alone, topic, value, key, done, headers=headers, **place)
+
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 report(Written(message.partition() or 0, message.offset() or 0))
-            elif error.code() in OF_A_BATCH and not self._alone:
-                place: dict[str, Any] = {"partition": partition, "timestamp_ms": timestamp_ms}
-                self._open_single().send(topic, value, key, done, headers=headers, **place)
-            else:
+            elif error.code() not in OF_A_BATCH or not is_sent_alone():
                 report(self._failure(topic, error))
 
         report = partial(log.guard, "a callback of a message failed", done)
@@ -202,6 +207,18 @@ class MessageProducer(Closing):
         ours = {"logger": self._reports, "error_cb": self._failed}
         return open_producer(self._config, ours, max_message_bytes=self._max_message_bytes)
 
+    def _send_alone(self, *message: Any, **place: Any) -> bool:
+        """Send a message that was refused with its batch; return False where that is impossible."""
+        if self._alone:
+            return False
+        try:
+            self._open_single().send(*message, **place)
+        except Exception as error:  # noqa: BLE001 -- such as no room for its threads
+            text = f"cannot send a message alone that was refused with its batch: {error}"
+            self._reports.log(logging.ERROR, "", "PRODUCE", "", text)
+            return False
+        return True
+
     def _open_single(self) -> MessageProducer:
         with self._lock:
             if self._single is None:
@@ -218,13 +235,13 @@ class MessageProducer(Closing):
 
     def _failed(self, error: KafkaError) -> None:
         self._reports.failed(error.code(), error.str())
-        self._on_error(error)
+        log.guard("a callback of an error failed", self._on_error, error)
 
     def _serve(self) -> None:
         while not self._ended.is_set():
             self._handle_reports(Producer.poll, POLL_S)
         with self._lock:
-            last, self._producer = self._producer, None
+            last, self._producer, self._broken = self._producer, None, None
         # Here, as it takes time if no broker answers; a garbage collection would be late.
         del last
 
@@ -235,15 +252,27 @@ class MessageProducer(Closing):
         try:
             poll(producer, wait_s)
         except KafkaException as fatal:  # raised where ``error_cb`` would have been called
-            self._replace(producer, fatal.args[0])
+            self._broken = producer
+            self._failed(fatal.args[0])
         except Exception:  # the reports of other messages are handled all the same
             log.exception("message_report_failed")
+        if self._broken is producer:
+            self._replace(producer)
 
-    def _replace(self, broken: Producer, error: KafkaError) -> None:
+    def _replace(self, broken: Producer) -> None:
+        """Open another producer and report what waits in the broken one.
+
+        Where none can be opened, it is tried again after the next poll.
+        """
         with self._lock:
             if self._producer is broken:  # the thread and that of a close may both come here
-                self._producer = self._open()
-        self._failed(error)
+                try:
+                    self._producer = self._open()
+                except Exception as error:  # noqa: BLE001 -- such as no room for its threads
+                    text = f"cannot replace the producer after a fatal error: {error}"
+                    self._reports.log(logging.ERROR, "", "REPLACE", "", text)
+            if self._producer is not broken:
+                self._broken = None
         broken.purge()
         while len(broken):
             with suppress(Exception):  # the same fatal error

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.answers import Written
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
+from offsetmgr.kafka.clients import NoThreadsError
 from offsetmgr.kafka.errors import is_too_large
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
@@ -93,26 +94,55 @@ def test_a_refused_message_takes_no_other_of_its_batch_along(
     assert refused.code == "INVALID_RECORD"
 
 
-def test_a_producer_goes_on_after_a_fatal_error(answers: Answers) -> None:
-    """Librdkafka sends nothing any more then, so it is replaced."""
+@pytest.mark.parametrize("room", [True, False], ids=["at once", "once there is room for it"])
+def test_a_producer_is_replaced_after_a_fatal_error(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, *, room: bool
+) -> None:
+    """Librdkafka sends nothing any more then; whatever is sent until then is reported.
+
+    The kind: a thread that ends where there is no room for the next client.
+    """
     errors: Queue[KafkaError] = Queue()
     with MockCluster() as mock:
         mock.create_topic("orders")
         settings = {"bootstrap.servers": mock.bootstrap_servers, "enable.gapless.guarantee": True}
         producer = MessageProducer(settings, on_error=errors.put_nowait)
-        producer.send("orders", "1", None, answers.put)
-        assert answers.get(timeout=WAIT_S) == Written(0, 0)
-        mock.push_errors(PRODUCE, OUT_OF_ORDER_SEQUENCE)
-        producer.send("orders", "2", None, answers.put)
-        assert isinstance(answers.get(timeout=WAIT_S), KafkaRequestError)
 
         def is_sent() -> bool:
-            producer.send("orders", "3", None, answers.put)
+            producer.send("orders", "1", None, answers.put)
             return isinstance(answers.get(timeout=WAIT_S), Written)
 
+        assert is_sent()
+        if not room:
+            leave_no_room(monkeypatch)
+        mock.push_errors(PRODUCE, OUT_OF_ORDER_SEQUENCE)
+        assert not is_sent()
+        until(lambda: errors.get(timeout=WAIT_S).fatal())
+        if not room:
+            assert not is_sent()
+            monkeypatch.undo()
         until(is_sent)
         producer.close()
-    assert not errors.empty()
+
+
+def leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no room for the threads of another producer."""
+    full = Mock(side_effect=NoThreadsError("no room"))
+    monkeypatch.setattr("offsetmgr.kafka.producer.check_thread_room", full)
+
+
+def test_a_message_that_cannot_be_sent_alone_is_reported(
+    kafka: DevKafka, unique_name: str, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: a message whose report fails is never answered, nor are the others behind it."""
+    create(kafka, unique_name, {"cleanup.policy": "compact"})
+    slow = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 200}
+    with MessageProducer(slow) as producer:
+        leave_no_room(monkeypatch)
+        for key in ("1", None, "2"):
+            producer.send(unique_name, "value", key, answers.put)
+        refused = [answers.get(timeout=WAIT_S) for _ in range(3)]
+    assert [getattr(each, "code", "") for each in refused] == ["INVALID_RECORD"] * 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3), KeyboardInterrupt()])
