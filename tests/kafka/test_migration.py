@@ -18,8 +18,8 @@ from offsetmgr.admin.migration import OffsetMigration
 from offsetmgr.errors import OffsetConflictError
 from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
+from tests.tables import delete
 from tests.unit.spark.checkpoints import WrittenCheckpoint
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -279,11 +279,9 @@ def test_a_copy_to_a_topic_recreated_since_its_plan_is_refused(
     committed(mirrored.west, group, {(topic, 0): 0})
     west: dict[str, object] = {"bootstrap.servers": mirrored.west.bootstrap_servers}
     east: dict[str, object] = {"bootstrap.servers": mirrored.east.bootstrap_servers}
-    admin = AdminClient({"bootstrap.servers": mirrored.east.bootstrap_servers})
     with OffsetMigration(("west", west), ("east", east), timeout_s=WAIT_S) as migration:
         plan = migration.plan_group(group)
-        admin.delete_topics([topic])[topic].result(WAIT_S)
-        until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
+        delete(mirrored.east, topic)
         create_topic(mirrored.east, topic, 1)
         with pytest.raises(OffsetConflictError, match="deleted or recreated"):
             migration.execute(group, plan)
