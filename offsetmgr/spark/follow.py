@@ -184,7 +184,7 @@ class Follower:
         """Requests to file systems: for a file, and for the names in a folder."""
         self.failures: Counter[str] = Counter(dict.fromkeys(follows, 0))
         """Looks that failed, by name of the Follow."""
-        self.failed: dict[ManagerKey, OffsetManagerError] = {}
+        self.failed: dict[ManagerKey, OffsetCommitError] = {}
         """Partitions whose commits have failed, with the last error; of some it may be over."""
         self.first_run = 0
         """The highest run of a removed checkpoint; one that appears in its place goes on there."""
@@ -504,6 +504,8 @@ class _Followed(_Task):
                 stop = self.follower.client.stop_managers
                 stop(timeout=FLUSH_S, group=group, partitions=partitions)
         self._query_id = query_id
+        for key in subscription.offsets(snapshot):
+            self.follower.failed.pop(key, None)  # what failed before is submitted no more
         if not self.follower.closed and not self.is_gone:
             subscription.put(snapshot)
         view = self._view = self._view._replace(
@@ -527,22 +529,20 @@ class _Followed(_Task):
         failures: list[OffsetManagerError] = []
         follower = self.follower
         for group, offsets in self._view.offsets.items():
-            wanted = {ManagerKey(group, *each): offset for each, offset in offsets.items()}
-            failed = {key: error for key in wanted if (error := follower.failed.get(key))}
+            keys = (ManagerKey(group, *partition) for partition in offsets)
+            failed = {key: error for key in keys if (error := follower.failed.get(key))}
             if not failed:
                 continue
             partitions = [key.topic_partition for key in failed]
             flushed = follower.client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
-            known = {key: value.offset for key, value in flushed.committed.items()}
-            if failed.keys() - known.keys() - flushed.uncommitted.keys():
-                # Of a manager that was stopped, as its query is quiet or its offset is of no use.
-                known |= follower.committer.look_up([group], Deadline(FLUSH_S))
-            for key, error in failed.items():
-                if key not in flushed.uncommitted and known.get(key, -1) >= wanted[key]:
-                    follower.failed.pop(key, None)
-                else:
-                    left = flushed.uncommitted.get(key)
-                    failures.append(error if left is None else left.error)
+            failures += [left.error for left in flushed.uncommitted.values()]
+            # Those whose managers were stopped, as the query is quiet or the offset of no use.
+            stopped = failed.keys() - flushed.committed.keys() - flushed.uncommitted.keys()
+            known = follower.committer.look_up([group] if stopped else [], Deadline(FLUSH_S))
+            lost = {key for key in stopped if known.get(key, -1) < (failed[key].offset or 0)}
+            failures += [failed[key] for key in lost]
+            for key in failed.keys() - flushed.uncommitted.keys() - lost:
+                follower.failed.pop(key, None)
         return failures
 
     def _problem(self, refused: list[OffsetManagerError]) -> str | None:

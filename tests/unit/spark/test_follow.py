@@ -363,16 +363,23 @@ def test_refused_commits_are_a_problem_and_tried_again(
 ) -> None:
     """As for a missing right: an idle query is committed once it is granted, and the row says so.
 
-    Nobody submits again what Kafka refuses for good, and the query finishes no further batch.
+    Nobody submits again what Kafka refuses for good, and the query finishes no further batch.  Its
+    group goes no further than a removed one that is behind.
     """
-    WrittenCheckpoint(tmp_path / "c").batch(0, orders(5))
+    WrittenCheckpoint(tmp_path / "behind").batch(0, orders(5))
+    WrittenCheckpoint(tmp_path / "ahead").batch(0, orders(9))
     coordinator.inject("commit", *[Refuse(30)] * 10_000, group="etl")
-    with following(coordinator, follow(tmp_path / "c")) as follower:
-        problem = str(until(lambda: follower.queries() and follower.queries()[0].problem))
-        assert "READ on the group" in problem
+    with following(coordinator, follow(tmp_path / "*")) as follower:
+
+        def problems() -> dict[str, str]:
+            return {each.name: str(each.problem) for each in follower.queries()}
+
+        until(lambda: str(problems()).count("READ on the group") == 2)
+        shutil.rmtree(tmp_path / "behind")
+        until(lambda: "no file named metadata" in problems()["behind"])
         coordinator._incidents["commit"].clear()
         eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
-        eventually(lambda: follower.queries()[0].problem, None)
+        eventually(lambda: problems()["ahead"], "None")
 
 
 def test_a_start_is_checked_again_after_its_logs_could_not_be_read(

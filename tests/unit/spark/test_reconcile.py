@@ -187,7 +187,11 @@ def test_a_topic_recreated_after_the_comparison_gets_no_offset_of_the_former(
         recreate(service.coordinator.broker, unique_name, end)
         with pytest.raises(OffsetConflictError, match=r"recreated.*nothing was committed"):
             found.execute(client)
-    assert committed(service) == [12, 5, 30]
+        assert committed(service) == [12, 5, 30]
+        checkpoint.batch(4, orders(11))
+        offsetmgr.spark.reconcile(client, GROUP, str(checkpoint.root)).execute(client)
+        assert managers(service) == 0, "the client holds nothing of the group"
+    assert committed(service) == [11, 5, 30]
 
 
 def test_a_longer_log_that_is_newer_than_the_batch_is_named(
