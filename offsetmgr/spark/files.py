@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -208,10 +209,14 @@ def check_location(location: object) -> str:
 
 
 def is_stopped(spark: Any) -> bool:
+    """Return True if the session was stopped, or its JVM has ended."""
     context = getattr(spark, "_sc", None)
     if context is None:
         return bool(getattr(spark, "is_stopped", False))  # of Spark Connect
-    return context._jsc is None  # noqa: SLF001 -- PySpark does not say it otherwise
+    if context._jsc is None:  # noqa: SLF001 -- PySpark does not say it otherwise
+        return True
+    process = getattr(getattr(context, "_gateway", None), "proc", None)
+    return isinstance(process, Popen) and process.poll() is not None
 
 
 def check_session(spark: object) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.deadlines import Deadline
@@ -108,6 +109,9 @@ _CAUSES: Final = {
     "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
 }
 """Causes of failures, by the words of Spark's that tell of them."""
+
+_GONE: Final = (ConnectionError, Py4JNetworkError)
+"""Raised by calls of a JVM that has ended."""
 
 _processors: Final[WeakValueDictionary[str, Processor]] = WeakValueDictionary()
 """Processors of this process by the id of their query, which is that of its checkpoint."""
@@ -207,6 +211,7 @@ class Processor:
         loop waits for the next start.  Raises TopicsError; ProcessorError if the checkpoint cannot
         be used with this graph; and what `starting_offsets` raises.
         """
+        check_session(self._spark)
         if self._query is not None and self._query.isActive:
             return self
         with (
@@ -264,8 +269,8 @@ class Processor:
         try:
             while True:
                 if is_stopped(self._spark):  # which ends no query
-                    raise ProcessorError(f"group {self.graph.group}: its Spark session was stopped")
-                if _asked(has_ended):
+                    raise self._session_ended()
+                if self._asked(has_ended):
                     if self._error is not None:
                         raise self._error
                     return True
@@ -297,7 +302,7 @@ class Processor:
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Wait until new messages are processed.  Raises ProcessorError, OffsetTimeoutError."""
         for _ in Deadline(timeout).polls():
-            state = _asked(lambda: self.state)
+            state = self._asked(lambda: self.state)
             if state == "running":
                 return
             if state in {"stopped", "failed"}:
@@ -359,7 +364,8 @@ class Processor:
 
         Raises ProcessorError if its checkpoint cannot be read.
         """
-        progress = None if self._query is None else self._query.lastProgress
+        query = None if is_stopped(self._spark) else self._query
+        progress = None if query is None else query.lastProgress
         if progress is None:
             return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
         report: dict[str, Any] = report_of(progress)
@@ -420,25 +426,14 @@ class Processor:
         written = {topic: plan.partitions[topic] for topic in plan.targets}
         read, lost, grown = query.topics, set[str](), set[tuple[str, int]]()
         with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
-            while not running.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # a float is fine
+            while not self._has_ended(running):
                 try:
                     answers, counts = reader.topic_ids(read), reader.partitions_of(written)
                 except OffsetManagerError as error:  # such as where no connection can be opened
                     _log.debug("the topics of %s are not known: %s", layout.group, error)
                     continue
                 ids = {topic: each for topic, each in answers.items() if isinstance(each, str)}
-                before, lost = lost, set()
-                for topic, found in counts.items():
-                    number = len(found) if isinstance(found, list) else 0
-                    if number < written[topic] and (number or does_not_exist(found)):
-                        lost.add(f"{topic} ({number} of {written[topic]} partitions)")
-                    elif number > written[topic] and (topic, number) not in grown:
-                        grown.add((topic, number))
-                        _log.warning(
-                            "processor %s writes to the first %d of %d partitions of %s until it "
-                            "is started again, as that topic got more while it ran",
-                            layout.group, written[topic], number, topic,
-                        )  # fmt: skip
+                before, lost = lost, self._lost(written, counts, grown)
                 # The look may have waited long for Kafka, and a stopped session ends no query.
                 if is_stopped(self._spark) or not running.isActive:
                     return
@@ -463,6 +458,55 @@ class Processor:
                 running.stop()
                 return
 
+    def _has_ended(self, running: StreamingQuery) -> bool:
+        """Return False if the query still runs after ``LOOK_S``."""
+        try:
+            return bool(running.awaitTermination(LOOK_S))  # type: ignore[arg-type]  # PySpark's
+        except _GONE:
+            _log.error("processor %s has ended with Spark's JVM", self.graph.group)
+            return True
+
+    def _lost(
+        self,
+        written: Mapping[str, int],
+        counts: Mapping[str, list[int] | OffsetManagerError],
+        grown: set[tuple[str, int]],
+    ) -> set[str]:
+        """Return the topics with fewer partitions than are ``written``.
+
+        Those with more are named in the log, unless they are among ``grown``.
+        """
+        lost = set()
+        for topic, found in counts.items():
+            number = len(found) if isinstance(found, list) else 0
+            if number < written[topic] and (number or does_not_exist(found)):
+                lost.add(f"{topic} ({number} of {written[topic]} partitions)")
+            elif number > written[topic] and (topic, number) not in grown:
+                grown.add((topic, number))
+                _log.warning(
+                    "processor %s writes to the first %d of %d partitions of %s until it is "
+                    "started again, as that topic got more while it ran",
+                    self.graph.group, written[topic], number, topic,
+                )  # fmt: skip
+        return lost
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        """Return an answer of Java's.  Raises ProcessorError if the JVM has ended.
+
+        A stop in a signal's handler takes over a call's connection, so it is asked again.
+        """
+        try:
+            return ask()
+        except Exception:  # noqa: BLE001 -- py4j's, or what was made of it
+            try:
+                return ask()
+            except _GONE as error:
+                raise self._session_ended() from error
+
+    def _session_ended(self) -> ProcessorError:
+        text = "its Spark session was stopped, or Spark's JVM has ended"
+        return ProcessorError(f"group {self.graph.group}: {text}")
+
     def _has_stalled(self) -> bool:
         try:
             return self.state == "stalled"
@@ -483,14 +527,6 @@ class Processor:
         if roots:
             return ProcessorError(f"group {self.graph.group}: {roots[-1]}")
         return ProcessorError(_STACK.split(str(error))[0])
-
-
-def _asked(ask: Callable[[], _T]) -> _T:
-    """Return an answer of Java's; a stop in a signal's handler takes over a call's connection."""
-    try:
-        return ask()
-    except Exception:  # noqa: BLE001 -- py4j's, or what was made of it
-        return ask()
 
 
 def _has_starts(files: Checkpoint) -> bool:

@@ -10,11 +10,13 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
+from subprocess import Popen
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from unittest.mock import Mock
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.errors import InvalidValueError
@@ -371,3 +373,23 @@ def test_a_page_of_spark_is_one_sentence(spark: SparkSession, page: str, sentenc
     with pytest.raises(ProcessorError) as raised:
         processor.await_end()
     assert re.fullmatch(f"group orders: {sentence}", str(raised.value))
+
+
+def test_a_processor_fails_with_its_jvm(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that the system has killed for memory: each call raised py4j's error."""
+    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
+    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint="unused")
+    away = Mock(side_effect=[Py4JNetworkError("closed"), ConnectionRefusedError()])
+    processor._query = Mock(awaitTermination=away)
+    with pytest.raises(ProcessorError, match=r"^group orders: .* or Spark's JVM has ended"):
+        processor.await_end()
+    with Popen(["true"]) as jvm:
+        jvm.wait(WAIT_S)
+    gateway = SimpleNamespace(proc=jvm)
+    monkeypatch.setattr(processor._spark, "_sc", SimpleNamespace(_jsc=Mock(), _gateway=gateway))
+    assert processor.state == processor.stats().state == "failed"
+    with pytest.raises(InvalidValueError, match=r"spark .* is stopped"):
+        processor.start()
+    processor.stop()
