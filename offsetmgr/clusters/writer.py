@@ -33,7 +33,7 @@ from offsetmgr.types import (
     check_partition,
     check_topic,
 )
-from offsetmgr.workers import Worker
+from offsetmgr.workers import Question, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -223,7 +223,7 @@ class MultiClusterWriter(Closing):
         self._order = list(checked := check_clusters(clusters))
         self._first = self._order[0]  # that of the last write
         self._closed = False
-        self._writing = 0
+        self._writing: list[int] = []  # threads
         self._changed = threading.Condition(self._lock)
         links = [
             Link(name, kafka, self._topic, settle_s=self._settings.fail_back_s)
@@ -243,12 +243,12 @@ class MultiClusterWriter(Closing):
         with self._lock:
             if self._closed:
                 raise ManagerStoppedError("the writer is closed")
-            self._writing += 1
+            self._writing.append(threading.get_ident())
         try:
             errors = self._write(batch)
         finally:
             with self._lock:
-                self._writing -= 1
+                self._writing.remove(threading.get_ident())
                 self._changed.notify_all()
         if any(errors):
             raise WriteErrors(errors)
@@ -299,13 +299,20 @@ class MultiClusterWriter(Closing):
     def close(self) -> None:
         """Wait for writes under way, which take up to ``fail_over_s`` for each cluster, and end.
 
-        Twice is harmless; in the child of a fork it does nothing.
+        Twice is harmless; in the child of a fork it does nothing.  In a signal's handler during a
+        write this returns at once, and a thread does it.
         """
         if self.is_forked:
             return
+        self._closed = True
+        if threading.get_ident() in self._writing:
+            Question(self._end)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         wait_s = self._settings.fail_over_s + _OVERDUE_S
         with self._lock:
-            self._closed = True
             self._changed.wait_for(lambda: not self._writing, wait_s * len(self._targets))
         close_all({name: target.end for name, target in self._targets.items()}, wait_s)
 

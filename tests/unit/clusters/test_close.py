@@ -14,6 +14,7 @@ from offsetmgr.clusters import (
     MultiClusterReader,
     MultiClusterWriter,
     ProducerRecord,
+    WriterSettings,
 )
 from offsetmgr.clusters import reader as reader_module
 from offsetmgr.consumer import AckConsumer, GroupConsumer
@@ -130,6 +131,29 @@ def test_the_child_of_a_fork_uses_and_closes_nothing(
 
     in_child(use_and_close)
     client.close()
+
+
+def test_a_write_goes_on_behind_a_close_of_a_signal_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kind: a close that waits for the call below it, and takes the connections from it."""
+    ended, during = threading.Event(), []
+    monkeypatch.setattr("offsetmgr.clusters.writer.close_all", lambda *_: ended.set())
+    writer = MultiClusterWriter({"west": DEAD}, "orders", settings=WriterSettings(fail_over_s=3))
+
+    def write(_: object) -> list[None]:
+        writer.close()
+        during.append(ended.is_set())
+        return [None]
+
+    monkeypatch.setattr(writer, "_write", write)
+    writer.write_messages([ProducerRecord("x")])
+    assert during == [False]
+    assert ended.wait(WAIT_S)
+    with pytest.raises(ManagerStoppedError, match="is closed"):
+        writer.write_messages([ProducerRecord("late")])
+    monkeypatch.undo()
+    writer.close()
 
 
 def test_a_close_of_a_signal_handler_does_not_wait_for_the_call_below(
