@@ -85,13 +85,13 @@ class _Fields:
 
 
 def decode(key: bytes, value: bytes | None, record_s: float = 0.0) -> CommitRecord | None:
-    """Return the commit of a record; None for a record of another kind, or one that is cut off.
+    """Return the commit of a record; None for one of another kind, and one cut off or garbled.
 
     ``record_s`` is the time of the record: a deletion has no other time.
     """
     try:
         return _decode(key, value, record_s)
-    except struct.error:
+    except (struct.error, OverflowError):
         return None
 
 

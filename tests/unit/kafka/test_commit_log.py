@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from offsetmgr.kafka.commit_log import CommitRecord, decode, partition_of
 from offsetmgr.types import ManagerKey
@@ -45,6 +47,15 @@ def test_a_record_that_is_cut_off_is_skipped(kept: int) -> None:
     value = b"\0\3" + OFFSET + b"\0\0\0\7" + b"\0\2hi" + TIME
     assert decode(KEY[:kept], value) is None
     assert decode(KEY, value[:kept]) is None
+
+
+@given(st.binary(max_size=60))
+@example(b"\xff" * 40 + b"\1")
+def test_a_garbled_record_is_skipped(garbage: bytes) -> None:
+    """The kind: a length so large that no place of memory has it, which ended every history."""
+    for version in range(6):
+        found = decode(KEY, struct.pack(">hqi", version, 42, 7) + garbage)
+        assert found is None or found.key == NAME
 
 
 def test_records_of_groups_are_skipped() -> None:
