@@ -28,6 +28,7 @@ from offsetmgr.types import (
     check_mapping,
     check_offset,
     check_offsets,
+    check_topic,
     check_topic_partition,
     check_topic_partitions,
 )
@@ -183,10 +184,17 @@ def _checked(value: object, topic_partition: object) -> OffsetAndMetadata | None
 
 
 class _Offers(list["tuple[_TopicIds, _LogRanges | None]"]):
-    """Asks the Kafka that was offered last."""
+    """Asks the Kafka that was offered last.
+
+    Not about names that no topic can have, which others may have written into the database.
+    """
 
     def __call__(self, topics: Collection[str]) -> Mapping[str, str]:
-        return self[-1][0](topics)
+        legal = []
+        for topic in topics:
+            with suppress(InvalidValueError):
+                legal.append(check_topic(topic))
+        return self[-1][0](legal)
 
     @property
     def log_ranges(self) -> _LogRanges | None:

@@ -235,6 +235,19 @@ def test_messages_read_before_their_topic_was_recreated_hide_no_new_ones(
         assert store.claim("etl", [where]) == {where: OffsetAndMetadata(5)}
 
 
+def test_a_row_with_the_name_of_no_topic_holds_up_no_other(place: Place) -> None:
+    """The kind: Kafka is asked about all topics of a group, and refuses the question."""
+    with place.open() as store:
+        odd = place.where._replace(partition=1)
+        store.commit("etl", dict.fromkeys((place.where, odd), OffsetAndMetadata(7)))
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE offsetmgr_offsets SET topic = 'a b', topic_id = NULL WHERE partition_id = 1"
+            )
+        found = store.fetch("etl", None)
+        assert found == dict.fromkeys((place.where, TopicPartition("a b", 1)), OffsetAndMetadata(7))
+
+
 def test_a_table_of_an_earlier_release_gets_the_column(tmp_path: Path) -> None:
     """``store init`` adds it, and keeps the rows; before, the error names the command."""
     with SqlOffsetStore(f"sqlite:///{tmp_path}/old.db") as store:
