@@ -70,7 +70,8 @@ _STOP_S: Final = 10.0
 _OURS: Final = re.compile(r"^offsetmgr\.[\w.]*Error: (.+)$", re.MULTILINE)
 
 _ROOT: Final = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(\w+: .+)|^(\w+Error: .+)", re.MULTILINE
+    r"org\.apache\.kafka\.common\.errors\.(\w+: .+)"
+    r"|\(most recent call last\):\n(?:[ \t].*\n)+(\S.*)"
 )
 """An exception of Kafka's Java client, or the last line of a Python worker's traceback."""
 

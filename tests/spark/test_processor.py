@@ -347,6 +347,10 @@ PAGES = {
         "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'a'\n",
         r"an executor cannot import .* \(ModuleNotFoundError: No module named 'a'\)",
     ),
+    "another error of a worker": (
+        "Traceback (most recent call last):\n  File x\n    ^^^\npyarrow.lib.ArrowInvalid: odd\n",
+        "pyarrow.lib.ArrowInvalid: odd",
+    ),
     "lowered limit": (
         f"(TID 12): {JAVA}RecordTooLargeException: Too large.\n\nDriver stacktrace:",
         r"a record is larger than its topic takes: .* \(RecordTooLargeException: Too large\.\)",
