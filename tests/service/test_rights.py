@@ -163,6 +163,20 @@ def test_no_answer_names_foreign_groups_topics_or_clients(secured: Running) -> N
             assert answer.status_code == 200, path
             own_managers = answer.text.replace(f"admin/{FOREIGN}", "")  # of a group that it may use
             assert FOREIGN not in own_managers, path
+        del etl.headers["Offsetmgr-Client"]  # or it would be told of its own managers alone
+        with etl.stream("GET", "/v1/events") as stream:
+            for group, topic in (
+                (FOREIGN, "orders"),
+                ("orders-etl", FOREIGN),
+                ("orders-etl", "orders"),
+            ):
+                body = {"group": group, "offsets": [{"topic": topic, "partition": 0, "offset": 9}]}
+                admin.post("/v1/offsets", json={**body, "wait": True}).raise_for_status()
+            lines = stream.iter_lines()
+            told = next(lines)
+            while '"offset":9' not in told:
+                told += next(lines)
+        assert FOREIGN not in told
         assert [each["error"] for each in etl.get("/v1/queries").json()["queries"]] == ["mine"]
         assert len(admin.get("/v1/queries").json()["queries"]) == 3
         assert FOREIGN in admin.get("/v1/overview").json()["groups_error"]["message"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import ssl
@@ -66,21 +65,6 @@ def test_every_operation_but_health_and_the_document_asks_for_a_token(secured: R
         assert refusal(body) == (401, "unauthorized")
     assert open_paths == {"/livez", "/readyz"}
     assert not secured.service.assembly.factory.managers()
-
-
-def test_an_event_stream_leaves_out_foreign_names(secured: Running) -> None:
-    """Those of groups and of topics; test_rights.py looks at the other answers."""
-    with as_identity(secured, "admin") as admin, as_identity(secured, "reader") as reader:
-        del reader.headers["Offsetmgr-Client"]  # or it would be told of its own managers alone
-        with reader.stream("GET", "/v1/events") as stream:
-            for group, topic in (("payments", "orders"), ("orders-etl", "secret")):
-                entry = {"topic": topic, "partition": 0, "offset": 1}
-                body = {"group": group, "offsets": [entry], "wait": True}
-                assert admin.post("/v1/offsets", json=body).json()["accepted"] == 1
-            admin.post("/v1/offsets", json=OWN).raise_for_status()
-            line = next(line for line in stream.iter_lines() if line.startswith("data: "))
-        told = json.loads(line[6:])
-        assert (told["group"], told["topic"]) == ("orders-etl", "orders")
 
 
 def test_metrics_need_a_right_to_all_groups(secured: Running, tmp_path: Path) -> None:
@@ -281,44 +265,39 @@ def test_an_empty_identity_does_not_turn_authentication_off(tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
-def test_tls_is_served_from_version_1_2_on(authority: Authority, tmp_path: Path) -> None:
-    with running(**over_tls(authority, tmp_path)) as service:
-        with tls_client(service, trusting(authority)) as client:
-            assert client.post("/v1/offsets", json=OWN).json()["accepted"] == 1
-        old = trusting(authority)
-        old.minimum_version = ssl.TLSVersion.TLSv1
-        old.maximum_version = ssl.TLSVersion.TLSv1_1
-        old.set_ciphers("ALL:@SECLEVEL=0")
-        for context, url in (
-            (old, service.address),
-            (ssl.create_default_context(), service.address),  # which does not know the authority
-            (trusting(authority), service.address.replace("https", "http")),
-        ):
-            with pytest.raises(httpx.TransportError):
-                httpx.get(f"{url}/livez", verify=context, timeout=WAIT_S)
-
-
-def test_without_a_certificate_of_the_authority_nobody_connects(
+def test_without_tls_1_2_and_a_certificate_of_the_authority_nobody_connects(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """None, an expired one, or one of another authority: not even a valid token helps."""
+    """No certificate, an expired one, or one of another authority: no valid token helps.
+
+    Nor does a connection without TLS, and a client that does not know the authority asks nothing.
+    """
     given = over_tls(authority, tmp_path, tls__client_ca=str(authority.file))
-    other = Authority(tmp_path, "others")
+    mine = authority.sign("etl.test")
+    late = authority.sign("late.test", timedelta(days=-1))
+    foreign = Authority(tmp_path, "others").sign("foreign.test")
+    old = trusting(authority)
+    old.minimum_version = ssl.TLSVersion.TLSv1
+    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
     with running(**given) as service:
-        for files in (
-            None,
-            authority.sign("late.test", timedelta(days=-1)),
-            other.sign("foreign.test"),
+        plain = service.address.replace("https", "http")
+        for context, files, url in (
+            (trusting(authority), None, service.address),
+            (trusting(authority), late, service.address),
+            (trusting(authority), foreign, service.address),
+            (trusting(authority), mine, plain),
+            (ssl.create_default_context(), mine, service.address),
+            (old, mine, service.address),
         ):
-            context = trusting(authority)
             if files is not None:
                 context.load_cert_chain(*files)
-            with tls_client(service, context) as client, pytest.raises(httpx.TransportError):
-                client.get("/livez")
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{url}/livez", verify=context, timeout=WAIT_S)
         context = trusting(authority)
-        context.load_cert_chain(*authority.sign("etl.test"))
+        context.load_cert_chain(*mine)
         with tls_client(service, context) as client:
-            assert client.get("/v1/managers").status_code == 200
+            assert client.post("/v1/offsets", json=OWN).json()["accepted"] == 1
 
 
 def test_a_certificate_is_an_identity(authority: Authority, tmp_path: Path) -> None:
