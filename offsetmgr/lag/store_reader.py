@@ -72,7 +72,8 @@ class StoreReader(ClusterReader):
         self, groups: Iterable[str]
     ) -> dict[str, dict[TopicPartition, OffsetAndMetadata] | OffsetManagerError]:
         def fetch(group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-            offsets = checked_answer(self._store.fetch(group, None), None)
+            found = self._store.fetch(group, None)
+            offsets = checked_answer(found, found)  # an odd name is an error of its own log
             return {where: each for where, each in offsets.items() if each is not None}
 
         names = list(groups)

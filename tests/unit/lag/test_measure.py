@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.errors import InvalidValueError, KafkaRequestError
 from offsetmgr.lag.measure import POINTS, LogTimeline, RecordAges, measure, worst_seconds
 from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.stores.sql import SqlOffsetStore
@@ -82,16 +82,21 @@ def test_a_log_cut_while_it_is_read_is_in_range() -> None:
     assert (found.partitions[0].out_of_range, found.total) == (False, 70)
 
 
-def test_a_group_of_any_name_is_read_from_a_database(tmp_path: Path) -> None:
-    """As from Kafka: another program may have committed it there."""
+def test_any_name_of_a_group_or_topic_is_read_from_a_database(tmp_path: Path) -> None:
+    """As from Kafka: another program may have committed it there.
+
+    The kind: one row with a name that is none, which hides the other partitions of its group.
+    """
     url, names = f"sqlite:///{tmp_path}/offsets.db", ["", "two\nlines", "x" * 300]
+    odd = TopicPartition("a b", -1)
+    offsets = dict.fromkeys((ORDERS[0], odd), OffsetAndMetadata(5))
     with SqlOffsetStore(url) as store:
         store.create_tables()
         for name in names:
-            store.commit(name, {ORDERS[0]: OffsetAndMetadata(5)})
+            store.commit(name, offsets)
     with open_cluster({"bootstrap.servers": "127.0.0.1:1"}, url, 20.0) as reader:
-        found = reader.committed(names)
-    assert found == {name: {ORDERS[0]: OffsetAndMetadata(5)} for name in names}
+        assert reader.committed(names) == dict.fromkeys(names, offsets)
+        assert isinstance(reader.log_ranges([odd])[odd], InvalidValueError)
 
 
 def test_a_share_group_is_not_reported_as_missing() -> None:
