@@ -115,7 +115,10 @@ def read_snapshot(progress: Any) -> Snapshot:
     A source or a figure that cannot be read is a problem of the snapshot and spoils no other.
     Raises InvalidValueError for a report that cannot be read, or that the service would refuse.
     """
-    report = report_of(progress)
+    try:
+        report = report_of(progress)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError("progress", progress, f"is not JSON ({error})", _FIX) from None
     sources: list[Positions] = []
     problems: dict[str, str] = {}
     try:

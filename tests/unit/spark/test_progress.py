@@ -133,6 +133,13 @@ def test_a_missing_field_is_named(field: str) -> None:
         read_snapshot(report)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", "[]", "5"])
+def test_a_report_of_another_form_is_refused(text: str) -> None:
+    """A flush reads it, too: it raises no error of the JSON parser."""
+    with pytest.raises(InvalidValueError, match=r"progress .* is (not JSON|unknown)"):
+        read_snapshot(SimpleNamespace(json=text))
+
+
 @pytest.mark.parametrize("value", [[], "many", True, -1, float("nan"), 1e16, 10**400])
 def test_an_odd_figure_is_a_problem_and_spoils_no_position(value: object) -> None:
     """Its offsets are committed all the same."""
