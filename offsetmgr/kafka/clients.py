@@ -87,6 +87,10 @@ FORKED: Final = "made by another process, whose threads are not here; make one i
 """Of anything that is used in the child of a fork."""
 
 
+CLOSED: Final = "the connections to Kafka are closed; make new ones"
+"""Of a client that was closed, maybe while it was used."""
+
+
 class NoThreadsError(OverloadedError, RuntimeError):
     """The process can start no more threads."""
 

@@ -24,6 +24,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import ManagerStoppedError, OffsetManagerError
 from offsetmgr.kafka.clients import (
     CLOSE_S,
+    CLOSED,
     Closing,
     check_thread_room,
     in_short_waits,
@@ -182,7 +183,7 @@ class ClusterReader(Closing):
         """
         self.check_process()  # else librdkafka would end it
         if self._admin is None:
-            raise ManagerStoppedError("the connections to Kafka are closed; make new ones")
+            raise ManagerStoppedError(CLOSED)
         return self._admin
 
     @property

@@ -31,7 +31,8 @@ from confluent_kafka import cimpl
 
 from offsetmgr.answers import CommitResult, Failure, FetchResult
 from offsetmgr.codes import error_info
-from offsetmgr.kafka.clients import CLOSE_S
+from offsetmgr.errors import ManagerStoppedError
+from offsetmgr.kafka.clients import CLOSE_S, CLOSED
 from offsetmgr.kafka.config import OWN_GROUP, refused_config
 from offsetmgr.kafka.errors import failure_of
 from offsetmgr.logs import SafeLogger
@@ -368,7 +369,7 @@ class GroupClient:
 
         With ``stable``, a partition that an open transaction is about to commit is an error.
         The answer is set in the client's thread: a Failure if the request failed as a whole.
-        Raises RuntimeError once closed.
+        Raises ManagerStoppedError once closed.
         """
         wanted = None if partitions is None else partition_list(partitions)
         read = partial(_fetch_result, partitions)
@@ -447,7 +448,7 @@ class GroupClient:
     ) -> tuple[int, Pending[_T | Failure]]:
         """Return the options of a new request and its answer; with the lock held."""
         if self._closed:
-            raise RuntimeError("the client is closed")
+            raise ManagerStoppedError(CLOSED)
         self._number += 1
         answer: Pending[_T | Failure] = Pending()
         self._open[self._number] = read, answer

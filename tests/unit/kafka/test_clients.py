@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from offsetmgr.deadlines import Deadline
+from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.kafka import cluster
 from offsetmgr.kafka.clients import in_short_waits, open_admin, open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
+from offsetmgr.kafka.librdkafka import GroupClient
 from tests.waiting import until
 
 
@@ -38,6 +40,19 @@ def test_a_client_that_got_no_answer_ends_with_its_owner(monkeypatch: pytest.Mon
         assert not any(client() for client in opened)
     finally:
         gc.enable()
+
+
+def test_a_question_in_the_middle_of_a_close_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: of two clients one is closed before the other, and raised an error of its own."""
+    reader, close = ClusterReader("127.0.0.1:1", timeout_s=0.5), GroupClient.close
+
+    def ask_behind(client: GroupClient, timeout_s: float) -> None:
+        close(client, timeout_s)
+        with pytest.raises(ManagerStoppedError, match="connections to Kafka are closed"):
+            reader.committed(["g"])
+
+    monkeypatch.setattr(GroupClient, "close", ask_behind)
+    reader.close()
 
 
 @pytest.mark.parametrize(
