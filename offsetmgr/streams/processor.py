@@ -213,7 +213,7 @@ class Processor:
         be used with this graph; and what `starting_offsets` raises.
         """
         check_session(self._spark)
-        if self._query is not None and self._query.isActive:
+        if self._is_active:
             return self
         with (
             self._failing("cannot start"),
@@ -319,7 +319,7 @@ class Processor:
         InvalidValueError; ProcessorError if the processor does not run, or Kafka refuses.
         """
         self._engine.visitor(name)
-        if self._query is None or not self._query.isActive:
+        if not self._is_active:
             text = f"processor {self.graph.group} does not run: visit while it does, after start()"
             raise ProcessorError(text)
         request_visit(self._kafka, self.graph, name, meta)
@@ -392,6 +392,11 @@ class Processor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def _is_active(self) -> bool:
+        query = self._query
+        return query is not None and not is_stopped(self._spark) and query.isActive
+
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
         """Raise ProcessorError for what the file system of the checkpoint raises."""
@@ -407,13 +412,32 @@ class Processor:
         return Checkpoint(self._checkpoint, self._spark)
 
     def _check_unshared(self) -> None:
-        """Raise ProcessorError, before a file changes, if another processor uses the checkpoint."""
+        """Raise ProcessorError, before a file changes, for another one of the checkpoint or group.
+
+        Two of a group would process each message twice, and write one table.
+        """
         files = self._files()
-        other = _processors.get(files.query_id()) if files.read("metadata") else None
-        if other is not None and other is not self and other.state not in {"stopped", "failed"}:
-            text = f"group {self.graph.group} cannot start: another processor runs with checkpoint"
-            fix = "stop that one, or give each processor a checkpoint of its own"
-            raise ProcessorError(f"{text} {files.location}: {fix}")
+        query_id = files.query_id() if files.read("metadata") else None
+        text = f"group {self.graph.group} cannot start: another processor"
+        for other_id, other in list(_processors.items()):
+            if other is self or not other._is_active:  # noqa: SLF001 -- of this class
+                continue
+            if other_id == query_id:
+                fix = "stop that one, or give each processor a checkpoint of its own"
+                raise ProcessorError(f"{text} runs with checkpoint {files.location}: {fix}")
+            if self._does_as(other):
+                fix = "stop that one, or give each a group of its own"
+                raise ProcessorError(f"{text} of the group reads the same topics: {fix}")
+
+    def _does_as(self, other: Processor) -> bool:
+        """Return True if another processor does the work of this one."""
+        brokers = "bootstrap.servers"
+        mine, theirs = self.graph, other.graph
+        return (
+            mine.group == theirs.group
+            and self._kafka[brokers] == other._kafka[brokers]
+            and not {*mine.consumed}.isdisjoint(theirs.consumed)
+        )
 
     def _watch(self, running: StreamingQuery, query: Query) -> None:
         """Stop the query once a topic that it needs is another one than at its start.

@@ -285,9 +285,9 @@ def test_a_topic_that_changes_in_a_run_is_named_in_one_sentence(
     lab.topics(orders=1)
     with processor:
         lab.drain(processor)
-        second = lab.processor(processor.graph)
-        with pytest.raises(ProcessorError, match="another processor runs with checkpoint"):
-            second.start()
+        for checkpoint, text in (("first", "runs with checkpoint"), ("new", "of the group reads")):
+            with pytest.raises(ProcessorError, match=f"another processor {text}"):
+                lab.processor(processor.graph, checkpoint).start()
         delete(lab.kafka, out)
         lab.topics(out=1)
         with pytest.raises(ProcessorError, match=rf"fewer partitions: {out} \([01] of 3 part"):
