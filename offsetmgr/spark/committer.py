@@ -97,7 +97,7 @@ class CommitCounts(NamedTuple):
     """Commits that Kafka refused or did not answer: one for each time and partition.  Their
     offsets are kept and tried again."""
     unreadable: int = 0
-    """Offsets and reports of Spark that could not be read."""
+    """Offsets, figures and whole reports of Spark that could not be read."""
 
 
 @dataclass
