@@ -15,12 +15,18 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.codes import TIMED_OUT
 from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    OffsetManagerError,
+    ServiceUnavailableError,
+)
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
 from offsetmgr.kafka.errors import cause_of, request_error
 from offsetmgr.logs import SafeLogger
 from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.text import error_text
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -239,3 +245,9 @@ def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:
     for name, question in questions.items():
         if not question.wait(deadline.left_s):
             log.warning("cluster %s was left without a farewell: it does not answer", name)
+            continue
+        error = question.answer.exception()
+        if isinstance(error, ServiceUnavailableError):  # the process can have no more threads
+            ends[name]()
+        elif error is not None:
+            log.error("cluster %s could not be left: %s", name, error_text(error, 100))

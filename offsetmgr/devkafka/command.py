@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from offsetmgr.devkafka.process import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.types import add_once, check_topic
 
+_NUMBER: Final = re.compile("[0-9]{1,5}")
 _MOST_PARTITIONS: Final = 10_000
 _WAIT_S: Final = 60.0
 _REQUEST_S: Final = 10.0
@@ -86,7 +88,7 @@ def _parse_topic(text: str) -> tuple[str, int]:
     check_topic(name)
     if not colon:
         return name, 1
-    if not (count.isdecimal() and 1 <= int(count) <= _MOST_PARTITIONS):
+    if not (_NUMBER.fullmatch(count) and 1 <= int(count) <= _MOST_PARTITIONS):
         problem = "has no valid number of partitions"
         fix = f"give 1 to {_MOST_PARTITIONS:,}, as in {name}:8"
         raise InvalidValueError("topic", text, problem, fix)

@@ -83,6 +83,12 @@ def test_a_long_name_widens_its_own_row_alone() -> None:
         ("dev-kafka --topic orders:3 --topic orders", 1, "topic 'orders' is given twice"),
         ("dev-kafka --topic orders:none", 1, "'orders:none' has no valid number of partitions"),
         ("dev-kafka --topic orders:0", 1, "give 1 to 10,000, as in orders:8"),
+        pytest.param(
+            f"dev-kafka --topic orders:{'9' * 5_000}",
+            1,
+            "give 1 to 10,000, as in orders:8",
+            id="dev-kafka with a number of 5,000 digits",
+        ),
         ("dev-kafka --topic my,orders", 1, "topic 'my,orders' is not a legal Kafka topic name"),
         ("dev-kafka --produce 10", 1, "produce 10 names no topic to fill; give"),
     ],

@@ -17,6 +17,7 @@ from offsetmgr.clusters import (
     WriterSettings,
 )
 from offsetmgr.clusters import reader as reader_module
+from offsetmgr.clusters.link import close_all
 from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.kafka.cluster import ClusterReader
@@ -131,6 +132,29 @@ def test_the_child_of_a_fork_uses_and_closes_nothing(
 
     in_child(use_and_close)
     client.close()
+
+
+def test_a_close_ends_each_cluster_also_without_threads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kind: an end that fails, or cannot have a thread, and nobody hears of it."""
+    ended: list[str] = []
+    ends = {"west": lambda: ended.append("west"), "east": lambda: ended.append("east")}
+
+    def no_thread(_: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        close_all(ends, WAIT_S)
+    assert ended == ["west", "east"]
+
+    def fail() -> NoReturn:
+        raise OSError("the disk is full")
+
+    close_all({"north": fail, **ends}, WAIT_S)
+    assert len(ended) == 4
+    assert "cluster north could not be left: OSError: the disk is full" in caplog.text
 
 
 def test_a_write_goes_on_behind_a_close_of_a_signal_handler(
