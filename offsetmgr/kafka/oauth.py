@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+import time
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.extras import install_hint, package_of
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 AWS_MSK_IAM: Final = "aws-msk-iam"
 """The name of AWS's own function, which signs with the credentials that botocore finds."""
 
+_PAIR: Final = 2
 _TEXT_CHARS: Final = 300
 _MSK_BROKER: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?\b")
 
@@ -32,9 +35,9 @@ class TokenFunction:
         """Its last exception, as text; empty after a success."""
 
     def __call__(self, config: str | None) -> tuple[Any, ...]:
-        """Return a token.  Raises RuntimeError, whatever the function raises."""
+        """Return a token and its end.  Raises RuntimeError, whatever the function does instead."""
         try:
-            answer: tuple[Any, ...] = self._get_token(config)
+            answer = _checked(self._get_token(config))
         except BaseException as error:
             self.failure = f"oauth_cb failed: {self._name}: {visible(repr(error), _TEXT_CHARS)}"
             raise RuntimeError(self.failure) from error
@@ -87,6 +90,18 @@ def _msk_signer(servers: str) -> Callable[[str | None], tuple[str, float]]:
         return token, expires_ms / 1000
 
     return get_token
+
+
+def _checked(answer: object) -> tuple[Any, ...]:
+    """Return the answer of a function; librdkafka would not say what is wrong with it."""
+    given: tuple[Any, ...] = answer if isinstance(answer, tuple) else (answer,)
+    token, end_s = given[:_PAIR] if len(given) >= _PAIR else (None, None)
+    if not (isinstance(token, str) and isinstance(end_s, SupportsFloat)):
+        kinds = ", ".join(type(each).__name__ for each in given)
+        raise TypeError(f"it returned ({kinds}), not (token, time of its end)")
+    if not time.time() < float(end_s) < inf:
+        raise ValueError(f"its token ends at {end_s}, which is not a second from now on")
+    return given
 
 
 def _name_of(function: Any) -> str:

@@ -6,11 +6,12 @@ import base64
 import sys
 import time
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.kafka.oauth import AWS_MSK_IAM, token_function
+from offsetmgr.kafka.oauth import AWS_MSK_IAM, TokenFunction, token_function
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +20,6 @@ MODULE = """
 NUMBER = 5
 def get_token(config):
     return f"token of {config}", 4e9
-def fail(config):
-    raise ConnectionError("the vault is sealed")
 """
 
 REGIONS = {
@@ -94,9 +93,26 @@ def test_a_wrong_name_is_refused(module: str, name: str, why: str) -> None:
         token_function(name, allowed, {})
 
 
-def test_a_failure_names_the_function(module: str) -> None:
-    name = f"{module}:fail"
-    get_token = token_function(name, [name], {})
-    with pytest.raises(RuntimeError, match=f"oauth_cb failed: {name}: .*the vault is sealed"):
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (ConnectionError("the vault is sealed"), "the vault is sealed"),
+        (None, r"it returned \(NoneType\), not \(token, time of its end\)"),
+        (["secret", 4e9], r"it returned \(list\)"),
+        (("secret",), r"it returned \(str\)"),
+        ((b"secret", 4e9), r"it returned \(bytes, float\)"),
+        (("secret", "4e9"), r"it returned \(str, str\)"),
+        (("secret", 1_000), "its token ends at 1000, which is not a second from now on"),
+        (("secret", float("nan")), "its token ends at nan"),
+        (("secret", float("inf")), "its token ends at inf"),
+    ],
+)
+def test_a_function_without_a_token_is_named_with_the_cause(answer: object, why: str) -> None:
+    """The kind: an odd answer, of which librdkafka says that no token was set in ten seconds."""
+    get_token = TokenFunction(Mock(side_effect=[answer, ("good", 4e9)]), "company:get_token")
+    with pytest.raises(RuntimeError, match=f"oauth_cb failed: company:get_token: .*{why}") as c:
         get_token(None)
-    assert "the vault is sealed" in get_token.failure
+    assert get_token.failure == str(c.value)
+    assert "secret" not in get_token.failure
+    assert get_token(None) == ("good", 4e9)
+    assert get_token.failure == ""
