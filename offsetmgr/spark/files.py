@@ -107,7 +107,8 @@ class UrlFiles:
                 return None
             except Exception:
                 # Object stores refuse the range of an object that is empty.
-                if self._system.isdir(path) or self._system.size(path) != 0:
+                info = self._system.info(path)
+                if info["type"] != "file" or info["size"] != 0:
                     raise
                 data = b""
         return _decoded(data, f"{self.location}/{name}")
