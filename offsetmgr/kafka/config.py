@@ -54,6 +54,9 @@ ASKS_CONTROLLER: Final[Mapping[str, object]] = {"enable.sparse.connections": Fal
 """Of a client that asks the controller: while no connection to it succeeds, librdkafka would try
 one without a pause, thousands of times a second.  Such a client is connected to all brokers."""
 
+_OF_TOPICS: Final = "default.topic.config"
+"""confluent-kafka's old name for a mapping of settings."""
+
 _LARGEST: Final = 2**63
 log = SafeLogger("offsetmgr.kafka")
 _TEXT_CHARS: Final = 300
@@ -109,10 +112,15 @@ def checked_config(config: object) -> dict[str, object]:
     if not settings.get("bootstrap.servers"):
         hint = "give it, as host:port,host:port"
         raise InvalidValueError("bootstrap.servers", None, "is missing", hint)
+    if _OF_TOPICS in settings:
+        raise InvalidValueError(_OF_TOPICS, None, "cannot be set", "give its settings themselves")
     checked = dict(settings)
-    get_token = checked.get("oauth_cb")
-    if callable(get_token) and not isinstance(get_token, TokenFunction):
-        checked["oauth_cb"] = TokenFunction(get_token)
+    if "oauth_cb" in checked:
+        get_token = checked["oauth_cb"]
+        # Not shown where it is a text, which may be a token.
+        check_callable(get_token if callable(get_token) else type(get_token).__name__, "oauth_cb")
+        if not isinstance(get_token, TokenFunction):
+            checked["oauth_cb"] = TokenFunction(get_token)
     return checked | guarded_callbacks(checked)
 
 

@@ -115,6 +115,9 @@ SECRET = {**DEAD, "sasl.password": "s3cret"}
             (checked_config, {**SECRET, name: "1"}, r"config .* is not the name of a setting")
             for name in ("a\ud800", "a\0b", 5)
         ],
+        # confluent-kafka would raise errors of its own.
+        (ClusterReader, {**DEAD, "oauth_cb": "s3cret"}, "oauth_cb 'str' cannot be called"),
+        (ClusterReader, {**SECRET, "default.topic.config": "acks=1"}, "default.topic.config .*set"),
         # librdkafka would read up to it.
         (checked_config, {**SECRET, "sasl.username": "me\0you"}, "sasl.username .*not a value of"),
     ],
