@@ -148,11 +148,19 @@ class Front:
 
 
 def _check_repeats(request: Request) -> None:
-    """Raise HttpStatusError for a second header of a name in ONCE."""
+    """Raise HttpStatusError for a second header of a name in ONCE, and for two lengths of a body.
+
+    Of two lengths a proxy before the service may know the other one, and take a part of the body
+    for a request of its next client.
+    """
     for name, count in Counter(request.headers.keys()).items():
         if count > 1 and ONCE.fullmatch(name):
             text = f"the header {name} is given {count} times; send it once"
             raise HttpStatusError(HTTPStatus.BAD_REQUEST, "invalid_value", text)
+    if "transfer-encoding" in request.headers and "content-length" in request.headers:
+        text = "content-length is given as well as transfer-encoding; send one of the two"
+        close = {"connection": "close"}
+        raise HttpStatusError(HTTPStatus.BAD_REQUEST, "invalid_value", text, close)
 
 
 def _check_origin(request: Request) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.service.core import OffsetService
 from offsetmgr.types import TopicPartition
-from tests.service.support import Running, running
+from tests.service.support import Running, connected, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -144,6 +144,22 @@ def test_a_header_that_is_given_twice_is_refused(service: Running, name: str) ->
             assert code_of(answer) == (400, "invalid_value")
             assert f"{name.lower()} is given 2 times" in answer.text
         assert client.get("/livez", headers=[("Accept", "a"), ("Accept", "b")]).status_code == 200
+
+
+def test_two_lengths_of_a_body_are_refused(service: Running) -> None:
+    """The kind: a proxy goes by the other one, and passes on a hidden request.
+
+    What comes behind is not answered: it would be taken for the answer to somebody else.
+    """
+    hidden = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"POST /v1/heartbeat HTTP/1.1\r\nHost: localhost\r\nOffsetmgr-Client: x\r\n"
+    lengths = b"Content-Length: 12\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(service) as raw:
+        raw.sendall(head + lengths + b"2\r\n{}\r\n0\r\n\r\n" + hidden)
+        answer = b"".join(iter(lambda: raw.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"send one of the two" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
 
 
 def test_an_internal_failure_is_answered_in_json(
