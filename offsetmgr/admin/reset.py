@@ -233,16 +233,19 @@ def parse_csv(data: bytes, group: str) -> dict[TopicPartition, OffsetAndMetadata
     twice; also where none is of the group.
     """
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+    lines = [_cells(line) for line in data.decode("utf-8-sig", "replace").splitlines()]
+    # Other tools and people write the name as it is.
+    name = _group_cell(group)
+    name = name if any(cells[:1] == [name] for cells in lines) else group
+    for number, cells in enumerate(lines, 1):
         field = f"line {number}"
-        cells = _cells(line)
         if not cells:
             continue
         if len(cells) not in _COLUMNS:
             fix = "write topic,partition,offset or group,topic,partition,offset"
             raise InvalidValueError(field, ",".join(cells), f"has {len(cells)} columns", fix)
         *owner, topic, partition, offset = cells
-        if owner and csv_cell(owner[0]) != csv_cell(group):  # a space makes it another group
+        if owner and owner[0] != name:  # a space makes it another group
             continue
         topic = check_topic(topic.strip(), f"{field}, topic")
         where = TopicPartition(topic, check_partition(whole(partition, f"{field}, partition")))
@@ -269,8 +272,14 @@ def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:
         for row in rows:
             if row.new is not None:
                 cells = (*row.partition, row.new.offset)
-                writer.writerow((csv_cell(group), *cells) if len(plans) > 1 else cells)
+                writer.writerow((_group_cell(group), *cells) if len(plans) > 1 else cells)
     return lines.getvalue()
+
+
+def _group_cell(group: str) -> str:
+    """Return a group's name for CSV, escaped so that no other name looks the same."""
+    text = group.replace("\\", r"\\")
+    return f"'{text}" if text.startswith("'") else str(csv_cell(text))
 
 
 def whole(text: str, field: str, shown: str | None = None) -> int:

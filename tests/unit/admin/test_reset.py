@@ -97,6 +97,18 @@ def test_a_plan_that_is_exported_can_be_read_again() -> None:
     assert parse_csv(text.encode(), "audit") == {P2: new(6)}
 
 
+@pytest.mark.parametrize("names", [("=a", "'=a"), ("a\nb", "a\\nb"), ("a\\\nb", "a\\\\nb")])
+def test_groups_of_similar_names_keep_their_own_offsets(names: tuple[str, str]) -> None:
+    """The kind: the escaped name of one group taken for the name of another."""
+    plans = {
+        name: [PlannedOffset(where, 1, new(where.partition))]
+        for name, where in zip(names, (P0, P1), strict=True)
+    }
+    exported = to_csv(plans).encode()
+    assert [parse_csv(exported, name) for name in names] == [{P0: new(0)}, {P1: new(1)}]
+    assert parse_csv(b"'=a,orders,0,1\n=a,orders,1,2\n", "'=a") == {P0: new(1)}
+
+
 @pytest.mark.parametrize(
     ("data", "named"),
     [
