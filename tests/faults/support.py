@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors import Future
@@ -32,12 +33,7 @@ QUICK: Final = CommitSettings(
 )
 """No test waits for an interval or a pause."""
 
-HASTY: Final = CommitSettings(
-    commit_interval_s=0.01,
-    request_timeout_s=0.5,
-    retry_backoff_s=0.01,
-    retry_backoff_max_s=0.05,
-)
+HASTY: Final = replace(QUICK, request_timeout_s=0.5)
 """Settings for requests that never get an answer."""
 
 

@@ -178,27 +178,17 @@ def test_flushes_without_pause_do_not_keep_the_group_from_its_looks() -> None:
 class TestTheirsAndOurs:
     """One of our commits was under way when somebody else committed."""
 
-    def lost(self) -> Core:
-        """20 was given up, 100 is theirs, and then 20 lands."""
-        core = Core(
-            verify_interval_s=5.0,
-            recommit_interval_s=0,
-            request_timeout_s=2.0,
-        )
-        core.submit(core.spawn(), 10)
+    def test_a_given_up_commit_that_lands_late_does_not_stay_over_theirs(self) -> None:
+        """Theirs is put back."""
+        core = Core(verify_interval_s=5.0, recommit_interval_s=0, request_timeout_s=2.0)
+        handle = core.spawn()
+        core.submit(handle, 10)
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        (handle,) = core.factory.managers("g")
         handle.submit(20)
         core.advance(1.5)
         core.put(at(100))
         core.advance(64.0)
-        return core
-
-    def test_a_given_up_commit_that_lands_late_does_not_stay_over_theirs(self) -> None:
-        """Theirs is put back."""
-        core = self.lost()
         assert core.holds() == at(100)
-        (handle,) = core.factory.managers("g")
         assert handle.status().dirty
 
     def test_a_rewind_that_was_committed_long_ago_permits_nothing(self) -> None:
