@@ -195,6 +195,8 @@ class Processor:
         # Spark would end a query that has the same checkpoint, without an error.
         self._spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
         self._reads_tables = False
+        self._is_starting = False
+        """True from a start on that has neither returned a query nor failed."""
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
         self._error: ProcessorError | None = None
@@ -220,6 +222,7 @@ class Processor:
             TopicManager(self._kafka, self.settings.topics) as topics,
         ):
             self._check_unshared()
+            self._stop_unknown()
             query = Query(
                 self._spark, self._engine, self.settings, topics, self._kafka, self._options,
                 self._files(), self._offsets,
@@ -239,8 +242,11 @@ class Processor:
                 writer = writer.trigger(availableNow=True)
             elif interval_s:
                 writer = writer.trigger(processingTime=f"{interval_s} seconds")
+            self._is_starting = True
             self._query = writer.queryName(self.graph.group).start()
+            self._is_starting = False
         except Exception as error:
+            self._is_starting = False
             text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
             raise ProcessorError(text) from error
         _processors[str(self._query.id)] = self
@@ -294,6 +300,7 @@ class Processor:
         commits = self._commits
         if query is not None:
             query.stop()
+        self._stop_unknown()
         if commits is not None:
             if query is not None:
                 commits.flush(query, timeout)
@@ -391,6 +398,13 @@ class Processor:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _stop_unknown(self) -> None:
+        """Stop a query that runs although Ctrl-C has ended its start."""
+        if self._is_starting and not is_stopped(self._spark):
+            for query in self._spark.streams.active:  # its session has no others
+                query.stop()
+        self._is_starting = False
 
     @property
     def _is_active(self) -> bool:

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.local import LocalOffsets
@@ -288,8 +289,10 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
     assert "\n" not in str(raised.value)
 
 
-def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes over the connection to Java, so that the wait ended with py4j's error."""
+def test_a_stop_in_a_signal_handler_and_ctrl_c_leave_no_query(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop takes over the connection to Java, so that a wait ended with py4j's error."""
 
     def taken_over(_files: Checkpoint) -> NoReturn:
         processor.stop()
@@ -307,6 +310,20 @@ def test_a_stop_in_a_signal_handler_ends_a_wait(lab: Lab, monkeypatch: pytest.Mo
         monkeypatch.setattr(Checkpoint, "last_begun", taken_over)
         processor.wait_until_ready(WAIT_S)
         assert processor.state == "stopped"
+    monkeypatch.undo()
+
+    def interrupted(writer: DataStreamWriter) -> None:
+        start(writer)
+        raise KeyboardInterrupt
+
+    start = DataStreamWriter.start
+    with monkeypatch.context() as patched:
+        patched.setattr(DataStreamWriter, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            processor.start()
+    with processor:  # whose query ran on, and could not be stopped
+        processor.wait_until_ready(WAIT_S)
+    assert not processor._spark.streams.active
 
 
 def test_missing_topics_are_named(lab: Lab) -> None:
