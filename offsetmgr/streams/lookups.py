@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
+from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError, ViewError
 from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from offsetmgr.streams.messages import Rows
 
+log = SafeLogger("offsetmgr.streams")
+
 RECOVERY_S: Final = 600.0
 """Longest wait of a lookup for the whole table."""
 
@@ -24,6 +27,8 @@ GROUP: Final = "offsetmgr-lookup"
 
 _tables: Final[dict[tuple[str, str], TopicRows]] = {}
 _stores: Final[dict[str, LmdbReader]] = {}
+_unusable: Final[set[str]] = set()
+"""Folders of stores that were named in the log, as they cannot be read."""
 _lock: Final = threading.RLock()
 
 
@@ -63,7 +68,11 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
             _stores.pop(path).close()
         try:
             store = _stores[path] = _stores.get(path) or LmdbReader(path)
-        except ViewError:  # of a view that has not started
+        except ViewError as error:
+            # Without a cause there is no file, as the view has not started.
+            if path not in _unusable and error.__cause__ is not None:
+                _unusable.add(path)
+                log.warning("%s is read from its topic: %s", topic, error)
             return None
     if store.topic != topic:
         text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"

@@ -237,6 +237,23 @@ def test_tasks_share_the_reader_of_a_lookup(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(made) == 2
 
 
+def test_a_store_that_a_lookup_cannot_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once; its tasks read the topic instead, each worker all of it, and nothing told why.
+
+    A host without a view is not worth a word.
+    """
+    monkeypatch.setattr(lookups, "TopicRows", Mock(return_value=Mock(failed=False)))
+    monkeypatch.setattr(lookups, "_tables", {})
+    opened(tmp_path).close()
+    os.truncate(tmp_path / "data.mdb", 1)
+    for path in (tmp_path / "none", tmp_path, tmp_path):
+        rows_of({}, "prices", str(path))
+    (record,) = caplog.records
+    assert "prices is read from its topic: the store at " in record.getMessage()
+
+
 @pytest.mark.parametrize("fsync", [False, True])
 def test_a_store_that_a_power_cut_may_have_damaged_starts_over(
     tmp_path: Path, *, fsync: bool
