@@ -119,13 +119,14 @@ class LmdbReader:
     @property
     def live(self) -> bool:
         """True if a view has the store open, so that its rows follow the topic."""
-        try:
-            with (self.path / "view.lock").open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return not self.deleted
-        except FileNotFoundError:
-            return False
+        with _failing(self.path, "read"):
+            try:
+                with (self.path / "view.lock").open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return not self.deleted
+            except FileNotFoundError:
+                return False
         return False
 
     @property

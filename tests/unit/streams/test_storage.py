@@ -210,6 +210,11 @@ def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path
     store = opened(tmp_path / "deleted")
     store.close()
     reader = LmdbReader(store.path)
+    obstacle = store.path / "view.lock"
+    obstacle.unlink()
+    obstacle.mkdir()
+    with pytest.raises(ViewError, match=r"the store at .* cannot be read: .*view\.lock"):
+        assert reader.live
     shutil.rmtree(reader.path)
     assert not reader.live
     reader.close()
