@@ -16,7 +16,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.kafka.clients import in_short_waits, open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config, client_config
-from offsetmgr.kafka.errors import request_error
+from offsetmgr.kafka.errors import request_error, tried
 from offsetmgr.text import listed
 from offsetmgr.types import MAX_OFFSET, TopicPartition
 
@@ -121,18 +121,23 @@ def next_records(
 ) -> dict[tuple[TopicPartition, int], NextRecord | OffsetManagerError]:
     """Return the first committed record at each of ``offsets`` or behind it.
 
-    The answer of a partition that is not read within ``timeout_s`` is an OffsetTimeoutError.
-    Raises InvalidValueError as ``open_reader``.
+    The answer of a partition that is not read within ``timeout_s`` is an OffsetTimeoutError, that
+    of all where no reader can be opened is the error of that.
     """
     deadline = Deadline(timeout_s, "timeout_s")
     waiting = {where: sorted(set(given), reverse=True) for where, given in offsets.items()}
     found: dict[tuple[TopicPartition, int], NextRecord | OffsetManagerError] = {}
+    unread: OffsetManagerError = OffsetTimeoutError(f"not read within {timeout_s:g} s")
     for limit, most_s in _FETCHES:
-        if waiting:
-            with closing(open_reader(config, _ONE_RECORD | {_LIMIT: limit})) as consumer:
-                found |= _read_next(consumer, waiting, Deadline(min(most_s, deadline.left_s)))
-    late = OffsetTimeoutError(f"not read within {timeout_s:g} s")
-    return found | {(where, each): late for where, rest in waiting.items() for each in rest}
+        if not waiting:
+            break
+        opened = tried(open_reader, config, _ONE_RECORD | {_LIMIT: limit})
+        if isinstance(opened, OffsetManagerError):
+            unread = opened
+            break
+        with closing(opened) as consumer:
+            found |= _read_next(consumer, waiting, Deadline(min(most_s, deadline.left_s)))
+    return found | {(where, each): unread for where, rest in waiting.items() for each in rest}
 
 
 def _read_next(

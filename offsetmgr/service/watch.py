@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from offsetmgr.admin.service import view_status
-from offsetmgr.errors import KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http.answers import json_response, page_of, rows_that_fit
 from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.kafka.connections import MOVED_WAIT_S
@@ -408,7 +408,7 @@ class GroupWatch(Collector):
         """Return the commits since the last round; None where their log is not read."""
         try:
             return tail.read()
-        except KafkaRequestError as error:
+        except OffsetManagerError as error:
             # The topic does not exist before the first commit of a cluster.
             if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
                 self._warn("commit_log_unread", error, topic=TOPIC)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 import yaml
 
+from actors import MonotonicClock
 from offsetmgr import OffsetClient
+from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import KafkaRequestError
+from offsetmgr.kafka.clients import NoThreadsError
 from offsetmgr.kafka.commit_log import CommitTail
+from offsetmgr.manager import Factory
+from offsetmgr.service.settings import load
+from offsetmgr.service.threads import ReadThreads
+from offsetmgr.service.watch import GroupWatch
 from offsetmgr.types import TopicPartition
 from tests.commands import run, run_alone
 from tests.kafka.conftest import service_of
@@ -126,6 +135,29 @@ def test_without_the_right_to_read_the_log_of_commits(kafka: DevKafka) -> None:
             match="lacks READ on topic __consumer_offsets",
         ):
             tail.read()
+
+
+def test_groups_are_watched_without_room_for_readers_of_logs(
+    kafka: DevKafka, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: where the log of commits, or the age of a lag, cannot be read, nothing is shown."""
+    produce(kafka, topic, 0, 20)
+    commit(kafka, group, {TopicPartition(topic, 0): 5})
+    full = Mock(side_effect=NoThreadsError("no room"))
+    monkeypatch.setattr("offsetmgr.kafka.log_reader.open_consumer", full)
+    names = {"KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "WATCH__GROUPS": group}
+    settings = load(None, {f"OFFSETMGR_{name}": value for name, value in names.items()}, {})
+    clock, factory = MonotonicClock(), Factory(MemoryCoordinator())
+    watch = GroupWatch(settings, factory, clock, time.time, ReadThreads(1))
+    watch.start()
+    until(lambda: watch.read_at_s or watch.failed_rounds)
+    watch.close()
+    factory.stop(0)
+    full.assert_called()
+    assert watch.failed_rounds == 0
+    assert watch._watcher is not None
+    (lag,) = watch._watcher.view[group].partitions
+    assert (lag.lag, lag.seconds_unknown) == (15, "no room")
 
 
 def test_rules_and_dashboard_are_of_exported_metrics(
