@@ -25,6 +25,12 @@ WAIT_S = 20.0
 
 Json = dict[str, Any]
 
+KEY = ManagerKey("g", "orders", 3)
+"""The manager of most tests."""
+
+DENIED: Json = {"code": "GROUP_AUTHORIZATION_FAILED", "message": "denied", "kafka_code": 30}
+"""Kafka's refusal for good of a commit."""
+
 
 class Seen(NamedTuple):
     method: str

@@ -19,20 +19,11 @@ from offsetmgr.errors import (
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
-from tests.unit.client.scripted import WAIT_S, Fault
+from tests.unit.client.scripted import DENIED, KEY, WAIT_S, Fault
 
 if TYPE_CHECKING:
     from offsetmgr import OffsetClient
     from tests.unit.client.scripted import ScriptedService
-
-KEY = ManagerKey("g", "orders", 3)
-DENIED = {
-    "code": "GROUP_AUTHORIZATION_FAILED",
-    "message": "denied",
-    "kafka_code": 30,
-    "hint": "no READ",
-    "offset": 7,
-}
 
 
 def test_only_the_newest_is_sent(service: ScriptedService, client: OffsetClient) -> None:
@@ -131,7 +122,8 @@ def test_flush_tells_that_kafka_had_more(service: ScriptedService, client: Offse
 
 def test_sync_refused(service: ScriptedService, client: OffsetClient) -> None:
     """Refusals that only people can end are raised at once, with all of them in one error."""
-    service.commits, service.commit_error = False, DENIED
+    service.commits = False
+    service.commit_error = {**DENIED, "hint": "no READ", "offset": 7}
     with pytest.raises(OffsetCommitError, match="no READ"):
         client.submit("g", {("orders", 3): 7}, sync=True, timeout=600)
     with pytest.raises(OffsetsUncommittedError, match="offset 6 is lower") as caught:

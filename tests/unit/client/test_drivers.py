@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from offsetmgr.types import OffsetAndMetadata
 from tests.interpreters import INTERPRETERS, THIS, releases_with, run
-from tests.unit.client.scripted import CUT, DROP
+from tests.unit.client.scripted import CUT, DROP, KEY
 
 if TYPE_CHECKING:
     from tests.unit.client.scripted import ScriptedService
 
-KEY = ManagerKey("g", "orders", 3)
 LOCAL_RELEASES = releases_with("pykka", "structlog")
 EACH = pytest.mark.parametrize("release", sorted(INTERPRETERS))
 EACH_LOCAL = pytest.mark.parametrize("release", LOCAL_RELEASES)

@@ -12,14 +12,12 @@ from offsetmgr.client import wire
 from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
-from tests.unit.client.scripted import DROP, Fault, error_body
+from tests.unit.client.scripted import DENIED, DROP, KEY, Fault, error_body
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
     from tests.unit.client.scripted import Json, ScriptedService
-
-KEY = ManagerKey("g", "orders", 3)
 
 
 def committed(offset: int) -> Json:
@@ -55,7 +53,6 @@ def test_errors(service: ScriptedService, client: OffsetClient) -> None:
 
 
 CHANGED = {"code": "OFFSET_CHANGED_EXTERNALLY", "message": "m", "kafka_code": 32_001}
-DENIED = {"code": "GROUP_AUTHORIZATION_FAILED", "message": "m", "kafka_code": 30}
 
 
 @pytest.mark.parametrize("told", [{**CHANGED, "notice": True}, DENIED], ids=["reset", "refused"])

@@ -13,14 +13,13 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from offsetmgr.workers import Question
-from tests.unit.client.scripted import WAIT_S, Fault
+from tests.unit.client.scripted import DENIED, KEY, WAIT_S, Fault
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
     from tests.unit.client.scripted import ScriptedService
 
-KEY = ManagerKey("g", "orders", 3)
 PEER = ManagerKey("g", "orders", 4)
 
 
@@ -111,8 +110,7 @@ def test_the_same_offset_after_a_flush_that_was_refused(
     service: ScriptedService, client: OffsetClient
 ) -> None:
     """An offset that a flush called refused for good is handed over again when it is submitted."""
-    denied = {"code": "GROUP_AUTHORIZATION_FAILED", "message": "denied", "kafka_code": 30}
-    service.commits, service.commit_error = False, {**denied, "offset": 5}
+    service.commits, service.commit_error = False, {**DENIED, "offset": 5}
     client.submit("g", {KEY.topic_partition: 5})
     assert isinstance(client.flush(timeout=600).uncommitted[KEY].error, OffsetCommitError)
     client.submit("g", {KEY.topic_partition: 5})

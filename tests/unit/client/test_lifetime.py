@@ -15,7 +15,7 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
 from tests.fork import in_child
 from tests.interpreters import THIS, run
-from tests.unit.client.scripted import WAIT_S, Fault
+from tests.unit.client.scripted import KEY, WAIT_S, Fault
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from offsetmgr import FlushResult, OffsetManagerHandle
     from tests.unit.client.scripted import ScriptedService
-
-KEY = ManagerKey("g", "orders", 3)
 
 
 @pytest.mark.parametrize("name", ["etl", None, "n" * 255], ids=["named", "unnamed", "long"])

@@ -16,16 +16,14 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     ServiceUnavailableError,
 )
-from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
-from tests.unit.client.scripted import CUT, DROP, Fault, error_body
+from offsetmgr.types import OffsetAndMetadata, StopResult
+from tests.unit.client.scripted import CUT, DROP, KEY, Fault, error_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from offsetmgr.types import FlushResult
     from tests.unit.client.scripted import ScriptedService
-
-KEY = ManagerKey("g", "orders", 3)
 
 
 def test_killed_between_accept_and_commit(service: ScriptedService, client: OffsetClient) -> None:
