@@ -627,6 +627,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         while not self._closed:
             self._check()
             self._news.wait(LONG_S)
+            self._news.clear()
         if self._closed_by_handler:
             super().close()
 

@@ -80,6 +80,23 @@ def test_a_cluster_that_does_not_answer_is_one_error() -> None:
         assert reader.stats()["west"].errors == 1
 
 
+def test_a_run_sleeps_once_a_cluster_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a loop that takes a whole processor, as nobody takes the news it waits for."""
+    consumer = MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"])
+    news, had_news = consumer._news, list[bool]()
+
+    def wait(_: float) -> bool:
+        had_news.append(news.is_set())
+        if len(had_news) == 2:
+            consumer.close()
+        return True
+
+    monkeypatch.setattr(consumer, "_start", news.set)  # as the thread of an ended cluster does
+    monkeypatch.setattr(news, "wait", wait)
+    consumer.run(print)
+    assert had_news == [True, False]
+
+
 def no_use(_: object) -> NoReturn:
     raise ManagerStoppedError("made by another process")
 
