@@ -413,8 +413,12 @@ class Member:
         claimed = self._claims.take()
         if claimed:
             self._take_over(claimed)
-        if not self._partitions and self._discovery.changed():
-            self._subscribe()
+        if not self._partitions:
+            if self._discovery.changed():
+                self._subscribe()
+            elif self._discovery.vacancies.are_found(self._discovery.topics):
+                self._consumer.unsubscribe()
+                self._subscribe()
         now_s = time.monotonic()
         if self._logs.doubts and now_s >= self._settle_at_s:
             self._settle_doubts()
@@ -685,6 +689,7 @@ class Member:
         return run
 
     def _on_assign(self, partitions: list[TopicPartition]) -> None:
+        self._discovery.vacancies.begin()
         self._commit_leftovers(partitions)
         if not self.ended.is_set():
             self._claims.add(partitions)

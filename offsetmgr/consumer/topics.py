@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from offsetmgr.backoff import Backoff
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
+
+VACANT_REFRESHES: Final = 1.2
+"""Refreshes of librdkafka's metadata from a rebalance to a look for partitions of nobody."""
+_LONGEST_VACANT_S: Final = 3_600.0
 
 LOOK_S: Final = 1.0
 """A commit uses topic ids that were looked up so recently, and waits so long for them."""
@@ -106,6 +113,7 @@ class Discovery:
         self._report = report
         refresh_ms = float(kafka.get("topic.metadata.refresh.interval.ms", 0))
         self._interval_s = max(_RETRY_S, refresh_ms / 1000) if refresh_ms > 0 else REFRESH_S
+        self.vacancies: Final = Vacancies(reader, group, report, self._interval_s)
         self._unplaced: Collection[str] | None = None if latest else ()
         """Topics whose ends are to be looked up, at first with ``latest`` all."""
         self._due_s = -inf
@@ -213,6 +221,77 @@ def missing_partition(
         return None
     what, info = f"reading of {topic_partition}", error_info(UNKNOWN_TOPIC)
     return KafkaRequestError(what, info, topic=topic, partition=partition)
+
+
+class Vacancies:
+    """Finds partitions that a rebalance has given to no member of the group; for one thread.
+
+    A topic that is away during a rebalance is nobody's.  Once it is back, librdkafka (2.16) joins
+    again if the topic has other partitions than at the last refresh of its metadata.  If that was
+    before the topic was deleted, they are the same, and no member would ever read it again.
+    """
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        group: str,
+        report: Callable[[OffsetManagerError, str], None],
+        refresh_s: float,
+    ) -> None:
+        """The metadata is refreshed every ``refresh_s``."""
+        self._reader = reader
+        self._group = group
+        self._report = report
+        self._pauses = Backoff(VACANT_REFRESHES * refresh_s, _LONGEST_VACANT_S)
+        self._first_pause_s = self._pause_s = self._pauses.failed()
+        self._due_s = inf
+        self._before: frozenset[TopicPartition] = frozenset()
+        self._question: Question[frozenset[TopicPartition] | None] | None = None
+
+    def begin(self) -> None:
+        """The group has rebalanced."""
+        self._question, self._before = None, frozenset()
+        self._due_s = time.monotonic() + self._pause_s
+
+    def are_found(self, topics: Sequence[str]) -> bool:
+        """Return True, and report it, where partitions of ``topics`` were nobody's in two looks."""
+        if time.monotonic() < self._due_s:
+            return False
+        if self._question is None:
+            self._question = Question(partial(self._look, topics))
+        if not self._question.wait():
+            return False
+        question, self._question = self._question, None
+        # All members look, and where one of them has joined again, the others begin anew.
+        self._due_s = time.monotonic() + self._first_pause_s * random.uniform(0.1, 0.3)  # noqa: S311 -- jitter
+        found = None if question.answer.exception() else question.result()
+        if found is None:  # Kafka is away, or the next rebalance is under way
+            return False
+        before, self._before = self._before, found
+        if not self._before:
+            self._pauses.succeeded()
+            self._due_s = inf
+        vacant = before & self._before
+        if vacant:
+            text = f"no member had {listed(sorted(vacant))}; the group assigns them again"
+            what, info = f"assignment of group {self._group}", error_info(UNKNOWN_TOPIC)
+            self._report(KafkaRequestError(what, info, text), "partitions were not read")
+        if vacant or not self._before:  # the next rebalance may not help either
+            self._pause_s = self._pauses.failed()
+        return bool(vacant)
+
+    def _look(self, topics: Sequence[str]) -> frozenset[TopicPartition] | None:
+        group = known(self._reader.describe([self._group])[self._group])
+        if group.state != "Stable":
+            return None
+        held = {each for member in group.members for each in member.partitions}
+        return frozenset(
+            TopicPartition(topic, number)
+            for topic, numbers in self._reader.partitions_of(topics).items()
+            if not isinstance(numbers, OffsetManagerError)
+            for number in numbers
+            if (topic, number) not in held
+        )
 
 
 class LogWatch:

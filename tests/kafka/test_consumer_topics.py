@@ -20,6 +20,7 @@ from offsetmgr.consumer import (
     GroupConsumer,
     PartitionedConsumer,
     RetryPolicy,
+    topics,
 )
 from offsetmgr.consumer.topics import Subscription
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
@@ -39,7 +40,7 @@ from tests.kafka.messages import (
 )
 from tests.kafka.test_rights import User
 from tests.secured import user_login
-from tests.tables import delete
+from tests.tables import delete, grow
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -126,6 +127,26 @@ def test_a_pattern_outlives_its_topics(kafka: DevKafka, group: str) -> None:
         recreate(kafka, group, 4)
         values = {message.value() for message in iter(lambda: consumer.poll(2.0), None)}
         assert values == {b"0", b"1", b"2", b"3"}
+
+
+def test_a_partition_without_a_reader_is_read(
+    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members look some time after a rebalance, and join again.
+
+    A topic that is away during a rebalance is nobody's.  Once it is back with as many partitions,
+    librdkafka sees no difference, as here where it refreshes no metadata.
+    """
+    monkeypatch.setattr(topics, "VACANT_REFRESHES", 5 / 600)
+    filled(kafka, group, 4, partitions=1)
+    servers = kafka.bootstrap_servers
+    config = {"bootstrap.servers": servers, "topic.metadata.refresh.interval.ms": 600_000}
+    with GroupConsumer(config, group, [group]) as consumer:
+        until(consumer.subscriptions)
+        grow(kafka, group, 2)
+        until(lambda: consumer.poll(0.1) is None and consumer.subscriptions() == {group: [0, 1]})
+        (error,) = consumer.errors()
+        assert f"no member had {group}-1" in str(error)
 
 
 def test_an_unreadable_topic_delays_no_other(kafka: DevKafka, group: str, tmp_path: Path) -> None:
