@@ -26,6 +26,9 @@ _MODE: Final = 0o600
 QUEUED_BYTES: Final = 16 * 1024 * 1024
 """Of lines that wait for a file system which does not answer; the service's log has later ones."""
 
+WRITTEN_S: Final = 1.0
+"""Longest wait for a line to be in the file, so that it is there before the change is answered."""
+
 log = SafeLogger("offsetmgr.audit")
 
 
@@ -33,7 +36,7 @@ class AuditLog:
     """Writes a line for each change: to its file, or to the service's log without one.
 
     A line that cannot be written is counted, and written to the service's log instead, at any log
-    level.  The file is written by a thread, so that nobody waits for its file system.
+    level.  The file is written by a thread, so that nobody waits for a file system that hangs.
     """
 
     def __init__(self, path: str, wall: Callable[[], float]) -> None:
@@ -71,15 +74,18 @@ class AuditLog:
             return
         time = datetime.fromtimestamp(self._wall(), timezone.utc).isoformat()
         text = (json.dumps({"time": time, **line}) + "\n").encode()
+        self._writer.ensure()
         with self._changed:
-            fits = not self._lines or self._queued_bytes + len(text) <= QUEUED_BYTES
+            waits = not self._lines  # else its file system hangs
+            fits = waits or self._queued_bytes + len(text) <= QUEUED_BYTES
             if fits:
                 self._lines.append((text, line))
                 self._queued_bytes += len(text)
                 self._changed.notify_all()
+            if waits:
+                self._changed.wait_for(lambda: not self._lines, WRITTEN_S)
         if not fits:
             self._log_instead(line, "too many lines wait for its file system")
-        self._writer.ensure()
 
     def close(self, timeout_s: float) -> None:
         """Wait until all lines are in the file; the service's log has those that are not then."""

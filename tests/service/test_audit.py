@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.service import audit
 from offsetmgr.service.audit import AuditLog
 from tests.logs import capture_logs
 from tests.service.identities import OWN, as_identity, identities
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
-    """With identity, operation, old and new offset; not each submit."""
+def test_each_change_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With identity, operation, old and new offset, before it is answered; not each submit."""
     path = tmp_path / "audit.log"
+    monkeypatch.setattr(audit, "WRITTEN_S", WAIT_S)
     with (
         running(**identities(tmp_path), audit_log=str(path)) as service,
         as_identity(service, "etl") as etl,
@@ -39,8 +41,8 @@ def test_each_change_is_in_the_audit_log(tmp_path: Path) -> None:
         newer = {"Offsetmgr-Incarnation": "9"}
         etl.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
         etl.post("/v1/stop", json={}, headers=newer).raise_for_status()
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert path.stat().st_mode & 0o777 == 0o600
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
     told = [(each["operation"], each["identity"], each["client"]) for each in lines]
     assert told == [
         ("spawn", "etl", "etl/job"),
@@ -82,10 +84,10 @@ def test_a_file_system_that_hangs_holds_up_nobody(
     """
     path, gate, write = tmp_path / "audit.log", threading.Event(), AuditLog._write
 
-    def hanging(audit: AuditLog, line: bytes) -> None:
+    def hanging(log: AuditLog, line: bytes) -> None:
         if line:
             gate.wait(WAIT_S)
-        write(audit, line)
+        write(log, line)
 
     def changed(service: Running) -> None:
         with service.http("job") as client:
@@ -116,9 +118,9 @@ def recorded(path: Path) -> AuditLog:
     return made
 
 
-def record(audit: AuditLog) -> None:
-    audit.record(None, "lapse", "done")
-    audit.close(WAIT_S)
+def record(made: AuditLog) -> None:
+    made.record(None, "lapse", "done")
+    made.close(WAIT_S)
 
 
 def test_no_log_level_hides_a_change(tmp_path: Path) -> None:
