@@ -26,8 +26,11 @@ def interrupted(
     def enter(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal left
         path = frame.f_code.co_filename
-        # Hypothesis times each garbage collection, and what is raised there is lost.
-        if event in {"call", "return", "c_return"} and within in path and "hypothesis" not in path:
+        # Python drops exceptions in the callbacks of weak references and of garbage collections
+        # (of which Hypothesis times each).
+        is_callback = "weakref" in path and frame.f_code.co_name in {"_remove", "remove"}
+        is_lost = is_callback or "hypothesis" in path
+        if event in {"call", "return", "c_return"} and within in path and not is_lost:
             left -= 1
             if left == 0:
                 sys.setprofile(None)
