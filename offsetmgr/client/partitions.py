@@ -223,7 +223,8 @@ class Partitions:
         self._version = self._last_stop = 0
         self._topic_ids: dict[str, str] = {}
         self._former: dict[ManagerKey, tuple[str, int, bool]] = {}
-        """Of those that are held no more: the topic's id and the offset of the newest."""
+        """Of those that are held no more: the topic's id and the offset of the newest, and whether
+        the topic was recreated since."""
         self._asked: set[str] = set()
         """Topics whose ids were not in the first answer about them."""
         self.limit = BATCH_LIMIT

@@ -416,7 +416,7 @@ class Member:
         if not self._partitions:
             if self._discovery.changed():
                 self._subscribe()
-            elif self._discovery.vacancies.are_found(self._discovery.topics):
+            elif self._discovery.unassigned.are_found(self._discovery.topics):
                 self._consumer.unsubscribe()
                 self._subscribe()
         now_s = time.monotonic()
@@ -689,7 +689,7 @@ class Member:
         return run
 
     def _on_assign(self, partitions: list[TopicPartition]) -> None:
-        self._discovery.vacancies.begin()
+        self._discovery.unassigned.begin()
         self._commit_leftovers(partitions)
         if not self.ended.is_set():
             self._claims.add(partitions)

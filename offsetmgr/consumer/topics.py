@@ -10,7 +10,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from offsetmgr.backoff import Backoff
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
 
-VACANT_REFRESHES: Final = 1.2
-"""Refreshes of librdkafka's metadata from a rebalance to a look for partitions of nobody."""
-_LONGEST_VACANT_S: Final = 3_600.0
+SETTLED_REFRESHES: Final = 1.2
+"""Refreshes of librdkafka's metadata from a rebalance to a look for unassigned partitions."""
+_LONGEST_SETTLED_S: Final = 3_600.0
 
 LOOK_S: Final = 1.0
 """A commit uses topic ids that were looked up so recently, and waits so long for them."""
@@ -113,7 +112,7 @@ class Discovery:
         self._report = report
         refresh_ms = float(kafka.get("topic.metadata.refresh.interval.ms", 0))
         self._interval_s = max(_RETRY_S, refresh_ms / 1000) if refresh_ms > 0 else REFRESH_S
-        self.vacancies: Final = Vacancies(reader, group, report, self._interval_s)
+        self.unassigned: Final = Unassigned(reader, group, report, self._interval_s)
         self._unplaced: Collection[str] | None = None if latest else ()
         """Topics whose ends are to be looked up, at first with ``latest`` all."""
         self._due_s = -inf
@@ -223,12 +222,12 @@ def missing_partition(
     return KafkaRequestError(what, info, topic=topic, partition=partition)
 
 
-class Vacancies:
-    """Finds partitions that a rebalance has given to no member of the group; for one thread.
+class Unassigned:
+    """Finds partitions that a rebalance has assigned to no member; for one thread.
 
-    A topic that is away during a rebalance is nobody's.  Once it is back, librdkafka (2.16) joins
-    again if the topic has other partitions than at the last refresh of its metadata.  If that was
-    before the topic was deleted, they are the same, and no member would ever read it again.
+    A topic that is away during a rebalance is assigned to nobody.  Once it is back, librdkafka
+    (2.16) joins again if the topic has other partitions than at the last refresh of its metadata.
+    If that was before the topic was deleted, they are the same, and no member would ever read it.
     """
 
     def __init__(
@@ -242,8 +241,7 @@ class Vacancies:
         self._reader = reader
         self._group = group
         self._report = report
-        self._pauses = Backoff(VACANT_REFRESHES * refresh_s, _LONGEST_VACANT_S)
-        self._first_pause_s = self._pause_s = self._pauses.failed()
+        self._first_pause_s = self._pause_s = SETTLED_REFRESHES * refresh_s
         self._due_s = inf
         self._before: frozenset[TopicPartition] = frozenset()
         self._question: Question[frozenset[TopicPartition] | None] | None = None
@@ -254,7 +252,7 @@ class Vacancies:
         self._due_s = time.monotonic() + self._pause_s
 
     def are_found(self, topics: Sequence[str]) -> bool:
-        """Return True, and report it, where partitions of ``topics`` were nobody's in two looks."""
+        """Return True, and report it, if two looks found the same unassigned ones of ``topics``."""
         if time.monotonic() < self._due_s:
             return False
         if self._question is None:
@@ -267,30 +265,29 @@ class Vacancies:
         found = None if question.answer.exception() else question.result()
         if found is None:  # Kafka is away, or the next rebalance is under way
             return False
-        before, self._before = self._before, found
-        if not self._before:
-            self._pauses.succeeded()
-            self._due_s = inf
-        vacant = before & self._before
-        if vacant:
-            text = f"no member had {listed(sorted(vacant))}; the group assigns them again"
-            what, info = f"assignment of group {self._group}", error_info(UNKNOWN_TOPIC)
-            self._report(KafkaRequestError(what, info, text), "partitions were not read")
-        if vacant or not self._before:  # the next rebalance may not help either
-            self._pause_s = self._pauses.failed()
-        return bool(vacant)
+        unassigned, self._before = found & self._before, found
+        if not found:
+            self._pause_s, self._due_s = self._first_pause_s, inf
+        if not unassigned:
+            return False
+        self._pause_s = min(2 * self._pause_s, _LONGEST_SETTLED_S)  # it may not help
+        text = f"{listed(sorted(unassigned))} were assigned to no member; the group rebalances"
+        what, info = f"assignment of group {self._group}", error_info(UNKNOWN_TOPIC)
+        self._report(KafkaRequestError(what, info, text), "partitions were not read")
+        return True
 
     def _look(self, topics: Sequence[str]) -> frozenset[TopicPartition] | None:
+        """Return the unassigned partitions; None while the group rebalances."""
         group = known(self._reader.describe([self._group])[self._group])
         if group.state != "Stable":
             return None
-        held = {each for member in group.members for each in member.partitions}
+        assigned = {each for member in group.members for each in member.partitions}
         return frozenset(
             TopicPartition(topic, number)
             for topic, numbers in self._reader.partitions_of(topics).items()
             if not isinstance(numbers, OffsetManagerError)
             for number in numbers
-            if (topic, number) not in held
+            if (topic, number) not in assigned
         )
 
 
