@@ -94,6 +94,8 @@ class Question(Generic[_T]):
         """``ask`` is called once ``after`` is answered."""
         self.asked_at_s: Final = time.monotonic()
         self.answer: Final[Future[_T]] = Future()
+        self.error: ServiceUnavailableError | None = None
+        """Why it has no thread; that is its answer then."""
         self._ask = ask
         self._after = after
         thread = threading.Thread(target=self._run, name="question", daemon=True)
@@ -102,7 +104,8 @@ class Question(Generic[_T]):
         except RuntimeError as error:
             if thread.ident is not None:  # Python makes it of a signal's exception
                 raise
-            self.answer.set_exception(ServiceUnavailableError(f"cannot start a thread: {error}"))
+            self.error = ServiceUnavailableError(f"cannot start a thread: {error}")
+            self.answer.set_exception(self.error)
 
     def wait(self, timeout_s: float = 0.0) -> bool:
         """Return True once there is an answer; wait up to ``timeout_s`` for it."""

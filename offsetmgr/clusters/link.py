@@ -15,12 +15,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.codes import TIMED_OUT
 from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import (
-    InvalidValueError,
-    KafkaRequestError,
-    OffsetManagerError,
-    ServiceUnavailableError,
-)
+from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.config import OWN_GROUP, checked_config
 from offsetmgr.kafka.errors import cause_of, request_error
@@ -247,7 +242,7 @@ def close_all(ends: Mapping[str, Callable[[], None]], timeout_s: float) -> None:
             log.warning("cluster %s was left without a farewell: it does not answer", name)
             continue
         error = question.answer.exception()
-        if isinstance(error, ServiceUnavailableError):  # the process can have no more threads
+        if question.error is not None:  # the process can have no more threads
             ends[name]()
         elif error is not None:
             log.error("cluster %s could not be left: %s", name, error_text(error, 100))

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
+from offsetmgr.errors import OverloadedError
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -32,13 +33,16 @@ class ReadThreads:
     async def run(self, by: Requester, read: Callable[[], _T]) -> _T:
         """Return what ``read`` returns, in a thread, once there is a place for ``by``.
 
-        Raises ServiceUnavailableError if the process cannot start another thread.
+        Raises OverloadedError if the process cannot start another thread.
         """
         share = self._shares.setdefault(by.who, asyncio.Semaphore(self._share))
         async with AsyncExitStack() as places:
             for places_of in (share, self._places):
                 await places.enter_async_context(places_of)
-            done = asyncio.wrap_future(Question(read).answer)
+            question = Question(read)
+            if question.error is not None:
+                raise OverloadedError(str(question.error))
+            done = asyncio.wrap_future(question.answer)
             places.pop_all()
 
         def leave(done: asyncio.Future[_T]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import resource
 import ssl
+import threading
 import time
 from contextlib import ExitStack
 from http.client import HTTPResponse
@@ -120,6 +121,23 @@ def test_too_many_requests_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.fault(30)
+def test_a_read_without_room_for_a_thread_is_refused_as_too_much(
+    etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without room for those of a Kafka client: one cause has one status, whichever is short."""
+    start = threading.Thread.start
+
+    def no_room(thread: threading.Thread) -> None:
+        if thread.name == "question":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    answer = etl.get("/v1/groups")
+    assert answer.status_code == 429
+    assert "cannot start a thread" in answer.json()["error"]["message"]
+
+
 def test_abandoned_waits_shut_nobody_out(service: Running, etl: httpx.Client) -> None:
     """A living client is served at once in an outage, and the places are soon free again."""
     places = service.service.assembly.app
