@@ -48,6 +48,9 @@ _T = TypeVar("_T")
 CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
 
+FORMER_ID: Final = "a former one"
+"""Stands for the id of a topic that was recreated since."""
+
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""
 
@@ -100,7 +103,7 @@ class LocalOffsets(Offsets):
     ) -> None:
         from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
 
-        self._reporter = Reporter(self.topic_ids_of)
+        self._reporter = Reporter(lambda key: self._factory.get(key))
         self._coordinator = coordinator
         self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
@@ -208,14 +211,16 @@ class LocalOffsets(Offsets):
         """Submit offsets of one group to live managers; return the refusals.
 
         The first of a manager goes with the id under which the stopped one before it has read, but
-        for a lower one, which is of a new log.
+        for a lower one, which is of a new log.  After a notice so is a higher one.
         """
         refused: Refusals = {}
         former = self._reporter.former
         parts: dict[str, dict[ManagerKey, OffsetAndMetadata]] = {"": {**offsets}}
         for key in [key for key in offsets if key in former]:
             topic_id, last = former.pop(key)
-            if offsets[key].offset >= last and not rewind:
+            offset = offsets[key].offset
+            is_new = offset < last or (topic_id == FORMER_ID and offset > last)
+            if not (is_new or rewind):
                 parts.setdefault(topic_id, {})[key] = parts[""].pop(key)
         for topic_id, part in parts.items():
             if part:
@@ -378,13 +383,12 @@ class LocalManagerHandle(Handle):
 class Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
-    def __init__(
-        self, topic_ids_of: Callable[[Iterable[ManagerKey]], Mapping[ManagerKey, str]]
-    ) -> None:
+    def __init__(self, find: Callable[[ManagerKey], ManagerHandle | None]) -> None:
+        """``find`` returns a manager that has its name, as it has while it stops."""
         self.log = FailureLog()
         self.former: dict[ManagerKey, tuple[str, int]] = {}
-        """Of managers that have stopped: the topic's id and the newest offset."""
-        self._topic_ids_of = topic_ids_of
+        """Of managers that have stopped: the topic's id and the newest offset of its log."""
+        self._find = find
         self.keeps_results = False
         self.results: dict[ManagerKey, StopResult] = {}
         """Of managers that have stopped since ``keeps_results`` was set."""
@@ -400,12 +404,13 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        newest = result.uncommitted or result.committed
-        if newest is not None:
-            if len(self.former) >= FORMER_LIMIT:
-                self.former.clear()
-            for topic_id in self._topic_ids_of([key]).values():
-                self.former[key] = topic_id, newest.offset
+        newest, handle = result.uncommitted or result.committed, self._find(key)
+        if len(self.former) >= FORMER_LIMIT:
+            self.former.clear()
+        if handle is not None and handle.former_offset is not None:
+            self.former[key] = FORMER_ID, handle.former_offset
+        elif handle is not None and handle.topic_id and newest is not None:
+            self.former[key] = handle.topic_id, newest.offset
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])

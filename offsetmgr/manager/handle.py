@@ -53,6 +53,20 @@ class ManagerHandle(OffsetManagerHandle):
         return self._manager.owner
 
     @property
+    def topic_id(self) -> str:
+        """As ``OffsetManager.known_topic_id``."""
+        return self._manager.known_topic_id
+
+    @property
+    def former_offset(self) -> int | None:
+        """The last offset of the topic's former log, once that was recreated.
+
+        It is None again from the first commit to the new log on.
+        """
+        former = self._manager.former
+        return former if former is not None and former >= 0 else None
+
+    @property
     def initial(self) -> Future[OffsetAndMetadata | None]:
         """The initial offset, or ManagerStoppedError if the manager was stopped before it came."""
         return self._manager.initial

@@ -10,7 +10,14 @@ from itertools import count
 
 import pytest
 
-from offsetmgr import InvalidValueError, LocalOffsets, ManagerStoppedError, ServiceError
+from offsetmgr import (
+    InvalidValueError,
+    LocalOffsets,
+    ManagerStoppedError,
+    OffsetCommitError,
+    OffsetManagerError,
+    ServiceError,
+)
 from offsetmgr.codes import NOT_SENT
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, SentRequest
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
@@ -78,6 +85,32 @@ def test_it_stays_in_its_process() -> None:
 
         in_child(use)
         assert offsets.flush(timeout=WAIT_S).committed
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_stop_after_a_notice_hides_no_recreated_topic(*, waits: bool) -> None:
+    """The last offset of the former log is refused again, and a higher one is of the new log."""
+    kafka = MemoryCoordinator()
+    kafka.broker.create_topic("orders", 4)
+    offsets = local_over(kafka, verify_interval_s=0.1)
+    notices: list[OffsetManagerError] = []
+    offsets.watch_errors(lambda _, error: notices.append(error))
+    offsets.submit("g", {WHERE: 90}, sync=True, timeout=WAIT_S)
+    kafka.broker.delete_topic("orders")
+    kafka.broker.create_topic("orders", 4)
+    kafka.broker.set_log(WHERE, 0, 100)
+    if waits:
+        offsets.submit("g", {WHERE: 91})
+    last = 91 if waits else 90
+    eventually(lambda: [each.code for each in notices][:1], ["TOPIC_RECREATED"])
+    for _ in range(2):
+        offsets.stop_managers(timeout=WAIT_S)
+        with pytest.raises(OffsetCommitError, match="recreated"):
+            offsets.submit("g", {WHERE: last}, sync=True, timeout=WAIT_S)
+    offsets.stop_managers(timeout=WAIT_S)
+    offsets.submit("g", {WHERE: last + 1}, sync=True, timeout=WAIT_S)
+    assert kafka.broker.committed("g") == {WHERE: OffsetAndMetadata(last + 1)}
+    assert offsets.close(timeout=WAIT_S).ok
 
 
 def test_a_question_at_its_deadline_keeps_the_reason() -> None:
