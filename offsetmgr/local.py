@@ -86,12 +86,16 @@ class LocalOffsets(Offsets):
             from offsetmgr.stores.coordinator import StoreCoordinator  # noqa: PLC0415
         in_kafka = KafkaCoordinator(kafka, clients=CLIENTS)
         coordinator: Coordinator = in_kafka
-        if store is not None:
-            coordinator = StoreCoordinator(store, in_kafka)
-        elif sys.version_info >= (3, 12):
-            in_kafka.connect()  # the first submit may come just before the interpreter exits
         servers = kafka if isinstance(kafka, str) else str(kafka["bootstrap.servers"])
-        self._use(coordinator, f"kafka://{servers}", owner, settings)
+        try:
+            if store is not None:
+                coordinator = StoreCoordinator(store, in_kafka)
+            self._use(coordinator, f"kafka://{servers}", owner, settings)
+        except BaseException:
+            coordinator.close(0.0)
+            raise
+        if store is None and sys.version_info >= (3, 12):
+            in_kafka.connect()  # the first submit may come just before the interpreter exits
 
     def _use(
         self,
@@ -103,9 +107,10 @@ class LocalOffsets(Offsets):
     ) -> None:
         from offsetmgr.manager import Factory  # noqa: PLC0415 -- not in a driver without pykka
 
-        self._reporter = Reporter(lambda key: self._factory.get(key))
+        self._reporter = Reporter()
         self._coordinator = coordinator
         self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
+        self._reporter.find = self._factory.get
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
         self._calls = Calls()
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
@@ -383,12 +388,13 @@ class LocalManagerHandle(Handle):
 class Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
-    def __init__(self, find: Callable[[ManagerKey], ManagerHandle | None]) -> None:
-        """``find`` returns a manager that has its name, as it has while it stops."""
+    find: Callable[[ManagerKey], ManagerHandle | None]
+    """Returns a manager that has its name, as it has while it stops."""
+
+    def __init__(self) -> None:
         self.log = FailureLog()
         self.former: dict[ManagerKey, tuple[str, int]] = {}
         """Of managers that have stopped: the topic's id and the newest offset of its log."""
-        self._find = find
         self.keeps_results = False
         self.results: dict[ManagerKey, StopResult] = {}
         """Of managers that have stopped since ``keeps_results`` was set."""
@@ -404,7 +410,7 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        newest, handle = result.uncommitted or result.committed, self._find(key)
+        newest, handle = result.uncommitted or result.committed, self.find(key)
         if len(self.former) >= FORMER_LIMIT:
             self.former.clear()
         if handle is not None and handle.former_offset is not None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,19 @@ def test_bad_settings(kafka: object, field: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         LocalOffsets(kafka)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("bad", [{"store": "nodb://x"}, {"settings": "x"}])
+def test_a_constructor_that_fails_leaves_no_connections(bad: dict[str, Any]) -> None:
+    """A program that tries again and again would run out of threads."""
+
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    with pytest.raises(InvalidValueError):
+        LocalOffsets("127.0.0.1:1", **bad)
+    eventually(lambda: threads() <= before, expected=True)
 
 
 def test_it_stays_in_its_process() -> None:
