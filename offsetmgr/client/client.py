@@ -537,7 +537,7 @@ class Wait:
                 core.heed(key, failure)
                 if self._is_final(key, failure, sent):
                     self.final.add(key)
-        for key in committed:
+        for key in committed.keys() - self.final:
             core.failure_log.committed(key)
 
     def _is_final(

@@ -512,7 +512,8 @@ class Core:
             self.queries_unsent = False
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
         try:
-            self.ask(wire.QUERIES, Deadline(ASIDE_S), dict, body)
+            for refused in self.ask(wire.QUERIES, Deadline(ASIDE_S), wire.refused_of, body):
+                self.failure_log.unreported(self.session.url, refused)
         except OffsetManagerError as error:
             if isinstance(error, ServiceError):  # it says the same of the same report
                 if error.status != HTTPStatus.NOT_FOUND:

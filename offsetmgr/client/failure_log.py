@@ -83,8 +83,8 @@ class FailureLog:
             log.warning(text, url, error)
 
     def unreported(self, url: str, error: OffsetManagerError) -> None:
-        """Log that the service at `url` refuses the reports of streaming queries."""
-        if self._repeats.suppressed("unreported", time.monotonic()) is not None:
+        """Log that the service at `url` refuses reports of streaming queries."""
+        if self._repeats.suppressed(("unreported", error.code), time.monotonic()) is not None:
             log.warning("the service at %s does not show this client's queries: %s", url, error)
 
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:

@@ -149,6 +149,11 @@ def heartbeat_of(data: Mapping[str, Any]) -> tuple[float, int, dict[str, str]]:
     return lease_s, event_id, topic_ids_of(data)
 
 
+def refused_of(data: Mapping[str, Any]) -> list[OffsetManagerError]:
+    """Return why queries of a report were left out; nothing from an older service."""
+    return [error_of(each, None) for each in data.get("refused") or ()]
+
+
 def topic_ids_of(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the ids of topics; none from a service that is older than this client."""
     found = (data.get("topic_ids") or {}).items()
