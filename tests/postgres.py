@@ -97,10 +97,11 @@ class Postgres:
         place = {"host": str(self.folder), "port": self.port, "user": USER, "dbname": database}
         return psycopg.connect(**place, autocommit=True)
 
-    def create(self, database: str) -> str:
+    def create(self, database: str, encoding: str = "UTF8") -> str:
         """Create a database; return its URL."""
+        options = f"ENCODING '{encoding}' TEMPLATE template0"
         with self.connect() as connection:
-            connection.execute(f'CREATE DATABASE "{database}"'.encode())
+            connection.execute(f'CREATE DATABASE "{database}" {options}'.encode())
         return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{database}"
 
     def environment(self) -> dict[str, str]:

@@ -26,9 +26,11 @@ _LIBPQ: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
+    "client_encoding": "UTF8",
 }
 """Settings of connections to PostgreSQL, unless the URL has others.  By its defaults Linux waits up
-to two hours for the answer of a server whose machine is gone."""
+to two hours for the answer of a server whose machine is gone, and text of a database without an
+encoding (SQL_ASCII) comes as bytes."""
 
 _TABLE_PREFIX: Final = "offsetmgr_"
 

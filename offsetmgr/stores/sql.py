@@ -226,9 +226,7 @@ class SqlOffsetStore(OffsetStore):
         Raises InvalidValueError for what is neither a connection nor a session, and where each
         statement is committed by itself.
         """
-        transaction = OffsetTransaction(connection, self)
-        transaction.begin()
-        yield transaction
+        yield OffsetTransaction(connection, self)
 
     def run(self, work: Callable[[Connection, OffsetTransaction], _T]) -> _T:
         """Return what ``work`` returns, in a transaction of its own that is committed.
@@ -308,16 +306,26 @@ class SqlOffsetStore(OffsetStore):
         self._commit(check_group(group), check_offsets(offsets))
 
     def _commit(self, group: str, offsets: _Offsets) -> None:
-        work = partial(self._write, group=group, offsets=offsets)
+        if offsets:
+            raise_for(group, self._refused(group, offsets))
+
+    def _refused(self, group: str, offsets: _Offsets) -> dict[TopicPartition, OffsetCommitError]:
+        """Commit ``offsets``; return those that are refused, and why.
+
+        Where the database cannot hold one of the values, they are tried again in halves.
+        """
         try:
-            refused = self._retried(work) if offsets else {}
+            return self._retried(partial(self._write, group=group, offsets=offsets))
         except exc.SQLAlchemyError as error:
+            if isinstance(error, exc.DataError) and len(offsets) > 1:
+                items, half = [*offsets.items()], len(offsets) // 2
+                refused = self._refused(group, dict(items[:half]))
+                return refused | self._refused(group, dict(items[half:]))
             failure = failure_of(error)
-            refused = {
+            return {
                 where: OffsetCommitError(group, *where, each.offset, *failure)
                 for where, each in offsets.items()
             }
-        raise_for(group, refused)
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = Deadline(self._patience_s)
@@ -325,7 +333,6 @@ class SqlOffsetStore(OffsetStore):
         while True:
             try:
                 with self.engine.begin() as connection:
-                    _begin(connection)
                     return work(connection)
             except Exception as error:
                 if isinstance(error, exc.SQLAlchemyError):
@@ -346,8 +353,9 @@ class SqlOffsetStore(OffsetStore):
 
         A generation that a fail-over or a restored backup has set back is again that of our claim.
         """
+        _begin(connection)
         rows = _read(connection, group, partitions, _LOCKED)
-        missing = sorted(where for where in partitions if where not in rows)
+        missing = sorted(TopicPartition(*where) for where in partitions if where not in rows)
         if missing:
             empty = {"group_id": group, "metadata": "", "generation": 0}
             new = [{**empty, "topic": topic, "partition_id": number} for topic, number in missing]
@@ -479,8 +487,10 @@ class OffsetTransaction:
     """
 
     def __init__(self, connection: _Bound, store: SqlOffsetStore) -> None:
+        """Begins the transaction; raises as ``SqlOffsetStore.transaction``."""
         self._bound = connection
         self._store = store
+        self.begin()
 
     def begin(self) -> Connection:
         """Begin where that is not done; a session makes its savepoint now, not at its next use."""

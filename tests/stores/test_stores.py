@@ -132,6 +132,26 @@ def test_many_partitions_are_committed_at_once(url: str) -> None:
         assert store.fetch_offsets("g") == offsets
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_any_encoding_keeps_offsets(
+    encoding: str, unique_name: str, postgres: Postgres
+) -> None:
+    """The kind: text that comes as bytes, and one text that refuses its whole commit."""
+    with SqlOffsetStore(postgres.create(unique_name, encoding)) as store:
+        store.create_tables()
+        offsets = {TopicPartition("orders", each): OffsetAndMetadata(each) for each in range(9)}
+        odd = TopicPartition("orders", 4)
+        offsets[odd] = OffsetAndMetadata(4, "日本")
+        if encoding == "LATIN1":
+            with pytest.raises(
+                OffsetCommitError, match=r"etl/orders/4 .*no equivalent in encoding"
+            ):
+                store.commit("etl", offsets)
+            del offsets[odd]
+        store.commit("etl", offsets)
+        assert store.fetch_offsets("etl") == offsets
+
+
 def test_a_claim_that_a_fail_over_has_lost_still_counts(url: str) -> None:
     """Also in a restored database: its last owner goes on, the one before is refused."""
     where = TopicPartition("orders", 0)

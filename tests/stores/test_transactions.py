@@ -163,13 +163,14 @@ def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
 
 
 def test_sqlite_is_locked_before_offsets_are_compared(tmp_path: Path) -> None:
-    """Without the lock two processes could both find a batch new."""
+    """Without the lock two processes could both find a batch new.  Reads do not wait for it."""
     url = f"sqlite:///{tmp_path}/locked.db?timeout=0.1"
     with SqlOffsetStore(url) as first, SqlOffsetStore(url, patience_s=0) as second:
         first.create_tables()
         with first.engine.connect() as connection, first.transaction(connection):
             with pytest.raises(OffsetCommitError, match="STORE_FAILED"):
                 second.commit_offset("etl", *ORDERS, 1)
+            assert second.fetch_offsets("etl") == {}
             connection.rollback()
         second.commit_offset("etl", *ORDERS, 1)
 
