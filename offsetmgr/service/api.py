@@ -301,18 +301,18 @@ async def read_body(request: Request, large: Quota, who: str) -> bytes:
         return bytes(body)
 
 
-def decode(kind: type[_R], body: bytes) -> _R:
-    """Return a body as ``kind``.  Raises InvalidValueError."""
+def decode(kind: type[_R], body: bytes | msgspec.Raw, place: str = "") -> _R:
+    """Return a body, or the part of one at ``place``, as ``kind``.  Raises InvalidValueError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
-        raise _refused(error, kind, body) from None
+        raise _refused(error, kind, bytes(body), place) from None
 
 
-def _refused(error: Exception, kind: type, body: bytes) -> InvalidValueError:
+def _refused(error: Exception, kind: type, body: bytes, place: str) -> InvalidValueError:
     try:
         given = msgspec.json.decode(body)
     except (ValueError, RecursionError) as problem:
         fix = "send one JSON object, encoded in UTF-8"
-        return InvalidValueError("body", body[:40], f"is not JSON ({problem})", fix)
-    return explained(error, kind, given, lambda path: path.removeprefix(".") or "body")
+        return InvalidValueError(place or "body", body[:40], f"is not JSON ({problem})", fix)
+    return explained(error, kind, given, lambda path: (place + path).removeprefix(".") or "body")

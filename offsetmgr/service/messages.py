@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.http.errors import ErrorBody, MissingError, error_body
 from offsetmgr.lag.report import PartitionField
 from offsetmgr.manager import Submission
+from offsetmgr.service.errors import schema_of
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
     MAX_INT32,
@@ -297,9 +298,18 @@ class StreamingQuery(ApiRequest, frozen=True):
 
 
 class QueriesRequest(ApiRequest, frozen=True):
-    """All queries of the client; they take the place of those it reported before."""
+    """All queries of the client; they take the place of those it reported before.
 
-    queries: Annotated[list[StreamingQuery], Meta(max_length=MAX_QUERIES)]
+    Each is decoded on its own, so that a bad one hides no other.
+    """
+
+    queries: Annotated[
+        list[Raw],
+        Meta(
+            max_length=MAX_QUERIES,
+            extra_json_schema={"items": schema_of(StreamingQuery)},
+        ),
+    ]
 
 
 class OfExistingGroup(ApiRequest, frozen=True):
@@ -529,6 +539,7 @@ class HeartbeatAnswer(Struct, frozen=True):
 
 class QueriesKept(Struct, frozen=True):
     kept: Annotated[int, Meta(description="Until the lease of the client ends.")]
+    refused: Annotated[list[ErrorBody], Meta(description="Why the others were left out.")]
 
 
 class InitialOffset(PartitionRef, frozen=True):

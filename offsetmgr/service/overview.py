@@ -8,17 +8,26 @@ from __future__ import annotations
 import asyncio
 import heapq
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
-from offsetmgr.errors import ManagerStoppedError, OffsetTimeoutError, OverloadedError
+from offsetmgr.errors import (
+    ManagerStoppedError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+    OverloadedError,
+)
 from offsetmgr.http.answers import encode, page_of, rows_that_fit
 from offsetmgr.http.errors import ErrorBody, error_body
 from offsetmgr.lag.report import group_summary
-from offsetmgr.service.access import Requester, names_in, no_names
+from offsetmgr.logs import SafeLogger
+from offsetmgr.repeats import RepeatLimiter
+from offsetmgr.service.access import Names, Requester, names_in, no_names
+from offsetmgr.service.api import decode
 from offsetmgr.service.follow import OWNER, FollowedCheckpoint
 from offsetmgr.service.messages import (
     InitialOffset,
@@ -43,7 +52,6 @@ from offsetmgr.service.sessions import QueryReport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from offsetmgr.errors import OffsetManagerError
     from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import ManagerHandle
     from offsetmgr.service.core import OffsetService
@@ -53,6 +61,8 @@ if TYPE_CHECKING:
     from offsetmgr.service.settings import Settings
     from offsetmgr.service.threads import ReadThreads
     from offsetmgr.service.watch import GroupWatch
+
+log = SafeLogger("offsetmgr.service")
 
 UNCOMMITTED_SHOWN: Final = 1_000
 QUERY_BYTES: Final = 32 * 1024 * 1024
@@ -159,6 +169,7 @@ class Overview:
     version: str
     _summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
     """The watcher's last round, and its groups."""
+    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=names_in("group"))
     async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:
@@ -214,9 +225,21 @@ class Overview:
     async def report_queries(self, by: Requester, asked: QueriesRequest) -> QueriesKept:
         """Store the client's streaming queries until its lease ends.
 
-        Those with a group that the sender may not use are left out.
+        Invalid ones, and those with a group that the sender may not use, are left out.
         """
-        queries = [query for query in asked.queries if all(map(by.sees, query.groups))]
+        queries: list[StreamingQuery] = []
+        refused: list[ErrorBody] = []
+        for index, given in enumerate(asked.queries):
+            place = f"queries[{index}]"
+            try:
+                query = decode(StreamingQuery, given, place)
+                by.check(partial(Names, query.groups), changes=False)
+                queries.append(query)
+            except OffsetManagerError as error:
+                refused.append(error_body(error))
+                cause = by.client, error.code, getattr(error, "field", place)
+                if self._repeats.suppressed(cause, self.service.clock.now()) is not None:
+                    log.warning("query_refused", client=by.client, error=str(error))
         with self.service.under_way(by) as client:
             more = len(encode(client.name)) + OVERHEAD_BYTES
             size = len(encode(queries)) + more * len(queries)
@@ -232,7 +255,7 @@ class Overview:
                     text = f"the streaming queries{whose} have more than {limit} bytes, the limit"
                     raise OverloadedError(f"{text}; report fewer of them, or shorter errors")
             client.queries = report
-        return QueriesKept(len(queries))
+        return QueriesKept(len(queries), refused)
 
     @operation("GET", "/v1/queries", QueriesQuery, QueriesAnswer, needs=no_names)
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
