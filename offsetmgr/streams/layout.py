@@ -193,7 +193,9 @@ class LayoutFiles:
             return {}
         texts: dict[str, str] = {}
         for batch, head in heads.items():
-            lines = [moves.line(name, ends[batch]) for name in moves.layout.topics]
+            lines = [
+                moves.line(name, ends[batch], repeated=batch > done) for name in moves.layout.topics
+            ]
             texts[f"offsets/{batch}"] = "\n".join([*head, *lines])
         for number, name in enumerate(moves.layout.topics if newest <= 0 else ()):
             if name in initial or name not in names:
@@ -233,6 +235,8 @@ class _Moves:
         self._kept: dict[str, set[str]] = {}
         self._begin: dict[str, Offsets] = {}
         """Start offsets of topics that are new or were recreated."""
+        self._table_ends: Offsets = {}
+        """Ends of those of them that are joined."""
         recreated = known.recreated(layout.ids)
         for name, topics in layout.topics.items():
             added = [topic for topic in topics if topic not in known.topics.get(name, ())]
@@ -242,6 +246,9 @@ class _Moves:
             begin = {place: log.log_start_offset for place, log in logs.items()}
             if name == STREAMS:
                 begin |= start.positions(added)
+            else:
+                stable = {place: log.last_stable_offset or 0 for place, log in logs.items()}
+                self._table_ends = {place: max(stable[place], at) for place, at in begin.items()}
             self._begin[name] = begin
             for topic in sorted(fresh):
                 what = "was added" if topic in added else "was deleted and recreated"
@@ -279,10 +286,12 @@ class _Moves:
             }
         return bool(self._gone) or any(self._begin.values())
 
-    def line(self, name: str, ends: Mapping[str, Offsets]) -> str:
+    def line(self, name: str, ends: Mapping[str, Offsets], *, repeated: bool = False) -> str:
+        """Return a source's positions; at the end of a ``repeated`` batch new joins are read."""
         kept, old = self._kept[name], ends.get(name, {})
         still = {partition: at for partition, at in old.items() if partition.topic in kept}
-        return spark_json(still | self._begin[name])
+        read = self._table_ends if repeated and name == TABLES else {}
+        return spark_json(still | self._begin[name] | read)
 
 
 def _new(start: Start) -> Layout:

@@ -178,17 +178,20 @@ def test_a_changed_graph_changes_the_positions(
 
 
 def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
-    """An added input begins at the same place before and after it; so in the first batch."""
-    both = inputs(["clicks", "views"], C, print)
+    """An added input begins at the same place before and after it; so in the first batch.
+
+    Its messages find the rows of an added join, which it reads whole.
+    """
+    both = [*inputs(["clicks", "views"], C, print), join("prices", C)]
     folder.begin(start(CLICKS, NAMES), BEFORE, READ, unfinished=True)
     folder.prepare(start(both, NAMES))
-    views = {"views": {"0": 100}}
-    assert folder.offsets(0) == [BEFORE[TABLES], BEFORE[STREAMS] | views]
-    assert folder.offsets(1) == [READ[TABLES], READ[STREAMS] | views]
+    views, prices = {"views": {"0": 100}}, {"prices": {"0": 9}}
+    assert folder.offsets(0) == [BEFORE[TABLES] | {"prices": {"0": 5}}, BEFORE[STREAMS] | views]
+    assert folder.offsets(1) == [READ[TABLES] | prices, READ[STREAMS] | views]
     first = Folder(folder.path / "first")
     first.begin(start(CLICKS, NAMES), READ, unfinished=True)
     first.prepare(start(both, NAMES))
-    assert first.offsets(0) == [READ[TABLES], READ[STREAMS] | views]
+    assert first.offsets(0) == [READ[TABLES] | prices, READ[STREAMS] | views]
     began = (first.files.read("sources/1/0") or "").splitlines()
     assert began[0] == "\0v1"
     assert json.loads(began[1]) == {"clicks": {"0": 0}, "views": {"0": 100}}
