@@ -20,7 +20,7 @@ import pandas as pd
 from offsetmgr import retry_headers
 from offsetmgr.deadlines import Deadline
 from offsetmgr.streams.engine import Tables
-from offsetmgr.streams.errors import ProcessingError, ProcessorError
+from offsetmgr.streams.errors import ProcessingError, ProcessorError, UnreadableTableError
 from offsetmgr.streams.messages import (
     MAX_BYTES,
     VISIT_HEADER,
@@ -226,8 +226,8 @@ class _Batch:
             self._apply(message, part, effects)
 
     def _fail(self, message: Message, error: ProcessingError) -> None:
-        """Write a dead letter, or raise the error if there is no topic for it."""
-        if self._plan.dead_letters is None:
+        """Write a dead letter, or raise the error if there is no topic for it, or no table."""
+        if self._plan.dead_letters is None or isinstance(error.__cause__, UnreadableTableError):
             raise error
         self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
 

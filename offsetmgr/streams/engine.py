@@ -12,7 +12,7 @@ import msgspec
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams.codecs import encoded, whole
-from offsetmgr.streams.errors import ContextError, ProcessingError
+from offsetmgr.streams.errors import ContextError, ProcessingError, UnreadableTableError
 from offsetmgr.streams.graph import GroupGraph
 from offsetmgr.streams.messages import (
     MAX_BYTES,
@@ -205,7 +205,8 @@ class Context:
         try:
             return rows.get(key)
         except BaseException as error:  # noqa: BLE001 -- tables raise anything
-            self._refuse(f"cannot read key {shown(key)} of {edge}: {error_text(error)}", error)
+            text = f"cannot read key {shown(key)} of {edge}: {error_text(error)}"
+            self.fail(UnreadableTableError(text))
 
     def _encoded(self, edge: Edge, value: Any) -> bytes:
         try:

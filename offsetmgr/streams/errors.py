@@ -23,6 +23,10 @@ class ContextError(OffsetManagerError):
     code = "stream_context"
 
 
+class UnreadableTableError(ContextError):
+    """A table that callbacks read cannot be read now; every message would fail."""
+
+
 class TopicsError(OffsetManagerError):
     """The topics of a group are missing, or not as its processor needs them."""
 

@@ -234,6 +234,8 @@ class TesterProcessor:
         self._running = True
         self._positions = {topic: len(topics.logs[topic]) for topic in self.graph.streams}
         self._deferred: list[tuple[Message, Sequence[Future[None]]]] = []
+        self._changes: list[tuple[Message, bytes | None]] = []
+        """Messages that may come again, with the rows of their keys before them."""
         self._tables = Tables(
             topics.rows[self.graph.table_topic],
             {topic: topics.rows[topic] for topic in self.graph.joins},
@@ -277,6 +279,8 @@ class TesterProcessor:
     def restart(self) -> None:
         """Go on at the committed offsets, as after a crash, also where it has failed."""
         self._positions = {topic: self.committed(topic) for topic in self._positions}
+        while self._changes:
+            self._undo(*self._changes.pop())
         self._deferred.clear()
         self.error = None
         self._running = True
@@ -303,15 +307,24 @@ class TesterProcessor:
         self._settle()
 
     def _process(self, message: Message, call: Callable[[Tables], Effects]) -> None:
+        if not self._deferred:
+            self._changes.clear()
+        self._changes.append((message, self._tables.table.get(message.key)))
         try:
             effects = call(self._tables)
             for record in effects.records:
                 self._write(record, message)
         except ProcessingError as error:
             self.error = error
+            self._undo(*self._changes.pop())
         else:
             if effects.deferred:
                 self._deferred.append((message, effects.deferred))
+
+    def _undo(self, message: Message, row: bytes | None) -> None:
+        """Restore the row that was there before a message, if the message comes again."""
+        if message.offset >= self._positions.get(message.topic, message.offset + 1):
+            update_rows(self._topics.rows[self.graph.table_topic], message.key, row)
 
     def _write(self, record: Record, message: Message) -> None:
         try:

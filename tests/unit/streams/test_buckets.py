@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -13,8 +15,8 @@ from pyspark.sql.types import StructType
 from offsetmgr.retry_headers import CUT, ERROR
 from offsetmgr.streams import ProcessingError, buckets, codecs
 from offsetmgr.streams.engine import Engine
-from offsetmgr.streams.errors import ProcessorError
-from offsetmgr.streams.graph import define_group, input, output, persist, visitor
+from offsetmgr.streams.errors import ProcessorError, TopicsError
+from offsetmgr.streams.graph import define_group, input, lookup, output, persist, visitor
 from offsetmgr.streams.messages import VISIT_HEADER, Record, kafka_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.streams import Context
 
+C = codecs.String()
 DEEP = b"[" * 100_000
 
 
@@ -138,6 +141,22 @@ def test_a_letter_fits_its_topic(limit: int) -> None:
     assert b"callback test_a_letter_fits_its_topic" in headers[ERROR]
     assert headers.get(CUT) == (None if letter.value else b"500000")
     assert ("own" in headers) is (limit >= 20_000)
+
+
+def test_a_lookup_table_that_becomes_unreadable_fails_no_single_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batch fails, even if the callback goes on; no message becomes a dead letter."""
+
+    def look_up(context: Context, value: str) -> None:
+        with suppress(Exception):
+            context.lookup("rates", value)
+
+    graph = define_group("g", input("in", C, look_up), lookup("rates", C))
+    rows = Mock(get=Mock(side_effect=TopicsError("the lookup table rates cannot be read: gone")))
+    monkeypatch.setattr("offsetmgr.streams.lookups.rows_of", lambda *_: rows)
+    with pytest.raises(ProcessingError, match=r"cannot read key b'v' of lookup .*: gone \(in/0 at"):
+        processed(plan(print, engine=Engine(graph)), (0, 0, 7, 1, b"k", b"v", None))
 
 
 def defer(context: Context, value: str) -> None:
