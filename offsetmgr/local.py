@@ -110,7 +110,7 @@ class LocalOffsets(Offsets):
         self._reporter = Reporter()
         self._coordinator = coordinator
         self._factory = factory or Factory(coordinator, settings, observer=self._reporter)
-        self._reporter.find = self._factory.get
+        self._reporter.factory = self._factory
         self._lock = threading.RLock()  # for calls of the factory: a claim gets all or none
         self._calls = Calls()
         self._spawned: WeakSet[object] = WeakSet()  # mailboxes of managers that `spawn` returned
@@ -388,8 +388,7 @@ class LocalManagerHandle(Handle):
 class Reporter:
     """A `manager.Observer` that logs failures and passes them to whoever watches."""
 
-    find: Callable[[ManagerKey], ManagerHandle | None]
-    """Returns a manager that has its name, as it has while it stops."""
+    factory: Factory
 
     def __init__(self) -> None:
         self.log = FailureLog()
@@ -410,13 +409,14 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        newest, handle = result.uncommitted or result.committed, self.find(key)
+        newest, handle = result.uncommitted or result.committed, self.factory.get(key)
         if len(self.former) >= FORMER_LIMIT:
             self.former.clear()
         if handle is not None and handle.former_offset is not None:
             self.former[key] = FORMER_ID, handle.former_offset
-        elif handle is not None and handle.topic_id and newest is not None:
-            self.former[key] = handle.topic_id, newest.offset
+        elif newest is not None:
+            for topic_id in self.factory.topic_ids({key.group: [key.topic_partition]}).values():
+                self.former[key] = topic_id, newest.offset
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])

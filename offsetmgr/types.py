@@ -415,6 +415,12 @@ def check_list(values: object, field: str, example: str) -> list[Any]:
     return list(values)
 
 
+def check_topics(values: object) -> list[str]:
+    """Return an iterable of topics as a list, each once."""
+    listed = check_list(values, "topics", '["orders"]')
+    return list(dict.fromkeys([check_topic(each) for each in listed]))
+
+
 def add_once(found: dict[_K, _T], key: _K, value: _T, field: str) -> None:
     """Add an item of a list.  Raises InvalidValueError, of ``field``, if its key stands there."""
     if key in found:

@@ -41,12 +41,11 @@ from offsetmgr.types import (
     check_group,
     check_key,
     check_leader_epoch,
-    check_list,
     check_metadata,
     check_offset,
     check_offsets,
-    check_topic,
     check_topic_partitions,
+    check_topics,
 )
 
 if TYPE_CHECKING:
@@ -284,7 +283,7 @@ class Offsets(ABC):
 
         Raises as ``committed``; a topic that does not exist is a ServiceError that names it.
         """
-        names = _checked_topics(topics)
+        names = check_topics(topics)
         found: dict[str, dict[int, PartitionRange]] = {name: {} for name in names}
         for (name, number), ends in sorted(self.logs(names, timeout=timeout).items()):
             found[name][number] = PartitionRange(*ends[:2])
@@ -292,7 +291,8 @@ class Offsets(ABC):
 
     def logs(self, topics: Iterable[str], *, timeout: float = 10.0) -> Logs:
         """Return the logs of ``topics``, with the topics' ids.  Raises as ``topics``."""
-        return self._read_logs(topics, timeout)
+        ask = partial(self._logs, check_topics(topics), at_ms=None, stable=False)
+        return self._persist(ask, timeout)
 
     def offsets_at(
         self, topics: Iterable[str], at_ms: int, *, timeout: float = 10.0
@@ -301,7 +301,9 @@ class Offsets(ABC):
 
         It is the end of the log if there is no such record.  Raises as ``topics``.
         """
-        logs = self._read_logs(topics, timeout, at_ms=check_offset(at_ms, "at_ms"))
+        since_ms = check_offset(at_ms, "at_ms")
+        ask = partial(self._logs, check_topics(topics), at_ms=since_ms, stable=False)
+        logs = self._persist(ask, timeout)
         return {
             where: ends.high_watermark if ends.offset_at is None else ends.offset_at
             for where, ends in logs.items()
@@ -311,20 +313,9 @@ class Offsets(ABC):
         self, topics: Iterable[str], *, timeout: float = 10.0
     ) -> dict[TopicPartition, int]:
         """Return the end of each partition for a reader of committed transactions only."""
-        logs = self._read_logs(topics, timeout, stable=True)
+        ask = partial(self._logs, check_topics(topics), at_ms=None, stable=True)
+        logs = self._persist(ask, timeout)
         return {where: ends.last_stable_offset or 0 for where, ends in logs.items()}
-
-    def _read_logs(
-        self,
-        topics: Iterable[str],
-        timeout: float,
-        *,
-        at_ms: int | None = None,
-        stable: bool = False,
-    ) -> Logs:
-        names = _checked_topics(topics)
-        ask = partial(self._logs, names, at_ms=at_ms, stable=stable)
-        return self._persist(ask, timeout)
 
     def topic_names(self, *, timeout: float = 10.0) -> list[str]:
         """Return the topics of the cluster except Kafka's own, sorted."""
@@ -544,11 +535,6 @@ def _not_committed(
 ) -> OffsetTimeoutError:
     what = f"could not commit {named(keys)}"
     return timed_out(what, deadline, reason, " (kept, and tried again)")
-
-
-def _checked_topics(topics: object) -> list[str]:
-    names = check_list(topics, "topics", '["orders"]')
-    return list(dict.fromkeys([check_topic(name) for name in names]))
 
 
 def _checked(

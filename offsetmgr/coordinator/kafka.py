@@ -52,7 +52,7 @@ from offsetmgr.kafka.errors import failure_of
 from offsetmgr.kafka.librdkafka import CONSUMER, PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.kafka.topics import topic_logs, topic_names
-from offsetmgr.types import check_existing_group, check_list, check_topic
+from offsetmgr.types import check_existing_group, check_topics
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class KafkaCoordinator(Closing, Coordinator):
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float
     ) -> Future[Mapping[str, str | Failure]]:
-        asked = _checked(topics)
+        asked = check_topics(topics)
 
         def ask(client: GroupClient, left_s: float) -> Pending[dict[str, str | Failure] | Failure]:
             return client.topic_ids(asked, left_s + LIBRDKAFKA_S)
@@ -193,7 +193,7 @@ class KafkaCoordinator(Closing, Coordinator):
         *,
         stable: bool = False,
     ) -> Future[Mapping[str, TopicLog]]:
-        asked = _checked(topics)
+        asked = check_topics(topics)
 
         def question(client: AdminClient, left_s: float) -> Mapping[str, TopicLog]:
             limit_s = left_s + LIBRDKAFKA_S
@@ -356,12 +356,6 @@ class KafkaCoordinator(Closing, Coordinator):
     def _end_clients(self) -> None:
         for queue in self._queues:
             queue.end_clients()
-
-
-def _checked(topics: Sequence[str]) -> list[str]:
-    """Return checked topics, each once."""
-    listed = check_list(topics, "topics", '["orders"]')
-    return list(dict.fromkeys(check_topic(name) for name in listed))
 
 
 def _wait_s(left_s: float) -> float:

@@ -271,7 +271,8 @@ class Factory:
         """Return the ids of the topics of ``partitions`` by group, where managers know them.
 
         If managers of different groups know a topic by different ids, it was just recreated and is
-        left out.  So is one of which a manager is in doubt, as by an uncommitted rewind.
+        left out.  So is one with an uncommitted rewind: the topic may have been recreated, and is
+        looked at before the commit.
         """
         found: dict[str, str] = {}
         for group, wanted in partitions.items():
@@ -281,7 +282,7 @@ class Factory:
                 manager = managers.get(where)
                 if manager is None or not manager.topic_id:
                     continue
-                known = manager.known_topic_id
+                known = "" if manager.rewind_number and manager.dirty else manager.topic_id
                 if found.setdefault(where.topic, known) != known:
                     found[where.topic] = ""
         return {topic: topic_id for topic, topic_id in found.items() if topic_id}

@@ -53,11 +53,6 @@ class ManagerHandle(OffsetManagerHandle):
         return self._manager.owner
 
     @property
-    def topic_id(self) -> str:
-        """As ``OffsetManager.known_topic_id``."""
-        return self._manager.known_topic_id
-
-    @property
     def former_offset(self) -> int | None:
         """The last offset of the topic's former log, once that was recreated.
 

@@ -227,15 +227,6 @@ class OffsetManager(PooledActor):
         """True if something has to be read before the next commit."""
         return self.read_at < inf or self.look_at < inf
 
-    @property
-    def known_topic_id(self) -> str:
-        """The id of the topic that its offsets are of; empty if it is not known.
-
-        It is not with an uncommitted rewind: the topic may have been recreated, and is looked at
-        before the commit.
-        """
-        return "" if self.rewind_number and self.dirty else self.topic_id or ""
-
     def on_receive(self, message: object) -> None:
         """Refuse: submits need no message, and flushes and stops go to the committer."""
         raise TypeError(f"{self.key} takes no messages, such as {message!r}")
