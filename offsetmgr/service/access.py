@@ -193,10 +193,13 @@ class Access:
         self._tokens = tokens
         self._identities = settings.identities
 
-    def share(self, identity: str, limit: int) -> int:
-        """Return how much of a limit an identity may use: half, if others need it as well."""
-        writers = sum(not each.read_only for each in self._identities.values())
-        return max(1, limit // 2) if identity and writers > 1 else limit
+    def share(self, identity: str, limit: int, *, reads: bool = False) -> int:
+        """Return how much of a limit an identity may use: half, if others need it as well.
+
+        ``reads`` is for a limit that those need as well who change nothing.
+        """
+        users = sum(reads or not each.read_only for each in self._identities.values())
+        return max(1, limit // 2) if identity and users > 1 else limit
 
     def refresh(self) -> None:
         """Read the tokens that have changed; call it every second or so."""

@@ -47,7 +47,7 @@ NEWS_KEPT: Final = 50_000
 """Unread events of managers that are gone; with more the stream ends."""
 
 SHARE: Final = 4
-"""Streams that one client may have at least; else a quarter of all."""
+"""Streams that one client without an identity may have at least; else a quarter of all."""
 
 KEEP_ALIVE_S: Final = 10.0
 """A comment is sent after this much silence, so that a dead connection is noticed."""
@@ -143,15 +143,18 @@ class EventHub:
         wall: Callable[[], float],
         streams: int,
         managers: int,
+        share: Callable[[str, int], int] = lambda _identity, limit: limit,
     ) -> None:
         """``wall`` is the wall clock, ``streams`` the limit of readers, ``managers`` of managers.
 
+        ``share`` returns how much of a limit an identity may use.
         Failures are numbered from the wall clock's time on, so that a reader that comes back after
         a restart is not taken for one that is up to date.
         """
         self._factory = factory
         self._clock = clock
         self._stream_limit = streams
+        self._share = share
         self._news_limit = 2 * managers + NEWS_KEPT
         self._wall = wall
         self._first_number = int(wall() * 1_000_000)
@@ -226,9 +229,11 @@ class EventHub:
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
                 "close some, or raise it"
             )
-        share = max(SHARE, self._stream_limit // 4)
+        share, whose = max(SHARE, self._stream_limit // 4), "one client"
+        if by.identity:
+            share, whose = self._share(by.identity, self._stream_limit), f"identity {by.identity!r}"
         if sum(each.by.who == by.who for each in self._readers) >= share:
-            raise OverloadedError(f"{share} event streams of one client are open; close some")
+            raise OverloadedError(f"{share} event streams of {whose} are open; close some")
         with self._lock:
             number = self._number if asked.after is None else asked.after + 1
             # An earlier process took its failures along; its clock may have been ahead of ours.

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -138,6 +139,7 @@ class Assembly:
             wall=wall,
             streams=limits.event_streams,
             managers=limits.managers,
+            share=partial(self.access.share, reads=True),
         )
         self.audit = AuditLog(settings.audit_log, wall)
         self.service = OffsetService(self.factory, self.registry, clock, self.audit, self.hub)

@@ -75,6 +75,23 @@ def test_fenced_groups_of_one_identity_leave_room_for_others(tmp_path: Path) -> 
         assert [opened(etl, f"orders-{number}", 0) for number in range(3)] == [[""]] * 3
 
 
+@pytest.mark.parametrize("others", [{"reader"}, set()])
+def test_event_streams_of_one_identity_leave_room_for_others(
+    tmp_path: Path, others: set[str]
+) -> None:
+    """An identity that reads needs them as well; a single one for all jobs has them all."""
+    named = {"etl", *others}
+    given = {k: v for k, v in identities(tmp_path).items() if k.split("__")[1] in named}
+    with (
+        running(**given, limits__event_streams=8) as service,
+        as_identity(service, "etl") as etl,
+        ExitStack() as stack,
+    ):
+        streams = [stack.enter_context(etl.stream("GET", "/v1/events")) for _ in range(9)]
+        room = 4 if others else 8
+        assert [each.status_code for each in streams] == [200] * room + [429] * (9 - room)
+
+
 @pytest.mark.parametrize("alone", ["reader", "etl"])
 def test_an_identity_without_others_that_change_something_has_all(
     tmp_path: Path, alone: str
