@@ -92,6 +92,10 @@ _BAD_REQUESTS: Final = frozenset({400, 403, 413})
 
 _OTHER_INSTANCE: Final = HTTPStatus.PRECONDITION_FAILED
 
+_DROPPED: Final = "%d errors were dropped: more came at once than the service keeps"
+_UNHEARD: Final = "the service at %s sends no events, so errors() and watchers get none: %s"
+_UNREPORTED: Final = "the service at %s does not show this client's queries: %s"
+
 log = SafeLogger("offsetmgr.client")
 
 T = TypeVar("T")
@@ -513,17 +517,20 @@ class Core:
         self._report_at = time.monotonic() + REPORT_INTERVAL_S
         try:
             for refused in self.ask(wire.QUERIES, Deadline(ASIDE_S), wire.refused_of, body):
-                self.failure_log.unreported(self.session.url, refused)
+                self._unreported(refused)
         except OffsetManagerError as error:
             if isinstance(error, ServiceError):  # it says the same of the same report
                 if error.status != HTTPStatus.NOT_FOUND:
-                    self.failure_log.unreported(self.session.url, error)
+                    self._unreported(error)
                 return
             if not isinstance(error, (Unreachable, ClientFencedError)):
-                self.failure_log.unreported(self.session.url, error)
+                self._unreported(error)
             with self.lock:
                 self.queries_unsent = True
                 self._report_at = time.monotonic() + RETRY_S
+
+    def _unreported(self, error: OffsetManagerError) -> None:
+        self.failure_log.warn(_UNREPORTED, self.session.url, error, cause=error.code)
 
     def _send(self, batch: Batch) -> None:
         """Hand `batch` over, to no other process of the service than it was made for.
@@ -606,7 +613,7 @@ class EventReader:
                 # Else the sender has the same trouble, or will have it, and says so.
                 is_refused = not isinstance(error, Unreachable) and core.link_error is None
                 if is_refused and self._backoff.failures >= REFUSED_STREAMS:
-                    core.failure_log.unheard(core.session.url, error)
+                    core.failure_log.warn(_UNHEARD, core.session.url, error)
             if time.monotonic() - began_at_s > LONGEST_PAUSE_S:  # it has lasted
                 self._backoff.succeeded()
             core.ended.wait(self._backoff.failed())
@@ -634,4 +641,4 @@ class EventReader:
                 key = wire.key_of(data)
                 self._core.deliver(key, wire.error_of(data["error"], key))
             elif event == "dropped":
-                self._core.failure_log.dropped(int(data["count"]))
+                self._core.failure_log.warn(_DROPPED, int(data["count"]))

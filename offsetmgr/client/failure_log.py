@@ -70,22 +70,10 @@ class FailureLog:
             log.warning("%s%s", error, more)
         self.tell(key, error)
 
-    def dropped(self, count: int) -> None:
-        """Log that the service dropped errors before this client has read them."""
-        if self._repeats.suppressed("dropped", time.monotonic()) is not None:
-            text = "%d errors were dropped: more came at once than the service keeps"
-            log.warning(text, count)
-
-    def unheard(self, url: str, error: OffsetManagerError) -> None:
-        """Log that the service at `url` refuses this client's event stream."""
-        if self._repeats.suppressed("unheard", time.monotonic()) is not None:
-            text = "the service at %s sends no events, so errors() and watchers get none: %s"
-            log.warning(text, url, error)
-
-    def unreported(self, url: str, error: OffsetManagerError) -> None:
-        """Log that the service at `url` refuses reports of streaming queries."""
-        if self._repeats.suppressed(("unreported", error.code), time.monotonic()) is not None:
-            log.warning("the service at %s does not show this client's queries: %s", url, error)
+    def warn(self, text: str, *args: object, cause: str = "") -> None:
+        """Log a line; the same one for the same `cause` only once in a while."""
+        if self._repeats.suppressed((text, cause), time.monotonic()) is not None:
+            log.warning(text, *args)
 
     def unreachable(self, url: str, error: OffsetManagerError, now_s: float) -> None:
         """Log that the service at `url` takes nothing: each cause once, until it is over."""

@@ -291,7 +291,8 @@ class MemoryCoordinator(Coordinator):
         self.released: list[str] = []
         """The groups that were released, in order."""
         self._in_flight: dict[str, int] = defaultdict(int)
-        self._most_in_flight: dict[str, int] = defaultdict(int)
+        self.most_in_flight: dict[str, int] = defaultdict(int)
+        """The most requests of each group that ever waited for their answer at one time."""
         self._closed = False
 
     # -- the port
@@ -408,11 +409,6 @@ class MemoryCoordinator(Coordinator):
         with self._lock:
             return self._in_flight[group]
 
-    def most_in_flight(self, group: str) -> int:
-        """Return how many requests of ``group`` ever waited for their answer at one time."""
-        with self._lock:
-            return self._most_in_flight[group]
-
     # -- how a request goes
 
     def _start(self, request: SentRequest, timeout_s: float) -> Future[Any]:
@@ -421,7 +417,7 @@ class MemoryCoordinator(Coordinator):
         with self._lock:
             self._requests.append(request)
             self._in_flight[group] += 1
-            self._most_in_flight[group] = max(self._most_in_flight[group], self._in_flight[group])
+            self.most_in_flight[group] = max(self.most_in_flight[group], self._in_flight[group])
             injected = self._take_injected(request)
             closed = self._closed
         if closed:

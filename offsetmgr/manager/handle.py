@@ -54,10 +54,7 @@ class ManagerHandle(OffsetManagerHandle):
 
     @property
     def former_offset(self) -> int | None:
-        """The last offset of the topic's former log, once that was recreated.
-
-        It is None again from the first commit to the new log on.
-        """
+        """The last offset of a recreated topic's former log; None from the next commit on."""
         former = self._manager.former
         return former if former is not None and former >= 0 else None
 

@@ -101,7 +101,7 @@ class Referee(ABC):
         self.learn_answer(group)
         self._sent[group] = request
         self._learned.discard(group)
-        if self._coordinator.most_in_flight(group) > 1:
+        if self._coordinator.most_in_flight[group] > 1:
             self.blame(f"{group}: two requests in flight: {request}")
         unread = self._unread[group].intersection(request.offsets)
         if unread:

@@ -92,7 +92,7 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
     assert handle.stop(timeout=LIMIT_S) == StopResult(at(SUBMITS * THREADS - 1))
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
-    assert live.coordinator.most_in_flight("g") == 1
+    assert live.coordinator.most_in_flight["g"] == 1
 
 
 class Contended:
