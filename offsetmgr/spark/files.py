@@ -114,13 +114,16 @@ class UrlFiles:
         return _decoded(data, f"{self.location}/{name}")
 
     def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, without the objects that mark folders in object stores."""
+        root = f"{self._root}/{folder}".rstrip("/")
         with _failing(self.location, folder):
             self._system.invalidate_cache()
             try:
-                paths = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)
+                paths = [str(path).rstrip("/") for path in self._system.ls(root, detail=False)]
             except _NO_FILE:
                 return []
-            return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
+            paths = [path for path in paths if path != root and not path.endswith("_$folder$")]
+            return [path.rpartition("/")[2] for path in paths]
 
     def write(self, name: str, text: str) -> None:
         with _failing(self.location, name):
