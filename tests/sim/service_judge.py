@@ -67,6 +67,8 @@ class Fate:
     """The committed offset of the broker."""
     late: bool = False
     """True if that landed after its request had been given up."""
+    landed: OffsetAndMetadata | None = None
+    """The last that landed late; it may be committed again to keep it alive."""
     orphaned: bool = False
     """True if nobody may be left to put it right: the service ended, or the broker refused it."""
     applied: set[int] = field(default_factory=set)
@@ -240,6 +242,7 @@ class ServiceJudge(Referee):
             else:
                 # What was known to be committed before is put back, which may not be the newest.
                 fate.last.clear()
+                fate.landed = value
             fate.applied.add(order)
             fate.current, fate.late = value, late
             fate.orphaned = late and self._service.draining
@@ -251,7 +254,9 @@ class ServiceJudge(Referee):
         last = fate.last.get(submit.name, NEVER)
         if submit.rank < last:
             self.blame(f"{key}: {submit} was committed after a newer submit: {last}")
-        if before is None or fate.late or fate.tampered or value.offset >= before.offset:
+        if before is None or before == fate.landed or fate.tampered:
+            return
+        if value.offset >= before.offset:
             return
         known = fate.answered.get(submit.name, NEVER) if self.rivals else last
         if not any(known < rewind <= submit.rank for rewind in fate.rewinds[submit.name]):
