@@ -163,6 +163,8 @@ class EventHub:
         self._number = self._first_number
         self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
         self._readers: tuple[EventStream, ...] = ()
+        self._by_client: dict[str | None, list[EventStream]] = {}
+        """The readers of commits and stops, by the client of these; "" is for all clients'."""
         self._closed = False
 
     # On the managers' threads
@@ -197,9 +199,10 @@ class EventHub:
         if self._readers:
             client = self._owner(key)
             with self._lock:
-                for reader in self._readers:
-                    if reader.wants(key, client) and not reader.failures_only:
-                        reader.tell(kind, key, event, self._news_limit)
+                for name in (client, ""):
+                    for reader in self._by_client.get(name, ()):
+                        if reader.wants(key, client):
+                            reader.tell(kind, key, event, self._news_limit)
 
     def _owner(self, key: ManagerKey) -> str | None:
         handle = self._factory.get(key)
@@ -241,13 +244,19 @@ class EventHub:
                 number = self._number - len(self._failures)
             reader = EventStream(self, by, asked, number)
             reader.closed = self._closed
-            self._readers = (*self._readers, reader)
+            self._set_readers((*self._readers, reader))
         return reader
 
     def unsubscribe(self, reader: EventStream) -> None:
         with self._lock:
-            self._readers = tuple(each for each in self._readers if each is not reader)
+            self._set_readers(tuple(each for each in self._readers if each is not reader))
             reader.close()
+
+    def _set_readers(self, readers: tuple[EventStream, ...]) -> None:
+        self._readers, self._by_client = readers, {}
+        for each in readers:
+            if not each.failures_only:
+                self._by_client.setdefault(each.by.client, []).append(each)
 
     def sweep(self) -> None:
         """End the streams whose token, certificate or identity has ended; call it every second."""

@@ -12,8 +12,8 @@ from offsetmgr.errors import OffsetCommitError, OffsetFetchError, error_info
 from offsetmgr.manager import Factory
 from offsetmgr.repeats import INTERVAL_S
 from offsetmgr.service.access import ALL_RIGHTS, Requester
-from offsetmgr.service.events import FAILURES_KEPT, NEWS_KEPT, EventHub
-from offsetmgr.service.messages import EventsQuery
+from offsetmgr.service.events import FAILURES_KEPT, NEWS_KEPT, EventHub, EventStream
+from offsetmgr.service.messages import Caller, EventsQuery
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.logs import capture_logs
 
@@ -124,6 +124,25 @@ async def test_a_reader_of_failures_alone_hears_of_nothing_else(hub: EventHub) -
     (event,) = hub.take(reader)
     assert names([event]) == ["failed"]
     assert b'"at":0.001' in event
+
+
+async def test_a_commit_is_offered_to_readers_of_its_client_alone(
+    hub: EventHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: work that grows with the clients, here a comparison for each commit and reader."""
+    offered: list[EventStream] = []
+
+    def wants(reader: EventStream, *_: object) -> bool:
+        offered.append(reader)
+        return True
+
+    monkeypatch.setattr(EventStream, "wants", wants)
+    callers = [Caller(name=name) for name in ("etl", "other")]
+    mine, _ = [await hub.events(ANYBODY._replace(caller=each), EventsQuery()) for each in callers]
+    hub._factory.spawn(*A, owner="etl")
+    hub.committed({A: OffsetAndMetadata(5)})
+    assert offered == [mine]
+    assert names(hub.take(mine)) == ["committed"]
 
 
 async def test_a_stop_after_a_commit_keeps_the_commit(hub: EventHub) -> None:
