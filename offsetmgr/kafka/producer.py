@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,6 +50,8 @@ _BATCH_BYTES: Final = 1_000_000
 _MESSAGES_OF_A_BATCH: Final = "batch.num.messages"
 
 _BY_KEY: Final = -1
+_UNKNOWN_PARTITION: Final = -190
+_LOOK_UP_S: Final = 1.0
 
 OF_A_BATCH: Final = frozenset(
     {
@@ -128,6 +132,7 @@ class MessageProducer(Closing):
         self._producer: Producer | None = self._open()
         self._broken: Producer | None = None
         """The producer, if it has had a fatal error."""
+        self._looked_up_at_s = -inf
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -165,27 +170,52 @@ class MessageProducer(Closing):
                 report(self._failure(topic, error))
 
         report = partial(log.guard, "a callback of a message failed", done)
-        while True:
-            try:
-                with self._lock:
-                    if self._producer is None:
-                        raise ManagerStoppedError("the producer is closed")
-                    self._producer.produce(
-                        topic,
-                        value,
-                        key,
-                        partition=_BY_KEY if partition is None else partition,
-                        on_delivery=delivered,
-                        timestamp=timestamp_ms,
-                        headers=list(headers) or None,
-                    )
-            except BufferError:
-                if wait and not self._ended.wait(POLL_S):  # the thread makes room
-                    continue
-                report(self._failure(topic, KafkaError(KafkaError._QUEUE_FULL)))  # noqa: SLF001
-            except KafkaException as refused:
-                report(self._failure(topic, refused.args[0]))
-            return
+        produce = partial(
+            self._produce,
+            topic,
+            value,
+            key,
+            partition=_BY_KEY if partition is None else partition,
+            on_delivery=delivered,
+            timestamp=timestamp_ms,
+            headers=list(headers) or None,
+        )
+        refusal = produce()
+        while refusal is not None and self._may_pass(topic, refusal, wait=wait):
+            refusal = produce()
+        if refusal is not None:
+            report(self._failure(topic, refusal))
+
+    def _produce(self, *message: Any, **place: Any) -> KafkaError | None:
+        """Give a message to librdkafka; return why it is not taken."""
+        try:
+            with self._lock:
+                if self._producer is None:
+                    raise ManagerStoppedError("the producer is closed")
+                self._producer.produce(*message, **place)
+        except BufferError:
+            return KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 -- public
+        except KafkaException as refused:
+            error: KafkaError = refused.args[0]
+            return error
+        return None
+
+    def _may_pass(self, topic: str, refusal: KafkaError, *, wait: bool) -> bool:
+        """Do what helps against ``refusal``; False if nothing does.
+
+        librdkafka by itself learns of added partitions within 5 minutes.  It is asked to look at
+        most once a second.
+        """
+        if refusal.code() == KafkaError._QUEUE_FULL:  # noqa: SLF001 -- public
+            return wait and not self._ended.wait(POLL_S)  # the thread makes room
+        now_s, producer = time.monotonic(), self._producer
+        is_due = now_s - self._looked_up_at_s >= _LOOK_UP_S
+        if refusal.code() != _UNKNOWN_PARTITION or not is_due or producer is None:
+            return False
+        self._looked_up_at_s = now_s
+        with suppress(KafkaException):
+            producer.list_topics(topic, timeout=_LOOK_UP_S)
+        return True
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""

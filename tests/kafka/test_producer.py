@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from offsetmgr.answers import Written
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
@@ -75,6 +75,24 @@ def test_a_refused_message_takes_no_other_of_its_batch_along(
     assert {each.offset for each in found if isinstance(each, Written)} == {0, 1, 2}
     (refused,) = [each for each in found if isinstance(each, KafkaRequestError)]
     assert refused.code == "INVALID_RECORD"
+
+
+def test_an_added_partition_takes_messages_at_once(
+    kafka: DevKafka, unique_name: str, answers: Answers
+) -> None:
+    """The kind: a client that takes the partitions of its first look for all, for 5 minutes."""
+    create(kafka, unique_name, {})
+    with MessageProducer(kafka.bootstrap_servers) as producer:
+        producer.send(unique_name, "1", None, answers.put, partition=0)
+        assert answers.get(timeout=WAIT_S) == Written(0, 0)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.create_partitions([NewPartitions(unique_name, 3)])[unique_name].result(WAIT_S)
+
+        def is_written() -> bool:
+            producer.send(unique_name, "1", None, answers.put, partition=2)
+            return isinstance(answers.get(timeout=WAIT_S), Written)
+
+        until(is_written)
 
 
 @pytest.mark.parametrize("room", [True, False], ids=["at once", "once there is room for it"])
