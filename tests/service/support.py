@@ -146,12 +146,12 @@ def running(**values: object) -> Iterator[Running]:
 
 
 def local_over(
-    coordinator: Coordinator, name: str = "etl", commit_interval_s: float = 0.05, **settings: float
+    coordinator: Coordinator, name: str = "etl", commit_interval_s: float = 0.05
 ) -> LocalOffsets:
     """Offsets of this process over any coordinator, which their close closes."""
     made = LocalOffsets.__new__(LocalOffsets)
-    chosen = CommitSettings(commit_interval_s=commit_interval_s, **settings)  # type: ignore[arg-type]
-    made._use(coordinator, "kafka://memory", name, chosen)
+    settings = CommitSettings(commit_interval_s=commit_interval_s)
+    made._use(coordinator, "kafka://memory", name, settings)
     return made
 
 

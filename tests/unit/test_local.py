@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from offsetmgr import (
     LocalOffsets,
     ManagerStoppedError,
     OffsetCommitError,
-    OffsetManagerError,
+    OffsetRegressionError,
     ServiceError,
 )
 from offsetmgr.codes import NOT_SENT
@@ -102,22 +103,21 @@ def test_it_stays_in_its_process() -> None:
         assert offsets.flush(timeout=WAIT_S).committed
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_stop_after_a_notice_hides_no_recreated_topic(*, waits: bool) -> None:
+@pytest.mark.parametrize("last", [90, 91])
+def test_a_stop_after_a_notice_hides_no_recreated_topic(last: int) -> None:
     """The last offset of the former log is refused again, and a higher one is of the new log."""
     kafka = MemoryCoordinator()
     kafka.broker.create_topic("orders", 4)
-    offsets = local_over(kafka, verify_interval_s=0.1)
-    notices: list[OffsetManagerError] = []
-    offsets.watch_errors(lambda _, error: notices.append(error))
+    offsets = local_over(kafka)
     offsets.submit("g", {WHERE: 90}, sync=True, timeout=WAIT_S)
     kafka.broker.delete_topic("orders")
     kafka.broker.create_topic("orders", 4)
     kafka.broker.set_log(WHERE, 0, 100)
-    if waits:
-        offsets.submit("g", {WHERE: 91})
-    last = 91 if waits else 90
-    eventually(lambda: [each.code for each in notices][:1], ["TOPIC_RECREATED"])
+    notices: list[str] = []
+    offsets.watch_errors(lambda _, error: notices.append(error.code))
+    with suppress(OffsetRegressionError):  # which has the topic looked at, as a higher one does
+        offsets.submit("g", {WHERE: 91 if last == 91 else 89})
+    eventually(lambda: notices[:1], ["TOPIC_RECREATED"])
     for _ in range(2):
         offsets.stop_managers(timeout=WAIT_S)
         with pytest.raises(OffsetCommitError, match="recreated"):
