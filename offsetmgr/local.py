@@ -409,7 +409,8 @@ class Reporter:
         pass
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
-        newest, handle = result.uncommitted or result.committed, self.factory.get(key)
+        handle = self.factory.get(key)
+        newest = None if handle is None else handle.status().submitted
         if len(self.former) >= FORMER_LIMIT:
             self.former.clear()
         if handle is not None and handle.former_offset is not None:
