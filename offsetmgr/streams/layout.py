@@ -41,6 +41,8 @@ There is none if the query reads no table."""
 STREAMS: Final = "streams"
 """Source of the inputs and the loop."""
 
+_SOURCES: Final = (TABLES, STREAMS)
+
 _FOLDER: Final = "offsetmgr"
 _EDIT: Final = f"{_FOLDER}/edit.json"
 """Texts of files that are being written: the next start finishes what a killed one began."""
@@ -78,6 +80,13 @@ class Layout(msgspec.Struct, frozen=True):
         """Return the name of a joined table's rows in the state."""
         number = self.joins[topic]
         return f"{topic}/{number}" if number else topic
+
+    def fits(self, read: list[set[str]]) -> bool:
+        """Return True if each source has read its topics; one that has not begun has read none."""
+        topics = [set(topics) for topics in self.topics.values()]
+        return len(read) == len(topics) and all(
+            not found or found == wanted for found, wanted in zip(read, topics, strict=True)
+        )
 
     def recreated(self, ids: Mapping[str, str]) -> dict[str, str]:
         """Return those of ``ids`` that are of a later topic of the same name."""
@@ -181,13 +190,15 @@ class LayoutFiles:
             if batch >= 0:
                 lines = (self._files.read(f"offsets/{batch}") or "").split("\n")
                 heads[batch], positions = lines[:2], lines[2:]
-                if lines[:1] != [_VERSION] or len(positions) != len(names):
+                # A start beside a running processor has changed the batches before the newest.
+                read = names if batch == newest else _SOURCES[-len(positions) :]
+                if lines[:1] != [_VERSION] or len(positions) != len(read):
                     text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
                     raise ProcessorError(f"{text}: start the processor with a new checkpoint")
                 # A source that has not begun has none yet.
                 ends[batch] = {
                     name: (read_offsets(line) if line != "-" else {}) or initial.get(name, {})
-                    for name, line in zip(names, positions, strict=True)
+                    for name, line in zip(read, positions, strict=True)
                 }
         if not moves.needed(ends[newest if done == newest else max(newest - 1, -1)]):
             return {}
@@ -204,13 +215,21 @@ class LayoutFiles:
         return texts
 
     def _known(self) -> Layout | None:
-        """Return the newest layout that is whole; None if there is none."""
+        """Return the layout of the newest batch; None if no layout is whole.
+
+        The newest layout may be of a start beside a processor that went on with its own.
+        """
+        layouts: list[Layout] = []
         for name in sorted(self._names(), reverse=True):
-            try:
-                return msgspec.json.decode(self._files.read(f"{_FOLDER}/{name}") or "", type=Layout)
-            except msgspec.MsgspecError:
-                continue
-        return None
+            with suppress(msgspec.MsgspecError):
+                text = self._files.read(f"{_FOLDER}/{name}") or ""
+                layouts.append(msgspec.json.decode(text, type=Layout))
+        begun, read = self._files.last_begun(), list[set[str]]()
+        with suppress(InvalidValueError):  # of a file that `prepare` refuses
+            positions = () if begun is None else self._files.batch(begun.batch_id).positions
+            read = [{place.topic for place in source} for source in positions]
+        fitting = (layout for layout in layouts if layout.fits(read))
+        return next(fitting, layouts[0] if layouts else None)
 
     def _names(self) -> list[str]:
         return [name for name in self._files.names(_FOLDER) if _LAYOUT.fullmatch(name)]

@@ -99,6 +99,7 @@ _CAUSES: Final = {
     "/offsets does not exist": _SHARED,
     "CONCURRENT_STREAM_LOG_UPDATE": _SHARED,
     "queries are concurrently using": _SHARED,
+    "sources in the checkpoint offsets": _SHARED,
     "ArithmeticException: long overflow": "a message has a timestamp beyond the year 294000, which "
     "Spark cannot read (kafka-get-offsets.sh --time max-timestamp shows its offset): start the "
     "processor with a new checkpoint behind it, and have brokers refuse such messages "

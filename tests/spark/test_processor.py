@@ -376,6 +376,10 @@ PAGES = {
         f"(TID 18): {JAVA}InvalidTimestampException: Timestamp 1.\n\nDriver stacktrace:",
         "InvalidTimestampException: Timestamp 1.",
     ),
+    "changed checkpoint": (
+        "[STREAM_FAILED] assertion failed: There are [1] sources in the checkpoint offsets and now",
+        "another processor uses its checkpoint, or files of the checkpoint were deleted: .*",
+    ),
     "deleted checkpoint": (
         "[STREAM_FAILED] terminated with exception: File file:/c/commits does not exist",
         "another processor uses its checkpoint, or files of the checkpoint were deleted: .*",

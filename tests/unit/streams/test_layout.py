@@ -106,6 +106,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
+EMPTY = {"g-table": topic((0, 0))}
 READ = {TABLES: {"names": {"0": 9}}, STREAMS: {"clicks": {"0": 40, "1": 41}}}
 BEFORE = {TABLES: {"names": {"0": 8}}, STREAMS: {"clicks": {"0": 30, "1": 31}}}
 ONLY = {STREAMS: READ[STREAMS]}
@@ -169,12 +170,11 @@ def test_a_changed_graph_changes_the_positions(
 ) -> None:
     """In Spark's last two batches: joins begin at the start of their log, inputs as configured."""
     persisted = [CLICKS, persist(codecs.Int64())]
-    topics = {"g-table": topic((0, 0))}
-    folder.begin(start(*persisted, before, topics=topics), read, read)
-    layout = folder.prepare(start(*persisted, after, topics=topics))
+    folder.begin(start(*persisted, before, topics=EMPTY), read, read)
+    layout = folder.prepare(start(*persisted, after, topics=EMPTY))
     assert folder.offsets(1) == folder.offsets(0) == expected
     assert [*layout.topics] == [TABLES, STREAMS][-len(expected) :]
-    assert folder.prepare(start(*persisted, after, topics=topics)) == layout
+    assert folder.prepare(start(*persisted, after, topics=EMPTY)) == layout
 
 
 def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
@@ -195,6 +195,19 @@ def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
     began = (first.files.read("sources/1/0") or "").splitlines()
     assert began[0] == "\0v1"
     assert json.loads(began[1]) == {"clicks": {"0": 0}, "views": {"0": 100}}
+
+
+@pytest.mark.parametrize("edge", [join("prices", C), input("views", C, print)])
+def test_a_start_beside_a_processor_that_goes_on_is_forgotten(folder: Folder, edge: Edge) -> None:
+    """As in a deployment whose processes overlap: the next start adds the topic again."""
+    old, new = (start(CLICKS, TABLE, *added, topics=EMPTY) for added in ((), (edge,)))
+    folder.begin(old, ONLY)
+    layout = folder.prepare(new)
+    changed = folder.offsets(0)
+    folder.files.write("offsets/1", "\n".join(["v1", META, json.dumps(ONLY[STREAMS])]))
+    folder.files.write("commits/1", "v1\n{}")
+    assert folder.prepare(new) == layout
+    assert folder.offsets(1) == changed
 
 
 def test_rows_of_a_former_join_are_not_those_of_a_later_one(folder: Folder) -> None:
@@ -312,7 +325,7 @@ def test_a_graph_that_cannot_be_taken_over_is_refused(
 
 def test_a_lost_table_is_written_from_the_checkpoint(folder: Folder) -> None:
     """Before the layout has its new id; so is one under another name."""
-    folder.begin(start(CLICKS, TABLE, topics={"g-table": topic((0, 0))}), ONLY)
+    folder.begin(start(CLICKS, TABLE, topics=EMPTY), ONLY)
     gone = {"g-table": topic((0, 0), (0, 0), topic_id="second")}
     failing = start(CLICKS, TABLE, topics=gone, restore=lambda: int("fails"))
     with pytest.raises(ValueError, match="fails"):
@@ -343,7 +356,7 @@ def test_another_program_or_other_buckets_are_refused(folder: Folder) -> None:
 
 def test_a_start_that_was_killed_while_it_edited_is_finished(folder: Folder) -> None:
     """The next start writes all that it had begun; a torn or strange file does not count."""
-    folder.begin(start(CLICKS, TABLE, topics={"g-table": topic((0, 0))}), ONLY)
+    folder.begin(start(CLICKS, TABLE, topics=EMPTY), ONLY)
     folder.files.write("offsetmgr/layout-copy", "of a person")
     for cut in ("", '{"offsets/0": "v'):
         folder.files.write("offsetmgr/edit.json", cut)
@@ -355,6 +368,6 @@ def test_a_start_that_was_killed_while_it_edited_is_finished(folder: Folder) -> 
     assert folder.files.read("offsets/0") == "v1\n{}\n{}\n{}"
     assert folder.files.read("offsetmgr/edit.json") is None
     folder.files.write("offsets/0", f"v1\n{META}\n{json.dumps(ONLY[STREAMS])}")
-    made = start(CLICKS, TABLE, NAMES, topics={"g-table": topic((0, 0))})
+    made = start(CLICKS, TABLE, NAMES, topics=EMPTY)
     assert folder.prepare(made).joins == {"names": 0}
     assert (folder.path / "offsetmgr" / "layout-000003").exists()
