@@ -210,7 +210,7 @@ def define_group(
     for number, edge in enumerate(flat):
         if not isinstance(edge, Edge):
             fix = "give what input(), persist() and their like return"
-            raise InvalidValueError("edge", edge, "is none", fix)
+            raise InvalidValueError("edge", edge, "is not an edge", fix)
         if edge.kind in {"input", "visitor"}:
             if (edge.kind, edge.topic) in named:
                 problem = "is consumed twice" if edge.kind == "input" else "is defined twice"

@@ -61,7 +61,34 @@ def _comparable(setting: tuple[str, Any]) -> tuple[str, object]:
     return name, getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def _live_store(path: str, topic: str) -> LmdbReader | None:
+class ViewRows:
+    """The rows in the store of a view on this host.  All methods raise as ``rows_of``."""
+
+    def __init__(self, store: LmdbReader) -> None:
+        self._store = store
+
+    def get(self, key: bytes) -> bytes | None:
+        row = self._store.get(key)
+        # The table may have been recreated since the batch began, and is not read yet.
+        if row is None and not self._store.complete:
+            if not self.wait():
+                text = f"the view at {self._store.path} has ended before it had read its table"
+                raise TopicsError(text)
+            row = self._store.get(key)
+        return row
+
+    def wait(self) -> bool:
+        """Return True once the view has read its table, and False if it does not run."""
+        for _ in Deadline(RECOVERY_S).polls():
+            if not self._store.live:
+                return False
+            if self._store.complete:
+                return True
+        table = f"the table {self._store.topic} within {RECOVERY_S:.0f} s"
+        raise OffsetTimeoutError(f"the view at {self._store.path} has not read {table}")
+
+
+def _live_store(path: str, topic: str) -> ViewRows | None:
     """Return the store of a view that runs, once it has read its table; None where none runs."""
     with _lock:
         if path in _stores and _stores[path].deleted:
@@ -77,13 +104,8 @@ def _live_store(path: str, topic: str) -> LmdbReader | None:
     if store.topic != topic:
         text = f"the view's store at {path} has the rows of {store.topic}, not of {topic}"
         raise TopicsError(f"{text}: correct lookup_views")
-    for _ in Deadline(RECOVERY_S).polls():
-        if not store.live:
-            return None
-        if store.complete:
-            return store
-    text = f"the view at {path} has not read the table {topic} within {RECOVERY_S:.0f} s"
-    raise OffsetTimeoutError(text)
+    rows = ViewRows(store)
+    return rows if rows.wait() else None
 
 
 class TopicRows:

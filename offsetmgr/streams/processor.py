@@ -268,7 +268,7 @@ class Processor:
         """Wait; return False if it still runs after ``timeout`` seconds.  Raises ProcessorError."""
         if self._query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
-        query, deadline = self._query, Deadline(timeout, forever=True)
+        query, deadline, stalled = self._query, Deadline(timeout, forever=True), False
 
         def has_ended() -> bool | None:
             wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
@@ -284,7 +284,8 @@ class Processor:
                     return True
                 if deadline.over:
                     return False
-                if self._has_stalled():
+                before, stalled = stalled, self._has_stalled()
+                if stalled and not before:
                     _log.error(
                         "processor %s has been at one batch for over %.0f s: look for a callback "
                         "that waits (Spark's page shows the task), or lower "

@@ -190,13 +190,21 @@ class TestOneTruth:
             assert [part.lag for part in view.stats().partitions] == [0] * 2
 
     def test_a_slow_callback_is_reported_as_stalled(
-        self, everything: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        everything: Everything,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
+        """Once in the log, however long a batch takes."""
+        monkeypatch.setattr("offsetmgr.streams.processor._STALL_S", 0.1)
         monkeypatch.setattr("offsetmgr.streams.processor.STALLED_S", 0.5)
         released = tmp_path / "released"
         waiting = {"do": "wait", "number": 0, "path": str(released)}
         everything.send(everything.names.operations, ("slow", JSON.encode(waiting)))
         eventually(lambda: everything.running.state, "stalled")
+        assert not everything.running.await_end(1.0)
+        assert caplog.text.count("has been at one batch for over") == 1
         released.touch()
         everything.running.wait_until_ready(WAIT_S)
 

@@ -137,7 +137,7 @@ WRONG: list[tuple[str, Callable[[], object]]] = [
     ("topic '' is not a legal", lambda: input("", TEXT, print)),
     ("callback of input 'a' None cannot be called", lambda: input("a", TEXT, NONE)),
     ("group '' is empty", lambda: define_group("")),
-    ("edge 5 is none", lambda: define_group("g", FIVE)),
+    ("edge 5 is not an edge", lambda: define_group("g", FIVE)),
     ("group's table topic 'a b-table'", lambda: define_group("a b", persist(TEXT))),
     ("visitor 'v' is defined twice", lambda: define_group("g", [visitor("v", print)] * 2)),
     (r"visitor '\\ud800' is not a name", lambda: visitor("\ud800", print)),

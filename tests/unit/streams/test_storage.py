@@ -193,6 +193,35 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
         ViewReader(tmp_path / ("x" * 300), codecs.String())
 
 
+BATCH = """
+import sys
+from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.streams import lookups
+rows = lookups.rows_of({}, "prices", sys.argv[1])
+print(rows.get(b"a"), flush=True)
+lookups.RECOVERY_S = float(input())
+try:
+    print(rows.get(b"a"))
+except OffsetTimeoutError as error:
+    print(error)
+"""
+
+
+def test_a_lookup_waits_for_a_table_that_begins_again_in_its_batch(tmp_path: Path) -> None:
+    """The view has deleted all rows, as the topic was recreated: they found none."""
+    store = opened(tmp_path)
+    store.apply({b"a": b"1"}, {0: 0})
+    store.note_seen(1.5)
+    command, pipe = [sys.executable, "-c", BATCH, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "b'1'\n"
+        store.clear("")
+        found, _ = process.communicate("0.0\n")
+    assert found == f"the view at {tmp_path} has not read the table prices within 0 s\n"
+    store.close()
+
+
 def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path) -> None:
     """A worker outlives a view, whose folder is deleted to read the table again."""
     path = tmp_path / "store"
