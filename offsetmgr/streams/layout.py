@@ -190,7 +190,7 @@ class LayoutFiles:
             if batch >= 0:
                 lines = (self._files.read(f"offsets/{batch}") or "").split("\n")
                 heads[batch], positions = lines[:2], lines[2:]
-                # A start beside a running processor has changed the batches before the newest.
+                # A start next to a running processor has changed the batches before the newest.
                 read = names if batch == newest else _SOURCES[-len(positions) :]
                 if lines[:1] != [_VERSION] or len(positions) != len(read):
                     text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
@@ -217,7 +217,7 @@ class LayoutFiles:
     def _known(self) -> Layout | None:
         """Return the layout of the newest batch; None if no layout is whole.
 
-        The newest layout may be of a start beside a processor that went on with its own.
+        The newest layout may be of a start next to a processor that went on with its own.
         """
         layouts: list[Layout] = []
         for name in sorted(self._names(), reverse=True):

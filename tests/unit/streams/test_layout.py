@@ -198,7 +198,7 @@ def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("edge", [join("prices", C), input("views", C, print)])
-def test_a_start_beside_a_processor_that_goes_on_is_forgotten(folder: Folder, edge: Edge) -> None:
+def test_a_start_next_to_a_running_processor_is_forgotten(folder: Folder, edge: Edge) -> None:
     """As in a deployment whose processes overlap: the next start adds the topic again."""
     old, new = (start(CLICKS, TABLE, *added, topics=EMPTY) for added in ((), (edge,)))
     folder.begin(old, ONLY)
