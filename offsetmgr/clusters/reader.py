@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Message
 
 from offsetmgr.clusters.link import PROBE_S, Link, check_clusters, close_all
 from offsetmgr.consumer.ack_work import AckMessage, AckSettings, acknowledge_up_to
-from offsetmgr.consumer.acks import AckConsumer, check_pool
+from offsetmgr.consumer.acks import AckConsumer, check_pool, sigterm_raises
 from offsetmgr.consumer.base import LONG_S, MessageReader
 from offsetmgr.consumer.group import GroupConsumer
 from offsetmgr.consumer.settings import ConsumerSettings, ConsumerStats, drain
@@ -368,16 +368,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
 
         Of all partitions where ``partition`` is None.  None where it is not known.
         """
-        feed = self._feed(cluster)
-        known = {} if feed.consumer is None else feed.consumer.high_water_marks()
-        ends = known.get(self._topic, {})
-        total = 0
-        for number in ends if partition is None else [check_partition(partition)]:
-            end, position = ends.get(number), feed.position(number)
-            if end is None or (end > 0 and position is None):
-                return None
-            total += max(0, end - (position or 0))
-        return total if ends else None
+        return self._feed(cluster).lag(None if partition is None else check_partition(partition))
 
     def read_lag(self, cluster: str, partition: int = 0, *, timeout: float = 10.0) -> int:
         """Ask Kafka for the end of a partition, and return the lag; 0 where nothing was read yet.
@@ -423,8 +414,8 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
     # State
 
     def stats(self) -> dict[str, ReaderStats]:
-        """Return figures of each cluster."""
-        return {name: feed.stats(self.lag(name)) for name, feed in self._feeds.items()}
+        """Return figures of each cluster, also once closed."""
+        return {name: feed.stats() for name, feed in self._feeds.items()}
 
     def _feed(self, cluster: str) -> _ReaderFeed:
         if self._closed:
@@ -474,13 +465,24 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         self._bytes += len(message)
         return ClusterMessage(self.link.name, message)
 
-    def stats(self, lag: int | None) -> ReaderStats:
+    def lag(self, partition: int | None) -> int | None:
+        known = {} if self.consumer is None else self.consumer.high_water_marks()
+        ends = known.get(self._topic, {})
+        total = 0
+        for number in ends if partition is None else [partition]:
+            end, position = ends.get(number), self.position(number)
+            if end is None or (end > 0 and position is None):
+                return None
+            total += max(0, end - (position or 0))
+        return total if ends else None
+
+    def stats(self) -> ReaderStats:
         link, figures = self.link, ConsumerStats()
         if self.consumer is not None:
             figures = self.consumer.stats()
         errors, rebalances = link.failures + figures.errors, figures.rebalances
         counts = (self._bytes, errors, link.timeouts, rebalances, link.retries)
-        return ReaderStats(link.up, self._read, lag, *counts)
+        return ReaderStats(link.up, self._read, self.lag(None), *counts)
 
     def mark(self, messages: Iterable[Message]) -> None:
         if self.consumer is not None:
@@ -593,7 +595,6 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
             link = Link(name, kafka, names[0])
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
         super().__init__(feeds, self._settings.dwell_s + _CLOSE_S)
-        self._closed_by_handler = False
 
     def poll(self, timeout: float | None = 1.0) -> AckMessage | None:
         """Return the next message, or None where none came within ``timeout`` s (None: no limit).
@@ -623,12 +624,15 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         check_pool(handler, workers, ordered_by)
         for feed in self._feeds.values():
             feed.fill = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
-        self._start()
-        while not self._closed:
-            self._check()
-            self._news.wait(LONG_S)
-            self._news.clear()
-        if self._closed_by_handler:
+        try:
+            self._start()
+            with sigterm_raises() as raise_again:
+                while not self._closed:
+                    self._check()
+                    self._news.wait(LONG_S)
+                    self._news.clear()
+                    raise_again()
+        finally:
             super().close()
 
     def close(self) -> None:
@@ -640,7 +644,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         if any(each.is_called_by_handler for each in consumers):
             for each in consumers:
                 each._work.closing = True  # noqa: SLF001 -- a part of this one
-            self._closed = self._closed_by_handler = True
+            self._closed = True
             self._news.set()
         else:
             super().close()

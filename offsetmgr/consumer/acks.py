@@ -89,7 +89,7 @@ class _Pool:
         try:
             for thread in self._threads:
                 thread.start()
-            with _sigterm_raises() as raise_again:
+            with sigterm_raises() as raise_again:
                 while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
                     fill(SLICE_S)
                     raise_again()
@@ -165,7 +165,7 @@ class _Pool:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[Callable[[], None]]:
+def sigterm_raises() -> Iterator[Callable[[], None]]:
     """Let SIGTERM raise SystemExit, in the main thread of a program that does not handle it.
 
     Yields a function that raises it again: the application's code may catch it where it interrupts.

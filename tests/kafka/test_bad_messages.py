@@ -358,13 +358,17 @@ def test_a_due_time_of_others_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", ["AckConsumer", "MultiClusterAckConsumer"])
 def test_a_hanging_handler_does_not_keep_a_signal_from_ending_the_process(
-    kafka: DevKafka, group: str, number: signal.Signals
+    kafka: DevKafka, group: str, kind: str, number: signal.Signals
 ) -> None:
     """The first signal ends ``run``; what is undone is named, and stays uncommitted."""
     filled(kafka, group, 8, partitions=1)
+    servers = kafka.bootstrap_servers
+    clusters = servers if kind == "AckConsumer" else {"west": servers}
     code = f"""
         import logging, threading, time
+        from offsetmgr.clusters import MultiClusterAckConsumer
         from offsetmgr.consumer import AckConsumer, AckSettings
         logging.basicConfig(level="INFO")
         def handle(message):
@@ -374,8 +378,8 @@ def test_a_hanging_handler_does_not_keep_a_signal_from_ending_the_process(
                 print("handled", flush=True)
         settings = AckSettings(dwell_s=0.5)
         group = {group!r}
-        with AckConsumer({kafka.bootstrap_servers!r}, group, [group], settings=settings) as it:
-            it.run(handle, workers=2)
+        with {kind}({clusters!r}, group, [group], settings=settings) as consumer:
+            consumer.run(handle, workers=2)
     """
     process = subprocess.Popen(
         # A shell's background job ignores SIGINT, and so would its children.

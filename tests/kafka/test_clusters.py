@@ -480,6 +480,7 @@ def test_a_group_goes_on_in_each_cluster_where_it_was(
         assert sorted(map(number, first + rest)) == list(range(60))
         with pytest.raises(InvalidValueError, match="offsetmgr reset"):
             reader.set_offset("west", "first")
+    assert [each.read for each in reader.stats().values()] == [30, 30]
     with MultiClusterReader(clusters, unique_name, group=group, settings=settings) as reader:
         again = [reader.read_message(timeout=WAIT_S) for _ in range(40)]
         assert sorted(number(each) for each in again if each) == sorted(map(number, rest))
