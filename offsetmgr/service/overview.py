@@ -261,7 +261,7 @@ class Overview:
     async def queries(self, by: Requester, asked: QueriesQuery) -> QueriesAnswer:
         """Return the streaming queries that clients have reported, and those that are followed."""
         followed: list[FollowedCheckpoint] = []
-        if asked.client in {None, OWNER}:
+        if asked.client in {None, OWNER} and self.settings.follow:
             followed = await self.slow.run(by, lambda: self.follows.views(by))
         return QueriesAnswer(
             [

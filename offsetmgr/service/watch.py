@@ -43,6 +43,7 @@ from offsetmgr.service.messages import (
     WatchedQuery,
 )
 from offsetmgr.service.openapi import Operation, operation
+from offsetmgr.service.threads import ReadThreads
 from offsetmgr.text import listed, visible
 from offsetmgr.workers import Worker
 
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory
     from offsetmgr.service.settings import Settings
-    from offsetmgr.service.threads import ReadThreads
     from offsetmgr.types import TopicPartition
 
 UNREADY_ROUNDS: Final = 3
@@ -133,6 +133,8 @@ class GroupWatch(Collector):
         self._clock = clock
         self._wall = wall
         self._threads = threads
+        self._quick = ReadThreads(1)
+        """For answers from memory, which wait for no read of Kafka."""
         self._settings = settings.watch
         self._chosen: Mapping[str, bool | None] = {}
         """The groups of the last round, with True if ``watch.groups`` names them."""
@@ -242,7 +244,7 @@ class GroupWatch(Collector):
             both = [page[-1]["name"], following["name"]]
             return WatchedAnswer(page, following["name"][: len(commonprefix(both)) + 1])  # noqa: RUF071 -- names
 
-        return await self._threads.run(by, read)
+        return await self._quick.run(by, read)
 
     def _report(self, group: GroupLag) -> dict[str, Any]:
         """Return a watched group in the shape that docs/operator.md describes."""
@@ -271,7 +273,7 @@ class GroupWatch(Collector):
         async def answer(by: Requester, asked: ApiRequest) -> Response:
             fields = msgspec.structs.asdict(asked)
             api = BurrowApi(self._all_settings.cluster_name, self._selected(self._view(by)))
-            found = await self._threads.run(by, lambda: read(api, **fields))
+            found = await self._quick.run(by, lambda: read(api, **fields))
             if isinstance(found, dict) and isinstance(found.get("topics"), list):
                 found["topics"] = [each for each in found["topics"] if by.sees(None, each)]
             request = {"url": path.format(**fields), "host": self._host}

@@ -18,10 +18,11 @@ from offsetmgr.kafka.cluster import GroupListing
 from offsetmgr.lag.measure import GroupLag, PartitionLag
 from offsetmgr.service import overview
 from offsetmgr.service.access import Requester
+from offsetmgr.service.run import SLOW_READS
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.types import TopicPartition
 from tests.service.identities import as_identity, identities
-from tests.service.support import Running, running
+from tests.service.support import WAIT_S, Running, asking, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,26 @@ def test_an_identity_without_others_that_change_something_has_all(
         assert opened(etl, "orders-a", *range(4)) == [""] * 4
     with running(limits__managers=4) as service, service.http("etl") as etl:
         assert opened(etl, "orders-a", *range(4)) == [""] * 4
+
+
+def test_answers_from_memory_wait_for_no_read_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Monitoring sees what is known while Kafka hangs and people look at groups."""
+    with running() as service, service.http("burrow") as monitor, ExitStack() as stack:
+        begun, gone = threading.Semaphore(0), threading.Event()
+        stack.callback(gone.set)
+
+        def hang() -> None:
+            begun.release()
+            gone.wait()
+            raise OffsetManagerError("gone")
+
+        monkeypatch.setattr(service.service.assembly.watch, "reader", hang)
+        for number in range(SLOW_READS):
+            lag = asking(service, "GET /v1/lag?group=g", client=f"viewer-{number}")
+            stack.enter_context(lag)
+            assert begun.acquire(timeout=WAIT_S)
+        for path in ("/v1/watched", "/v1/queries", "/v3/kafka/default/consumer"):
+            assert monitor.get(path).status_code == 200
 
 
 def test_reported_queries_have_a_limit_of_bytes(
