@@ -29,6 +29,9 @@ TIMESTAMP: Final = "offsetmgr-timestamp-ms"
 """Header with the timestamp of the message where it was first read.  The copy's own is the time of
 the copy, so that a topic's retention does not delete the copies of old messages."""
 
+GROUP: Final = "offsetmgr-group"
+"""Header with the group that rejected the message: others may read the same retry topics."""
+
 TRIES: Final = "offsetmgr-tries"
 ERROR: Final = "offsetmgr-error"
 STACK: Final = "offsetmgr-stack"
@@ -80,6 +83,8 @@ class Retried(NamedTuple):
     """Deliveries before this one."""
     due_s: float
     """Time of its delivery in seconds since 1970."""
+    group: str
+    """The group that rejected it; empty if it is not known."""
 
 
 def number(
@@ -118,6 +123,7 @@ def failure_headers(
     now_ms: int,
     due_ms: int | None = None,
     timestamp_ms: int | None = None,
+    group: str = "",
 ) -> list[tuple[str, bytes | None]]:
     """Return the headers of a rejected message: its own, and why and how often it failed."""
     before = dict(headers)
@@ -139,6 +145,8 @@ def failure_headers(
         ours[DUE] = due_ms
     if timestamp_ms is not None:
         ours[TIMESTAMP] = timestamp_ms
+    if group:
+        ours[GROUP] = group
     if REPLAYS in before:
         ours[REPLAYS] = number(before, REPLAYS)
     texts = ((name, encodable(str(value)).encode()) for name, value in ours.items())

@@ -20,12 +20,14 @@ from offsetmgr.cli.common import (
     print_json,
     say,
 )
-from offsetmgr.consumer.retry import Letter, Replayer, divide_letters, read_letters
+from offsetmgr.consumer.retry import Letter, Replayer, divide_letters, readable_letters
 from offsetmgr.consumer.topics import INTERNAL
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetManagerError
+from offsetmgr.kafka.errors import known
 from offsetmgr.text import visible
-from offsetmgr.types import check_topic
+from offsetmgr.types import TopicPartition, check_topic
 
+Unread = dict[TopicPartition, OffsetManagerError]
 Topic = Annotated[str, Argument(metavar="TOPIC", help="The dead-letter topic.")]
 _MISSING = "the letter does not exist, or was replayed before"
 _HEADS = "letter", "failed", "origin", "tries", "replays", "error", "replayed"
@@ -42,18 +44,21 @@ class LetterOptions:
         list[str] | None, Option(metavar="PARTITION:OFFSET", help="Only this letter; repeatable.")
     ] = None
 
-    def read(self, kafka: KafkaOptions, topic: str) -> list[Letter]:
+    def read(self, kafka: KafkaOptions, topic: str) -> tuple[list[Letter], Unread]:
+        """Return the letters that are chosen, and why partitions are not read."""
         check_topic(topic)
         since_s = parse_since(self.since, "--since", time.time()) if self.since else 0.0
         wanted = None if self.letter is None else [_place(each) for each in self.letter]
-        return [
+        letters, unread = readable_letters(kafka.for_librdkafka(), topic, kafka.timeout)
+        found = [
             each
-            for each in read_letters(kafka.for_librdkafka(), topic, kafka.timeout)
+            for each in letters
             if self.origin in {None, each.origin.topic}
             and (self.error is None or self.error in each.error)
             and each.failed_at_s >= since_s
             and (wanted is None or each.place[1:] in wanted)
         ]
+        return found, unread
 
 
 def list_letters(
@@ -63,10 +68,18 @@ def list_letters(
     replayed: Annotated[bool, Option("--all", help="Include letters that were replayed.")] = False,
     kafka: KafkaOptions,
     output: OutputOptions,
-) -> None:
-    """List dead letters: where they came from, and why they failed."""
-    found = [each for each in chosen.read(kafka, topic) if replayed or not each.replayed]
-    output.print({"topic": topic}, _HEADS, list(map(_row, found)), "letters")
+) -> int:
+    """List dead letters: where they came from, and why they failed.
+
+    Partitions that cannot be read are named with the reason, and the exit status is 1.
+    """
+    letters, unread = chosen.read(kafka, topic)
+    found = [each for each in letters if replayed or not each.replayed]
+    problems = {str(each): str(error) for each, error in unread.items()}
+    answer = {"topic": topic, "unread": problems}
+    lines = [f"{each} is not read: {error}" for each, error in problems.items()]
+    output.print(answer, _HEADS, list(map(_row, found)), "letters", problems=lines)
+    return Exit.TROUBLE if problems else 0
 
 
 def show(
@@ -77,8 +90,9 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Show one dead letter in full: headers, key, value, error and stack."""
-    found = LetterOptions(letter=[letter]).read(kafka, topic)
+    found, unread = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
+        known(unread.get(TopicPartition(topic, _place(letter)[0])))
         say(f"offsetmgr: {topic} has no letter {letter}", error=True)
         return Exit.TROUBLE
     (each,) = found
@@ -118,7 +132,10 @@ def replay(
         if to == topic or to.startswith(INTERNAL):
             hint = "give a topic that its consumers read"
             raise InvalidValueError("--to", to, "does not take messages of others", hint)
-    found = [each for each in chosen.read(kafka, topic) if not each.replayed]
+    letters, unread = chosen.read(kafka, topic)
+    for failure in unread.values():  # it may have a mark that a copy of a letter was replayed
+        raise failure
+    found = [each for each in letters if not each.replayed]
     config, places = kafka.for_librdkafka(), {each.place[1:] for each in found}
     missing = [each for each in chosen.letter or () if _place(each) not in places]
     if execute:

@@ -54,6 +54,7 @@ _BLOCKED_S: Final = 0.01
 """Longest wait for Kafka or for an ack while messages wait for room in their partition."""
 
 _OVERHEAD_BYTES: Final = 500  # of the objects that a message is made of
+_NAME_CHARS: Final = 250  # shown of a group that a header names
 
 
 Metadata = Literal["offsetmgr", "kafka-pixy"]
@@ -472,6 +473,9 @@ class AckWork(Work[Claim]):
                     read = AckMessage(message, claim)
                 else:
                     retried = read_retried(message, stage, time.time(), self.retries.longest_s)
+                    if retried.group not in {"", self.retries.group}:
+                        self._report_foreign(topic_partition.topic, retried.group)
+                        continue
                     due_s += retried.due_s - time.time()
                     read = AckMessage(message, claim, retried.tries + 1, retried)
                 if claim.waiting and claim.waiting_bytes + read.size > most_bytes:
@@ -512,6 +516,11 @@ class AckWork(Work[Claim]):
         info = error_info(OFFSET_CHANGED)
         error = KafkaRequestError(what, info, text, topic=topic, partition=partition, offset=offset)
         self.member.report(error, "acks are lost")
+
+    def _report_foreign(self, topic: str, group: str) -> None:
+        text = f"messages of group {visible(group, _NAME_CHARS)} in {topic} are left to that group"
+        error = OffsetManagerError(f"{text}; give each group a RetryPolicy.name of its own")
+        self.member.report(error, "passed over messages")
 
     def _report_full(self, claim: Claim) -> None:
         number, offset = len(claim.given_up), claim.tracker.offset

@@ -35,6 +35,7 @@ from offsetmgr.retry_headers import (
     CUT,
     DUE,
     ERROR,
+    GROUP,
     LAST,
     MAX_TIME_MS,
     REPLAYED,
@@ -138,6 +139,7 @@ def read_retried(message: Message, stage: int, now_s: float, longest_s: float) -
         number(headers, TIMESTAMP, -1, MAX_TIME_MS),
         max(stage, number(headers, TRIES, 0, _MOST_TRIES)),
         min(number(headers, DUE) / 1000, now_s + longest_s),
+        (headers.get(GROUP) or b"").decode(errors="replace"),
     )
 
 
@@ -170,6 +172,7 @@ class RetryProducer:
         KafkaRequestError.
         """
         self.longest_s: Final = policy.longest_delay_s
+        self.group: Final = group
         self._policy = policy
         self._stages = policy.retry_topics(group)
         self._dead_letter_topic = policy.dead_letter_topic(group)
@@ -205,6 +208,7 @@ class RetryProducer:
             now_ms=now_ms,
             due_ms=due_ms,
             timestamp_ms=timestamp_ms if kind and timestamp_ms >= 0 else None,
+            group=self.group,
         )
         key, value = message.key(), message.value()
         if due_ms is not None:
@@ -300,7 +304,21 @@ class Letter(NamedTuple):
 
 
 def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
-    """Return the letters of ``topic``, oldest first.
+    """Return the letters of ``topic`` as ``readable_letters``.
+
+    Raises KafkaRequestError, also where one partition cannot be read; OffsetTimeoutError where it
+    was not read to its end in time.
+    """
+    letters, unread = readable_letters(kafka, topic, timeout_s)
+    for failure in unread.values():
+        raise failure
+    return letters
+
+
+def readable_letters(
+    kafka: Mapping[str, object], topic: str, timeout_s: float
+) -> tuple[list[Letter], dict[TopicPartition, OffsetManagerError]]:
+    """Return the letters of ``topic``, oldest first, and why its other partitions are not read.
 
     A consumer that is killed may have written a letter twice: such copies are one letter, replayed
     if one of them is.
@@ -309,7 +327,9 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
     """
     with ClusterReader(kafka, timeout_s=timeout_s) as reader:
         numbers = known(reader.partitions_of([topic])[topic])
-    starts = {TopicPartition(topic, each): OFFSET_BEGINNING for each in numbers}
+        logs = reader.log_ranges([TopicPartition(topic, each) for each in numbers])
+    unread = {each: log for each, log in logs.items() if isinstance(log, OffsetManagerError)}
+    starts = dict.fromkeys(logs.keys() - unread.keys(), OFFSET_BEGINNING)
     marks: set[tuple[int, int]] = set()
     letters = []
     for message in read_to_end(kafka, starts, timeout_s):
@@ -326,7 +346,7 @@ def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> l
         same = letter.origin, letter.replays, content
         before = once.get(same, letter)
         once[same] = before._replace(replayed=before.replayed or replayed)
-    return list(once.values())
+    return list(once.values()), unread
 
 
 def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter:

@@ -263,6 +263,7 @@ def test_rejected_messages_go_through_the_retries_to_the_dead_letters(
         "offsetmgr-origin-topic": group,
         "offsetmgr-origin-partition": "2",
         "offsetmgr-origin-offset": "0",
+        "offsetmgr-group": group,
         "offsetmgr-tries": "3",
         "offsetmgr-error": "ValueError: 2 is bad",
     }

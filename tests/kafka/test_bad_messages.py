@@ -12,7 +12,9 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,7 +43,7 @@ from tests.kafka.messages import (
     send,
 )
 from tests.kafka.raw_headers import produce_raw
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,11 +63,11 @@ def retrying(*delays_s: float, **options: Any) -> AckSettings:
     return AckSettings(retry=RetryPolicy(delays_s, partitions=1), **options)
 
 
-def set_limit(kafka: DevKafka, topic: str, limit: int) -> None:
-    """Let a topic take messages of so many bytes."""
+def configure(kafka: DevKafka, topic: str, value: int, name: str = "max.message.bytes") -> None:
+    """Change a setting of a topic."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     kind, raise_it = ResourceType.TOPIC, AlterConfigOpType.SET
-    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=raise_it)
+    entry = ConfigEntry(name, str(value), incremental_operation=raise_it)
     resource = ConfigResource(kind, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
 
@@ -149,14 +151,14 @@ def test_a_message_that_its_topic_takes_is_retried_and_dead_lettered(
     """At the broker's default limit, above it, compressible beyond it, and with own headers."""
     limit = 3_000_000 if kind == "raised" else DEFAULT_BYTES
     create_topic(kafka, group, 1)
-    set_limit(kafka, group, limit)
+    configure(kafka, group, limit)
     value = random.Random(1).randbytes(limit - 200)  # noqa: S311
     headers: list[tuple[str, bytes]] = []
     if kind == "raised later":
         # As after an earlier start: the retry topics have a smaller limit than their source.
         for topic in (f"{group}.retry.1", f"{group}.dlq"):
             create_topic(kafka, topic, 1)
-            set_limit(kafka, topic, 100_000)
+            configure(kafka, topic, 100_000)
     elif kind == "compressed":
         value = b"x" * 5_000_000
     elif kind == "headers":
@@ -184,7 +186,7 @@ def test_a_letter_that_does_not_fit_is_kept_without_its_value(
     """Key, origin and error stay; the message is not delivered endlessly, nor replayed in part."""
     create_topic(kafka, group, 1)
     consumer = AckConsumer(kafka.bootstrap_servers, group, [group], settings=retrying())
-    set_limit(kafka, f"{group}.dlq", limit)
+    configure(kafka, f"{group}.dlq", limit)
     data = random.Random(1).randbytes(20_000)  # noqa: S311
     large = {"value": data, "key": data[:50], "headers": {"own": data[:2_000]}}
     send(kafka, group, large, {"value": b"small", "key": b"key"})
@@ -217,7 +219,7 @@ def test_a_retry_topic_that_refuses_all_messages_is_reported_once(
     send(kafka, group, *[os.urandom(2_000)] * 20)
     settings = retrying(1.0, nack_delay_s=0, dwell_s=0)
     with AckConsumer(kafka.bootstrap_servers, group, [group], settings=settings) as consumer:
-        set_limit(kafka, f"{group}.retry.1", 1_000)
+        configure(kafka, f"{group}.retry.1", 1_000)
         tries: Counter[int] = Counter()
         while tries[2] < 20:
             message = polled(consumer)
@@ -284,6 +286,31 @@ def test_messages_in_the_retry_topics_of_a_longer_policy_are_handled(
     assert {(each.topic(), each.tries) for each in again} == {(f"{group}.retry.3", 4)}
 
 
+def test_groups_with_the_same_retry_topics_handle_their_own_messages(
+    kafka: DevKafka, group: str
+) -> None:
+    """A message would double with each try.  A group also commits behind those of the other."""
+    filled(kafka, group, 1, partitions=1)
+    retries, tries = f"{group}-shared.retry.1", Counter[tuple[str, int]]()
+    policy = RetryPolicy((0.0, 5.0), name=f"{group}-shared", partitions=1)
+    names = [f"{group}-{each}" for each in "ab"]
+
+    def fail(message: AckMessage) -> None:
+        tries[message.topic(), message.tries] += 1
+        raise ValueError("bad")
+
+    with ExitStack() as both:
+        for name in names:
+            settings = AckSettings(retry=policy, commit_interval_s=0.1)
+            consumer = AckConsumer(kafka.bootstrap_servers, name, [group], settings=settings)
+            both.enter_context(running(consumer, fail))
+        for name in names:
+            eventually(partial(committed, kafka, name, retries, 1), {0: (2, "")})
+        assert tries == {(group, 1): 2, (retries, 2): 2}
+        texts = {str(each) for each in consumer.errors()}
+        assert any(f"messages of group {names[0]} in {group}-shared" in each for each in texts)
+
+
 def test_messages_that_wait_for_their_retry_delay_no_others(kafka: DevKafka, group: str) -> None:
     """Though they are as large as all pending ones may be.  ``latest`` skips none of them."""
     retries = f"{group}.retry.1"
@@ -307,6 +334,7 @@ def test_messages_that_wait_for_their_retry_delay_no_others(kafka: DevKafka, gro
 def test_a_retried_and_replayed_message_keeps_its_timestamp(kafka: DevKafka, group: str) -> None:
     """Also one that is older than the retention of the retry topic."""
     create_topic(kafka, group, 1)
+    configure(kafka, group, -1, "retention.ms")
     written_ms = 1_500_000_000_000
     send(kafka, group, {"value": b"old", "timestamp": written_ms})
     seen: list[tuple[int, int]] = []

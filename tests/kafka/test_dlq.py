@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.consumer import AckSettings, RetryPolicy
 from offsetmgr.consumer.retry import Letter, Replayer, read_letters
 from offsetmgr.errors import KafkaRequestError
-from tests.commands import run
+from tests.commands import run, run_alone
 from tests.conftest import create_topic
+from tests.kafka.leaders import give_back_to_preferred
 from tests.kafka.messages import WAIT_S, handled, replace_topic, send
 from tests.kafka.test_acks import all_of
 
@@ -109,6 +111,27 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
     assert len(letters) == 1
     assert Replayer(settings, topic, WAIT_S).replay(letters) == ([], [])
     assert len(all_of(kafka, group, 2)) == 2
+
+
+def test_a_partition_that_cannot_be_read_hides_no_letters_of_others(
+    kafka3: DevKafka, group: str
+) -> None:
+    """It is named.  Nothing is replayed meanwhile: a copy of a letter may be marked in it."""
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+    admin.create_topics([NewTopic(group, 3, replication_factor=1)])[group].result(WAIT_S)
+    send(kafka3, group, *({"value": "x", "partition": number} for number in range(3)))
+    servers = "--bootstrap-servers", kafka3.bootstrap_servers, "--timeout", "10"
+    dead = kafka3.broker(admin.list_topics(group).topics[group].partitions[1].leader)
+    dead.kill()
+    try:
+        listed = run_alone("dlq", "list", group, "--json", *servers)
+        replayed = run_alone("dlq", "replay", group, "--to", f"{group}-2", "--execute", *servers)
+    finally:
+        dead.start()
+    assert [each["letter"] for each in listed.json()["letters"]] == ["0:0", "2:0"]
+    assert listed.json()["unread"].keys() == {f"{group}-1"}
+    assert (listed.status, replayed.status) == (1, 3)
+    give_back_to_preferred(kafka3)
 
 
 def test_letters_of_a_recreated_topic_are_not_taken_for_those_that_were_chosen(
