@@ -81,13 +81,6 @@ class Layout(msgspec.Struct, frozen=True):
         number = self.joins[topic]
         return f"{topic}/{number}" if number else topic
 
-    def fits(self, read: list[set[str]]) -> bool:
-        """Return True if each source has read its topics; one that has not begun has read none."""
-        topics = [set(topics) for topics in self.topics.values()]
-        return len(read) == len(topics) and all(
-            not found or found == wanted for found, wanted in zip(read, topics, strict=True)
-        )
-
     def recreated(self, ids: Mapping[str, str]) -> dict[str, str]:
         """Return those of ``ids`` that are of a later topic of the same name."""
         return {
@@ -226,9 +219,9 @@ class LayoutFiles:
                 layouts.append(msgspec.json.decode(text, type=Layout))
         begun, read = self._files.last_begun(), list[set[str]]()
         with suppress(InvalidValueError):  # of a file that `prepare` refuses
-            positions = () if begun is None else self._files.batch(begun.batch_id).positions
-            read = [{place.topic for place in source} for source in positions]
-        fitting = (layout for layout in layouts if layout.fits(read))
+            batch = begun and self._files.batch(begun.batch_id)
+            read = [{place.topic for place in source} for source in batch.positions] if batch else []
+        fitting = (one for one in layouts if [*map(set, one.topics.values())] == read)
         return next(fitting, layouts[0] if layouts else None)
 
     def _names(self) -> list[str]:

@@ -279,8 +279,10 @@ class TesterProcessor:
     def restart(self) -> None:
         """Go on at the committed offsets, as after a crash, also where it has failed."""
         self._positions = {topic: self.committed(topic) for topic in self._positions}
-        while self._changes:
-            self._undo(*self._changes.pop())
+        for message, row in reversed(self._changes):
+            if message.offset >= self._positions.get(message.topic, message.offset + 1):
+                self._undo(message, row)
+        self._changes.clear()
         self._deferred.clear()
         self.error = None
         self._running = True
@@ -322,9 +324,8 @@ class TesterProcessor:
                 self._deferred.append((message, effects.deferred))
 
     def _undo(self, message: Message, row: bytes | None) -> None:
-        """Restore the row that was there before a message, if the message comes again."""
-        if message.offset >= self._positions.get(message.topic, message.offset + 1):
-            update_rows(self._topics.rows[self.graph.table_topic], message.key, row)
+        """Restore the row that was there before a message."""
+        update_rows(self._topics.rows[self.graph.table_topic], message.key, row)
 
     def _write(self, record: Record, message: Message) -> None:
         try:
