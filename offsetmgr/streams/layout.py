@@ -41,8 +41,6 @@ There is none if the query reads no table."""
 STREAMS: Final = "streams"
 """Source of the inputs and the loop."""
 
-_SOURCES: Final = (TABLES, STREAMS)
-
 _FOLDER: Final = "offsetmgr"
 _EDIT: Final = f"{_FOLDER}/edit.json"
 """Texts of files that are being written: the next start finishes what a killed one began."""
@@ -72,7 +70,10 @@ class Layout(msgspec.Struct, frozen=True):
     """Each table that was ever joined, with the number of times that it was begun again: rows of a
     former time are no longer its rows."""
     topics: dict[str, list[str]]
-    """Topics of the sources ``TABLES`` and ``STREAMS``, in this order."""
+    """Topics of the sources ``STREAMS`` and ``TABLES``, in this order.
+
+    Spark asks for the ends of tables last: a message finds all rows that were in Kafka before it.
+    """
     ids: dict[str, str]
     """Id of each topic that is read or is the table; brokers before 2.8 give none."""
 
@@ -126,7 +127,8 @@ class LayoutFiles:
         Raises ProcessorError if the checkpoint cannot be used with this graph, or messages that it
         has not read are gone; InvalidValueError for another number of buckets, or no checkpoint.
         """
-        known, wanted = self._known(), _new(start)
+        begun = self._files.last_begun()
+        known, wanted = self._layout_of(begun and begun.batch_id), _new(start)
         if self.is_new:
             self._write({self._next_name(): _text(wanted)})
             return wanted
@@ -142,7 +144,7 @@ class LayoutFiles:
         self._files.query_id()  # raises what Spark has a page of Java for
         finished = self._files.last_finished()
         layout = _adapted(known, wanted, recovering=finished is None)
-        texts = {self._next_name(): _text(layout)} if layout != known else {}
+        texts = {self._next_name(): _text(layout)} if _text(layout) != _text(known) else {}
         done = -1 if finished is None else finished.batch_id
         texts |= self._edits(_Moves(known, layout, start), done)
         if done >= 0 and _table_moved(known, wanted):
@@ -183,15 +185,14 @@ class LayoutFiles:
             if batch >= 0:
                 lines = (self._files.read(f"offsets/{batch}") or "").split("\n")
                 heads[batch], positions = lines[:2], lines[2:]
-                # A start next to a running processor has changed the batches before the newest.
-                read = names if batch == newest else _SOURCES[-len(positions) :]
-                if lines[:1] != [_VERSION] or len(positions) != len(read):
+                written = self._layout_of(batch) or moves.known
+                if lines[:1] != [_VERSION] or len(positions) != len(written.topics):
                     text = f"batch {batch} of checkpoint {self._files.location} cannot be read"
                     raise ProcessorError(f"{text}: start the processor with a new checkpoint")
                 # A source that has not begun has none yet.
                 ends[batch] = {
                     name: (read_offsets(line) if line != "-" else {}) or initial.get(name, {})
-                    for name, line in zip(read, positions, strict=True)
+                    for name, line in zip(written.topics, positions, strict=True)
                 }
         if not moves.needed(ends[newest if done == newest else max(newest - 1, -1)]):
             return {}
@@ -207,20 +208,21 @@ class LayoutFiles:
                 texts[f"sources/{number}/0"] = f"{_START_VERSION}\n{line}"
         return texts
 
-    def _known(self) -> Layout | None:
-        """Return the layout of the newest batch; None if no layout is whole.
+    def _layout_of(self, batch_id: int | None) -> Layout | None:
+        """Return the layout of a batch, or else the newest one; None if no layout is whole.
 
-        The newest layout may be of a start next to a processor that went on with its own.
+        The newest may be of a start next to a processor that went on with its own.
         """
         layouts: list[Layout] = []
         for name in sorted(self._names(), reverse=True):
             with suppress(msgspec.MsgspecError):
                 text = self._files.read(f"{_FOLDER}/{name}") or ""
                 layouts.append(msgspec.json.decode(text, type=Layout))
-        begun, read = self._files.last_begun(), list[set[str]]()
-        with suppress(InvalidValueError):  # of a file that `prepare` refuses
-            batch = begun and self._files.batch(begun.batch_id)
-            read = [{place.topic for place in source} for source in batch.positions] if batch else []
+        read: list[set[str]] = []
+        if batch_id is not None:
+            with suppress(InvalidValueError):  # of a file that `prepare` refuses
+                positions = self._files.batch(batch_id).positions
+                read = [{place.topic for place in source} for source in positions]
         fitting = (one for one in layouts if [*map(set, one.topics.values())] == read)
         return next(fitting, layouts[0] if layouts else None)
 
@@ -296,7 +298,8 @@ class _Moves:
                 for place, log in logs.items()
                 if place not in here and log.log_start_offset > 0
             }
-        return bool(self._gone) or any(self._begin.values())
+        moved = [*self.known.topics] != [*self.layout.topics]
+        return moved or bool(self._gone) or any(self._begin.values())
 
     def line(self, name: str, ends: Mapping[str, Offsets], *, repeated: bool = False) -> str:
         """Return a source's positions; at the end of a ``repeated`` batch new joins are read."""
@@ -330,7 +333,7 @@ def _topics(
     recovered: Iterable[str], joins: Iterable[str], streams: Iterable[str]
 ) -> dict[str, list[str]]:
     tables = [*recovered, *joins]
-    return {**({TABLES: tables} if tables else {}), STREAMS: [*streams]}
+    return {STREAMS: [*streams], **({TABLES: tables} if tables else {})}
 
 
 def _adapted(known: Layout, wanted: Layout, *, recovering: bool) -> Layout:

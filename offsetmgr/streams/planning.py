@@ -196,7 +196,7 @@ class Query:
             ends = [F.lit(recovery.get(number, 0)) for number in range(max(recovery) + 1)]
             before = F.col("offset") < F.get(F.array(*ends), F.col("partition"))
             tables = tables.where((F.col("source") > 0) | before)
-        return tables.unionByName(streams)
+        return streams.unionByName(tables)
 
     def _read(self, name: str, **options: str) -> DataFrame:
         topics = self.layout.topics[name]

@@ -379,7 +379,7 @@ class Processor:
         if progress is None:
             return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
         report: dict[str, Any] = report_of(progress)
-        *_, streams = report["sources"]
+        streams, *_ = report["sources"]
         newest = read_offsets(streams.get("latestOffset"))
         read = read_offsets(streams.get("endOffset"))
         stores = report.get("stateOperators", [])

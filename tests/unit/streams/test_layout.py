@@ -139,13 +139,13 @@ def test_a_recovered_table_is_not_read_again(folder: Folder) -> None:
     [
         pytest.param(
             [NAMES], [NAMES, join("prices", C)], READ,
-            [{"names": {"0": 9}, "prices": {"0": 5}}, READ[STREAMS]],
+            [READ[STREAMS], {"names": {"0": 9}, "prices": {"0": 5}}],
             id="second join",
         ),
-        pytest.param([], [NAMES], ONLY, [{"names": {"0": 0}}, READ[STREAMS]], id="first join"),
+        pytest.param([], [NAMES], ONLY, [READ[STREAMS], {"names": {"0": 0}}], id="first join"),
         pytest.param([NAMES], [], READ, [READ[STREAMS]], id="removed join"),
         pytest.param(
-            [NAMES], [join("prices", C)], READ, [{"prices": {"0": 5}}, READ[STREAMS]],
+            [NAMES], [join("prices", C)], READ, [READ[STREAMS], {"prices": {"0": 5}}],
             id="other join",
         ),
         pytest.param(
@@ -173,7 +173,7 @@ def test_a_changed_graph_changes_the_positions(
     folder.begin(start(*persisted, before, topics=EMPTY), read, read)
     layout = folder.prepare(start(*persisted, after, topics=EMPTY))
     assert folder.offsets(1) == folder.offsets(0) == expected
-    assert [*layout.topics] == [TABLES, STREAMS][-len(expected) :]
+    assert [*layout.topics] == [STREAMS, TABLES][: len(expected)]
     assert folder.prepare(start(*persisted, after, topics=EMPTY)) == layout
 
 
@@ -186,15 +186,33 @@ def test_an_unfinished_batch_is_repeated_as_it_was(folder: Folder) -> None:
     folder.begin(start(CLICKS, NAMES), BEFORE, READ, unfinished=True)
     folder.prepare(start(both, NAMES))
     views, prices = {"views": {"0": 100}}, {"prices": {"0": 9}}
-    assert folder.offsets(0) == [BEFORE[TABLES] | {"prices": {"0": 5}}, BEFORE[STREAMS] | views]
-    assert folder.offsets(1) == [READ[TABLES] | prices, READ[STREAMS] | views]
+    assert folder.offsets(0) == [BEFORE[STREAMS] | views, BEFORE[TABLES] | {"prices": {"0": 5}}]
+    assert folder.offsets(1) == [READ[STREAMS] | views, READ[TABLES] | prices]
     first = Folder(folder.path / "first")
     first.begin(start(CLICKS, NAMES), READ, unfinished=True)
     first.prepare(start(both, NAMES))
-    assert first.offsets(0) == [READ[TABLES] | prices, READ[STREAMS] | views]
-    began = (first.files.read("sources/1/0") or "").splitlines()
+    assert first.offsets(0) == [READ[STREAMS] | views, READ[TABLES] | prices]
+    began = (first.files.read("sources/0/0") or "").splitlines()
     assert began[0] == "\0v1"
     assert json.loads(began[1]) == {"clicks": {"0": 0}, "views": {"0": 100}}
+
+
+def test_tables_of_a_former_version_are_read_after_the_streams(folder: Folder) -> None:
+    """A row that was in Kafka before a message could be behind the end of its batch."""
+    made = start(CLICKS, NAMES)
+    folder.begin(made, READ, unfinished=True)
+    layout = json.loads(folder.files.read("offsetmgr/layout-000001") or "")
+    layout["topics"] = dict(reversed(layout["topics"].items()))
+    folder.files.write("offsetmgr/layout-000001", json.dumps(layout))
+    positions = [json.dumps(READ[name]) for name in (TABLES, STREAMS)]
+    folder.files.write("offsets/0", "\n".join(["v1", META, *positions]))
+    for number, position in enumerate(positions):
+        folder.files.write(f"sources/{number}/0", f"\0v1\n{position}")
+    for _ in range(2):
+        folder.prepare(made)
+        assert folder.offsets(0) == [READ[STREAMS], READ[TABLES]]
+        began = (folder.files.read("sources/0/0") or "").splitlines()[-1]
+        assert json.loads(began) == READ[STREAMS]
 
 
 @pytest.mark.parametrize("edge", [join("prices", C), input("views", C, print)])
@@ -219,7 +237,7 @@ def test_rows_of_a_former_join_are_not_those_of_a_later_one(folder: Folder) -> N
     recreated = {"names": topic((2, 3), topic_id="second")}
     layout = folder.prepare(start(CLICKS, NAMES, topics=recreated))
     assert layout.join_name("names") == "names/1"
-    assert folder.offsets(0)[0] == {"names": {"0": 2}}
+    assert folder.offsets(0)[1] == {"names": {"0": 2}}
     # Brokers before 2.8 give no ids.
     unknown = {"names": topic((0, 3), topic_id="")}
     assert folder.prepare(start(CLICKS, NAMES, topics=unknown)).join_name("names") == "names/1"
@@ -237,9 +255,9 @@ def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
     # A query that accepts the loss goes on in it, and so does the next start.
     assert LayoutFiles(goes_on.files).renew(layout, {"clicks": "second"}).recreated(now) == {}
     goes_on.prepare(again)
-    assert goes_on.offsets(0) == [READ[TABLES], READ[STREAMS]]
+    assert goes_on.offsets(0) == [READ[STREAMS], READ[TABLES]]
     folder.prepare(again)
-    assert folder.offsets(0) == [READ[TABLES], {"clicks": {"0": 3, "1": 0}}]
+    assert folder.offsets(0) == [{"clicks": {"0": 3, "1": 0}}, READ[TABLES]]
 
 
 def test_a_new_partition_that_begins_above_zero_is_not_a_loss(folder: Folder) -> None:
@@ -250,7 +268,7 @@ def test_a_new_partition_that_begins_above_zero_is_not_a_loss(folder: Folder) ->
     folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic(*grown)}))
     assert folder.files.read("offsets/0") == text
     folder.prepare(start(CLICKS, NAMES, topics={"clicks": topic(*grown, (4, 7))}))
-    assert folder.offsets(0)[1] == {"clicks": {"0": 40, "1": 41, "3": 4}}
+    assert folder.offsets(0)[0] == {"clicks": {"0": 40, "1": 41, "3": 4}}
 
 
 def test_messages_that_are_gone_stop_the_start(folder: Folder) -> None:
@@ -264,7 +282,7 @@ def test_messages_that_are_gone_stop_the_start(folder: Folder) -> None:
         ):
             folder.prepare(start(CLICKS, NAMES, topics=topics))
         folder.prepare(start(CLICKS, NAMES, topics=topics, loss_is_accepted=True))
-    assert folder.offsets(0) == [READ[TABLES], READ[STREAMS]]
+    assert folder.offsets(0) == [READ[STREAMS], READ[TABLES]]
 
 
 @pytest.mark.parametrize("name", ["offsets/1", "commits/1", "sources/1/0"])
@@ -320,7 +338,7 @@ def test_a_graph_that_cannot_be_taken_over_is_refused(
     with pytest.raises(ProcessorError, match=problem) as refused:
         folder.prepare(after)
     assert len(str(refused.value)) < 600
-    assert folder.offsets(0)[-1] == READ[STREAMS]
+    assert folder.offsets(0)[0] == READ[STREAMS]
 
 
 def test_a_lost_table_is_written_from_the_checkpoint(folder: Folder) -> None:
