@@ -203,10 +203,8 @@ class Link:
         log.error("cluster %s is given up; the others go on: %s", self.name, error)
 
     def answered(self) -> None:
-        if self.up:  # nearly always
-            return
         with self._lock:
-            if self.answering_since_s is not None:
+            if self.up:
                 return
             self.answering_since_s = time.monotonic()
         log.info("cluster %s answers again", self.name)

@@ -622,6 +622,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
         As AckConsumer.run, with ``workers`` threads for each cluster.
         """
         check_pool(handler, workers, ordered_by)
+        self.check_process()
         for feed in self._feeds.values():
             feed.fill = lambda each: each.run(handler, workers=workers, ordered_by=ordered_by)
         try:

@@ -68,6 +68,7 @@ MAX_CHECKPOINT_CHARS: Final = 512
 
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_SPLIT_S: Final = 2.0
 _AT_ONCE: Final = 1_000  # partitions of one statement: databases have a limit of parameters
 _MAX_ID_CHARS: Final = 64
 
@@ -296,31 +297,31 @@ class SqlOffsetStore(OffsetStore):
 
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
-        self._commit(
-            group, {w: each for w, each in offsets.items() if (group, w) not in self._ends}
-        )
+        marks = {where: each for where, each in offsets.items() if (group, where) not in self._ends}
+        raise_for(group, self._refused(group, marks))
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
-        self._commit(check_group(group), check_offsets(offsets))
+        raise_for(check_group(group), self._refused(group, check_offsets(offsets)))
 
-    def _commit(self, group: str, offsets: _Offsets) -> None:
-        if offsets:
-            raise_for(group, self._refused(group, offsets))
-
-    def _refused(self, group: str, offsets: _Offsets) -> dict[TopicPartition, OffsetCommitError]:
+    def _refused(
+        self, group: str, offsets: _Offsets, split: Deadline | None = None
+    ) -> dict[TopicPartition, OffsetCommitError]:
         """Commit ``offsets``; return those that are refused, and why.
 
-        Where the database cannot hold one of the values, they are tried again in halves.
+        Where the database cannot hold one of the values, they are tried again in halves, within the
+        time of ``split``.
         """
+        split = split or Deadline(_SPLIT_S)
         try:
-            return self._retried(partial(self._write, group=group, offsets=offsets))
+            work = partial(self._write, group=group, offsets=offsets)
+            return self._retried(work) if offsets else {}
         except exc.SQLAlchemyError as error:
-            if isinstance(error, exc.DataError) and len(offsets) > 1:
+            if isinstance(error, exc.DataError) and len(offsets) > 1 and not split.over:
                 items, half = [*offsets.items()], len(offsets) // 2
-                refused = self._refused(group, dict(items[:half]))
-                return refused | self._refused(group, dict(items[half:]))
+                refused = self._refused(group, dict(items[:half]), split)
+                return refused | self._refused(group, dict(items[half:]), split)
             failure = failure_of(error)
             return {
                 where: OffsetCommitError(group, *where, each.offset, *failure)

@@ -114,6 +114,10 @@ CLIENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
         lambda consumer: consumer.poll(timeout=1),
     ),
+    "run of clusters": (
+        lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
+        lambda consumer: consumer.run(print),
+    ),
     "store": (lambda: open_store(f"kafka://{DEAD}"), lambda store: store.fetch_offsets("etl")),
     "questions": (lambda: ClusterReader(DEAD), lambda reader: reader.topic_ids(["orders"])),
     "group": (lambda: GroupConsumer(DEAD, "etl", ["orders"]), no_use),
