@@ -26,7 +26,6 @@ from offsetmgr.spark.committer import CommitCounts, Committer
 from offsetmgr.spark.files import check_session
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import foreign, read_logs, recreated
-from offsetmgr.spark.progress import Run
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import (
     FlushResult,
@@ -36,7 +35,7 @@ from offsetmgr.types import (
     check_callable,
     check_timeout,
 )
-from offsetmgr.workers import Worker
+from offsetmgr.workers import Question, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.errors import ServiceError
-    from offsetmgr.spark.progress import Snapshot
+    from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import Stream
 
 _log = SafeLogger("offsetmgr.spark")
@@ -130,12 +129,9 @@ class OffsetCommits:
         if on_error is not None:
             self._caller = Worker("offsetmgr-errors", partial(self._call, on_error))
         self._unwatch: Callable[[], object] = lambda: None
-        # In this order nothing falls between: what comes twice is the same batch.
         try:
             self._unwatch = client.watch_errors(self._failed)
-            spark.streams.addListener(self._listener)
-            for query in spark.streams.active:
-                self._listener.take_up(query)
+            self._listener.listen()
         except BaseException:
             self.detach(0.0)
             raise
@@ -176,7 +172,7 @@ class OffsetCommits:
             return self._flushed(query, snapshot, deadline)
         finally:
             if not query.isActive:
-                self._listener.end(Run.of(query))
+                self._listener.has_ended(query)
 
     def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
         """Remove a stopped query (or its name or id) from the minimum of its groups.
@@ -189,8 +185,8 @@ class OffsetCommits:
         check_timeout(timeout)
         self._check_process()
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
-        if not getattr(query, "isActive", True):
-            self._listener.end(Run.of(query))
+        if not isinstance(query, str) and not getattr(query, "isActive", True):
+            self._listener.has_ended(query)
         answered = wait([self._listener.release(name)], timeout).done
         if not all(each.result() for each in answered):
             hint = "give a query of this client, its queryName or its id"
@@ -207,12 +203,11 @@ class OffsetCommits:
         check_timeout(timeout)
         if self._is_over or self._pid != os.getpid():
             return
-        try:
-            self._spark.streams.removeListener(self._listener)
-        except Exception:  # noqa: BLE001 -- of py4j or of Spark Connect
-            # A session that was stopped before has no listeners any more.
-            _log.debug("the listener was not removed", exc_info=True)
-        self._listener.close(timeout)
+        deadline, self._listener.is_listening = Deadline(timeout), False
+        # Spark Connect tries for minutes to remove it from a server that is gone.
+        remove = partial(self._spark.streams.removeListener, self._listener)
+        Question(remove).wait(timeout / 2)
+        self._listener.close(deadline.left_s)
         self._unwatch()
         self._errors.close()
         self._to_call.close()

@@ -37,10 +37,10 @@ from offsetmgr.spark.group_state import Decision, GroupState
 from offsetmgr.spark.progress import lowest
 from offsetmgr.text import encodable, error_text, shell_word
 from offsetmgr.types import ManagerKey, Uncommitted
-from offsetmgr.workers import Worker
+from offsetmgr.workers import Question, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Groups
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _log = SafeLogger("offsetmgr.spark")
 
 LOOK_UP_S: Final = 1.0
-"""Longest wait for what a group had committed, once for each new run of a query."""
+"""Longest wait for how far a query is, or for what a group had committed before its run."""
 
 SKIP_S: Final = 30.0
 """After a wait in vain, the time in which no other group is asked."""
@@ -106,11 +106,13 @@ class Expected:
 
     ask: Callable[[], Snapshot | None]
     """Returns how far it is; None if it cannot say yet."""
-    is_continuous: bool
-    """It never reports."""
+    reports_nothing: bool
+    """As of a continuous query."""
     since_s: float = field(default_factory=time.monotonic)
     batch_id: int | None = None
-    """Of a continuous query, the last batch that was committed."""
+    """Of a query that reports nothing, the last batch that was committed."""
+    question: Question[Snapshot | None] | None = None
+    """The one that is not answered yet."""
 
 
 class Subscription:
@@ -313,7 +315,7 @@ class Committer:
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
         expected = by.expected.get(snapshot.run)
-        if expected is not None and not expected.is_continuous:
+        if expected is not None and not expected.reports_nothing:
             del by.expected[snapshot.run]
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
@@ -374,10 +376,14 @@ class Committer:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
             by.expected.clear()
-            for group in by.groups.names():
-                for run, callers in self._groups[group].running().items():
-                    if by in callers:
-                        self.end(by, run, None)
+            self.end_runs(by, ())
+
+    def end_runs(self, by: Subscription, but: Collection[Run]) -> None:
+        """End the runs of a subscription, without those of ``but``."""
+        for group in by.groups.names():
+            for run, callers in self._groups[group].running().items():
+                if by in callers and run not in but:
+                    self.end(by, run, None)
 
     def end_all(self, by: Subscription) -> bool:
         """End the runs that no other call of ``commit_offsets`` commits."""
@@ -404,12 +410,21 @@ class Committer:
         expected = by.expected.get(run)
         if expected is None:
             return False
+        # Of a file system, or of Spark Connect, that does not answer: others need the thread.
+        wait_s = 0.0 if expected.question else LOOK_UP_S
+        question = expected.question = expected.question or Question(expected.ask)
+        if not question.wait(wait_s):
+            text = f"query {run.query_id} is not committed: its checkpoint or Spark does not answer"
+            by.warn_once(("unanswered", run.run_id), text)
+            return False
+        expected.question = None
         try:
-            snapshot = expected.ask()
+            snapshot = question.result()
         except Exception as error:  # noqa: BLE001 -- of py4j or of Spark Connect
             # Reports, and a flush, still come if it makes any; its session may be gone as well.
-            if expected.is_continuous and not by.is_over():
-                text = f"the continuous query {run.query_id} is not committed: {error_text(error)}"
+            if expected.reports_nothing and not by.is_over():
+                why = error_text(error)
+                text = f"query {run.query_id}, which reports nothing, is not committed: {why}"
                 by.warn_once(("continuous", run.run_id), text)
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
             return False
@@ -425,7 +440,7 @@ class Committer:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:
             for run, expected in list(by.expected.items()):
-                if is_due or expected.is_continuous:
+                if is_due or expected.reports_nothing:
                     self.ask(by, run)
         if not is_due:
             return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -75,6 +75,7 @@ class CommitListener(Subscription, StreamingQueryListener):
         """The session's queries that were seen, committed or not."""
         self._spark = spark
         self._has_matched = query_name is None
+        self.is_listening = False
         _attached.add(self)
         super().__init__(committer, groups, spark)  # from here on it may be called
 
@@ -90,6 +91,13 @@ class CommitListener(Subscription, StreamingQueryListener):
     def is_wanted(self, name: str | None) -> bool:
         return self.query_name is None or name == self.query_name
 
+    def listen(self) -> None:
+        # In this order nothing falls between: what comes twice is the same batch.
+        self._spark.streams.addListener(self)
+        for query in self._spark.streams.active:
+            self.take_up(query)
+        self.is_listening = True
+
     @_without_raising
     def take_up(self, query: StreamingQuery) -> None:
         """Hand over the progress of a query that runs already."""
@@ -99,7 +107,11 @@ class CommitListener(Subscription, StreamingQueryListener):
             self._expect(run, query)
             if not query.isActive:
                 # Its end may have been reported before its progress was taken: it is not repeated.
-                self.end(run)
+                self.has_ended(query)
+
+    def has_ended(self, query: StreamingQuery) -> None:
+        error = query.exception()
+        self.end(Run.of(query), None if error is None else str(error))
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
         """Return how far a query is, by its last report or, without one, by its checkpoint.
@@ -176,6 +188,7 @@ class CommitListener(Subscription, StreamingQueryListener):
         session = getattr(self._spark, "_jsparkSession", None)
         if session is None:  # Spark Connect shows a client its own queries alone
             self._warn_of_silent()
+            self._look_for_events()
             return
         known = set().union(*(listener.ids for listener in _attached))
         running = session.sharedState().activeStreamingQueries()
@@ -192,10 +205,35 @@ class CommitListener(Subscription, StreamingQueryListener):
                     snapshot.label,
                 )
 
+    def _look_for_events(self) -> None:
+        """Have queries asked if Spark Connect has removed all listeners, as it does on a failure.
+
+        A session does not let them be added again.
+        """
+        bus: Any = self._spark.streams
+        bus = bus._sqlb  # noqa: SLF001 -- PySpark only warns
+        thread = bus._execution_thread  # noqa: SLF001 -- the same
+        is_live = thread is not None and thread.is_alive() and self in bus._listener_bus  # noqa: SLF001
+        if is_live or not self.is_listening:
+            return
+        self.warn_once(
+            ("events", str(id(self))),
+            "Spark Connect sends no events of queries any more, as after a broken connection: "
+            "running queries are asked instead. Flush those that have ended, or compare their "
+            "groups by offsetmgr spark reconcile",
+        )
+        queries = {Run.of(query): query for query in self._spark.streams.active}
+        for run, query in queries.items():
+            known = self.expected.get(run)
+            if self.is_wanted(query.name) and not (known and known.reports_nothing):
+                self.expected[run] = Expected(partial(self.position, query), reports_nothing=True)
+        self._committer.end_runs(self, queries)
+
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""
         for run, expected in list(self.expected.items()):
-            if time.monotonic() - expected.since_s > SILENT_S:
+            is_late = time.monotonic() - expected.since_s > SILENT_S
+            if is_late and not expected.reports_nothing:
                 self.warn_once(
                     ("silent", run.run_id),
                     f"query {run.query_id} has reported nothing for {SILENT_S:g} s; if its trigger "

@@ -60,12 +60,6 @@ Missing: TypeAlias = "Literal['earliest', 'latest', 'error'] | datetime"
 """The start of a partition without a committed offset: an end of its log, the first record at or
 after a time, or an error."""
 
-Unavailable: TypeAlias = Literal["error", "earliest", "latest"]
-"""The start of all partitions when the committed offsets cannot be read."""
-
-Until: TypeAlias = "datetime | Mapping[tuple[str, int], int]"
-"""The end of a batch: the first record at or after a time, or offsets (exclusive)."""
-
 _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 """Their numbers in Spark's JSON."""
 
@@ -89,7 +83,7 @@ def starting_offsets(
     pattern: str | None = None,
     checkpoint: str | None = None,
     spark: SparkSession | None = None,
-    unavailable: Unavailable = "error",
+    unavailable: Literal["error", "earliest", "latest"] = "error",
     timeout: float = 10.0,
 ) -> str:
     """Return the committed offsets of ``group`` for the option ``startingOffsets`` of Spark.
@@ -199,7 +193,7 @@ def kafka_batch(
     group: str,
     topics: Collection[str],
     *,
-    until: Until | None = None,
+    until: datetime | Mapping[tuple[str, int], int] | None = None,
     max_records: int | None = None,
     missing: Missing = "earliest",
     read_committed: bool = False,
@@ -214,9 +208,10 @@ def kafka_batch(
             df.option("kafka.bootstrap.servers", "...").load().write.save(out)
 
     The range of each partition begins at the committed offset of the group, or at ``missing``
-    without one, and ends at the end of the log or at ``until``; all ranges together have at most
-    ``max_records`` offsets.  With ``read_committed`` it ends before the first open transaction, and
-    records of aborted ones are not read.  If the block raises an exception, nothing is committed.
+    without one, and ends at the end of the log or at ``until``: the first record at or after a
+    time, or offsets (exclusive).  All ranges together have at most ``max_records`` offsets.  With
+    ``read_committed`` each ends before the first open transaction, and records of aborted ones are
+    not read.  If the block raises an exception, nothing is committed.
 
     The entry and the commit each have ``timeout`` seconds.  The entry raises InvalidValueError,
     ManagerExistsError if somebody else commits for the group, and what ``client.logs`` and
@@ -262,7 +257,10 @@ def kafka_batch(
 
 
 def _ends(
-    client: Offsets, latest: Positions, until: Until | None, deadline: Deadline
+    client: Offsets,
+    latest: Positions,
+    until: datetime | Mapping[tuple[str, int], int] | None,
+    deadline: Deadline,
 ) -> dict[TopicPartition, int]:
     """Return where the batch ends in each partition, whose log ends at ``latest``."""
     ends = dict(latest)

@@ -74,7 +74,7 @@ def test_a_groups_offsets_are_where_spark_has_finished(
 def test_the_service_shows_queries_with_their_last_batch_and_error(
     job: Job, sidecar: ServeProcess
 ) -> None:
-    """While they run and after they have ended, for as long as the client lives."""
+    """While they run and after they have ended or were flushed, for as long as the client lives."""
 
     def shown() -> dict[str, Any]:
         with sidecar.http() as http:
@@ -87,10 +87,11 @@ def test_the_service_shows_queries_with_their_last_batch_and_error(
         batch.collect()
 
     job.topic.produce(30)
-    with job.commits():
+    with job.commits() as commits:
         query = start(job.read(9), job.checkpoint, breaks, "etl")
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(int(WAIT_S))
+        assert commits.flush(query, WAIT_S).ok
         eventually(lambda: shown().get("state"), "failed")
         found = shown()
     assert (found["name"], found["id"], found["run_id"]) == ("etl", query.id, query.runId)

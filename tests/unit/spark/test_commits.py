@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 KEY = ManagerKey("etl", *ORDERS)
 NOWHERE = "http://127.0.0.1:9"
+LIVE = SimpleNamespace(is_alive=lambda: True)
+"""A thread."""
 
 
 def progress(offset: int, query: str = "q", run: str = "r1", **changes: Any) -> dict[str, Any]:
@@ -62,6 +64,8 @@ class Session:
         self.active: list[object] = []
         self.is_stopped = False
         self.listeners: list[Any] = []
+        # Of Spark Connect: its listeners, and the thread that gets their events.
+        self._sqlb = SimpleNamespace(_listener_bus=self.listeners, _execution_thread=LIVE)
         self.addListener = self.listeners.append
         self.removeListener = lambda _listener: None
         self.queries: dict[str, Query] = {}
@@ -86,6 +90,7 @@ class Query(SimpleNamespace):
 
     def __init__(self, query: str, answer: Callable[[], object], name: str | None = None) -> None:
         super().__init__(id=query, runId="r1", name=name, isActive=True, answer=answer)
+        self.exception = lambda: None
 
     @property
     def lastProgress(self) -> object:  # noqa: N802 -- Spark's name
@@ -335,11 +340,15 @@ def test_in_the_child_of_a_fork_nothing_is_done(
 
 
 def test_an_idle_run_is_asked_until_it_answers(
-    session: Session, client: OffsetClient, monkeypatch: pytest.MonkeyPatch
+    session: Session,
+    client: OffsetClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A run that cannot be asked delays no other, and one that has answered is not asked again."""
+    """One that cannot be asked, or hangs, delays no other; after an answer none is asked again."""
     answers: list[object] = [progress(9), None]
     asked: list[str] = []
+    hanging = threading.Event()
 
     def gone() -> object:
         asked.append("p")
@@ -351,13 +360,17 @@ def test_an_idle_run_is_asked_until_it_answers(
 
     monkeypatch.setattr(committing, "TICK_S", 0.01)
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.01)
+    monkeypatch.setattr(committing, "LOOK_UP_S", 0.1)
     with attach(session, client):
+        session.start(Query("h", hanging.wait))
         session.start(Query("p", gone))
         session.start(Query("q", answer))
         eventually(lambda: at(client), 9)
         before = asked.count("p")
         until(lambda: asked.count("p") > before + 1)
+    hanging.set()
     assert asked.count("q") == 2
+    assert caplog.text.count("query h is not committed: its checkpoint") == 1
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["held", "stopped"])
@@ -600,21 +613,28 @@ def test_nothing_is_raised_into_spark(
 
 @pytest.mark.usefixtures("commits")
 def test_an_odd_report_hides_no_query_from_the_service(
-    service: Running, session: Session, caplog: pytest.LogCaptureFixture
+    service: Running, session: Session, commits: OffsetCommits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each cause is logged once; a field of a wrong type refused the reports of all, in silence."""
+    """Each cause is logged once; a field of a wrong type refused the reports of all, in silence.
+
+    A flush of a failed query does not hide its failure.
+    """
     for batch in (1, 2):
         session.report(9, query="odd", batchId=True)
         session.report(9, query="x" * 256, batchId=batch)
         session.report(9, batchId=batch, numInputRows=1.5, name="\ud800")
     session.report(9, query="p", run="r2", topic="clicks", numInputRows=5)
+    failed = query_at(7, "f", active=False, run="r3", topic="clicks")
+    failed.runId, failed.exception = "r3", lambda: RuntimeError("boom")
+    commits.flush(failed, WAIT_S)
 
     def shown() -> dict[str, Any]:
         with service.http() as http:
             found = http.get("/v1/queries").json()["queries"]
-        return {each["id"]: (each["name"], each["input_rows"]) for each in found}
+        return {each["id"]: (each["name"], each["input_rows"], each["error"]) for each in found}
 
-    eventually(shown, {"q": ("\\ud800", None), "p": (None, 5)})
+    expected = {"q": ("\\ud800", None, None), "p": (None, 5, None), "f": (None, None, "boom")}
+    eventually(shown, expected)
     for cause in ("progress batchId", "progress id", "numInputRows: 1.5 is not a number"):
         assert caplog.text.count(cause) == 1
 
@@ -715,7 +735,7 @@ def test_a_continuous_query_with_an_unreadable_checkpoint_is_named(
     with attach(session, client):
         session.start(query)
         eventually(
-            lambda: "the continuous query q is not committed: " in caplog.text, expected=True
+            lambda: "q, which reports nothing, is not committed: " in caplog.text, expected=True
         )
         checkpoint.batch(5, {"orders": {"0": 9}})
         eventually(lambda: at(client), 9)
@@ -737,6 +757,39 @@ def test_a_query_of_spark_connect_without_reports_is_named(
         eventually(lambda: "query silent has reported nothing" in caplog.text, expected=True)
     assert "query idle" not in caplog.text
     assert caplog.text.count("if its trigger is continuous") == 1
+
+
+@pytest.mark.parametrize("failure", ["not added", "removed", "without a thread"])
+def test_queries_are_asked_where_spark_connect_sends_no_events(
+    service: Running,
+    session: Session,
+    client: OffsetClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: str,
+) -> None:
+    """PySpark only warns if it cannot listen, or listens no longer after a broken connection.
+
+    A query that has ended meanwhile holds no manager.
+    """
+    monkeypatch.setattr(committing, "TICK_S", 0.02)
+    monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.05)
+    if failure == "not added":
+        monkeypatch.setattr(session, "addListener", lambda _listener: None)
+    with attach(session, client):
+        session.report(5, query="ended", topic="clicks")
+        eventually(lambda: managers(service), len(session.listeners))
+        if failure == "removed":
+            session.listeners.clear()
+        elif failure == "without a thread":
+            session._sqlb._execution_thread = None
+        reports = [progress(9, "next", batchId=1), progress(7, "next")]
+        session.active.append(Query("next", lambda: reports[-1]))
+        eventually(lambda: at(client), 7)
+        reports.pop()
+        eventually(lambda: at(client), 9)
+        eventually(lambda: managers(service), 1)
+    assert caplog.text.count("Spark Connect sends no events") == 1
 
 
 def test_queries_are_committed_once_a_thread_can_be_started(
