@@ -67,7 +67,8 @@ def kafka_error(what: str, failure: Failure, timeout_s: float) -> KafkaRequestEr
 
 # msgspec's errors
 
-_STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+)\]")
+_PLACE: Final = re.compile(r"(.*) - at (?:`(key)` in )?`\$(.*)`", re.DOTALL)
+_STEP: Final = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
 _WORDS: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -86,8 +87,8 @@ def explained(
     ``given`` could not be converted to ``kind``.  ``name`` makes a field's name of its path, which
     is "" for the whole, else such as ``.offsets[0].topic``.
     """
-    text, found, path = str(error).rpartition(" - at `$")
-    text, path = (text, path.removesuffix("`")) if found else (path, "")
+    match = _PLACE.fullmatch(str(error))
+    text, of_key, path = match.groups() if match else (str(error), None, "")
     cause = error.__cause__
     if isinstance(cause, MissingError):
         return cause
@@ -97,8 +98,13 @@ def explained(
         )
     schema, value = schema_of(kind), given
     for key, index in _STEP.findall(path):
+        if index == "...":  # some value of an object
+            schema = _resolved(schema["additionalProperties"], kind)
+            continue
         schema = _resolved(schema["properties"][key] if key else schema["items"], kind)
         value = value[key or int(index)]
+    if of_key:
+        schema, path = {"type": "string", **schema["propertyNames"]}, f"{path}[...]"
     field = text.partition("`")[2].removesuffix("`")
     if text.startswith("Object missing"):
         return MissingError(name(f"{path}.{field}"), f"add {field!r} to the request")

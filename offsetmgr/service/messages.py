@@ -305,10 +305,7 @@ class QueriesRequest(ApiRequest, frozen=True):
 
     queries: Annotated[
         list[Raw],
-        Meta(
-            max_length=MAX_QUERIES,
-            extra_json_schema={"items": schema_of(StreamingQuery)},
-        ),
+        Meta(max_length=MAX_QUERIES, extra_json_schema={"items": schema_of(StreamingQuery)}),
     ]
 
 

@@ -87,6 +87,8 @@ BAD_BODIES = [
     (b'{"group":"g","offsets":[]}', "offsets must be a list of 1 to 10000 entries, not 0"),
     (b'{"group":"g","offsets":[7]}', "offsets[0] must be a JSON object, not 7"),
     (b'{"group":"g","offsets":[{"topic":"t","partition":0}]}', "offsets[0].offset is missing"),
+    (submit_body(extra=',"topic_ids":{"t":1}'), "topic_ids[...] must be text of 1 to 64 char"),
+    (submit_body(extra=',"topic_ids":{"":"x"}'), "topic_ids[...] must be text of 1 to 249 char"),
     (TWICE, "offsets[1] 't-0' is named twice; give each partition once; the other is offsets[0]"),
     (b'{"group":"g","ofsets":[]}', "known here: group, offsets, topic_ids, wait, timeout_s"),
 ]
