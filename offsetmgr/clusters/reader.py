@@ -418,6 +418,7 @@ class MultiClusterReader(_MergedClient[ClusterMessage, "_ReaderFeed"]):
         return {name: feed.stats() for name, feed in self._feeds.items()}
 
     def _feed(self, cluster: str) -> _ReaderFeed:
+        self.check_process()
         if self._closed:
             raise ManagerStoppedError("the reader is closed")
         found = next((feed for name, feed in self._feeds.items() if name == cluster), None)

@@ -79,6 +79,11 @@ def open_engine(url: str) -> Engine:
             given = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
             options = {"prepare_threshold": None, **given}
         engine = sa.create_engine(parsed, connect_args=options)
+    except ModuleNotFoundError as error:
+        if parsed.drivername == _PSYCOPG:  # of our own extra
+            raise
+        problem = f"needs the package {error.name}"
+        raise InvalidValueError("database", parsed.drivername, problem, "install it") from None
     except (exc.ArgumentError, exc.NoSuchModuleError, ValueError):
         # What cannot be parsed may hold a password.
         raise InvalidValueError("database", "***", "is not a URL of a database", hint) from None

@@ -110,6 +110,10 @@ CLIENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
         lambda: MultiClusterReader({"west": DEAD}, "orders"),
         lambda reader: reader.fetch_message(timeout=1),
     ),
+    "moved reader": (
+        lambda: MultiClusterReader({"west": DEAD}, "orders"),
+        lambda reader: reader.set_offset("west", 3),
+    ),
     "acks of clusters": (
         lambda: MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"]),
         lambda consumer: consumer.poll(timeout=1),
