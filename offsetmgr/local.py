@@ -18,6 +18,7 @@ from offsetmgr.errors import (
     CoordinatorError,
     ManagerExistsError,
     ManagerStoppedError,
+    OffsetCommitError,
     OffsetManagerError,
     OffsetTimeoutError,
 )
@@ -215,17 +216,21 @@ class LocalOffsets(Offsets):
     def hand_over(self, offsets: Values, *, rewind: bool) -> Refusals:
         """Submit offsets of one group to live managers; return the refusals.
 
-        The first of a manager goes with the id under which the stopped one before it has read, but
-        for a lower one, which is of a new log.  After a notice so is a higher one.
+        Until a manager knows its topic, they go with the id that the stopped one before it knew,
+        but for a lower one, which is of a new log; so is a higher one after a notice or refusal.
         """
         refused: Refusals = {}
         former = self._reporter.former
         parts: dict[str, dict[ManagerKey, OffsetAndMetadata]] = {"": {**offsets}}
-        for key in [key for key in offsets if key in former]:
-            topic_id, last = former.pop(key)
-            offset = offsets[key].offset
+        marked = [key for key in offsets if key in former]
+        for key in marked:
+            (topic_id, last), offset = former[key], offsets[key].offset
             is_new = offset < last or (topic_id == FORMER_ID and offset > last)
-            if not (is_new or rewind):
+            handle = self._factory.get(key)
+            knows = handle is not None and handle.former_offset is not None
+            if is_new or rewind or knows:
+                del former[key]
+            else:
                 parts.setdefault(topic_id, {})[key] = parts[""].pop(key)
         for topic_id, part in parts.items():
             if part:
@@ -234,10 +239,15 @@ class LocalOffsets(Offsets):
                 named = {key.topic: topic_id for key in part} if topic_id else {}
                 found = self._factory.submit(group, values, rewind=rewind, topic_ids=named)
                 refused |= {ManagerKey(group, *where): error for where, error in found.items()}
+        for key in marked:
+            if isinstance(refused.get(key), OffsetCommitError):
+                former[key] = FORMER_ID, offsets[key].offset
+            elif key not in refused and self.topic_ids_of([key]):
+                former.pop(key, None)
         return refused
 
     def is_first(self, handle: ManagerHandle) -> bool:
-        """Return True if nothing was submitted since the manager before that of ``handle``."""
+        """Return True if what is submitted may still be of the log of the manager before."""
         return handle.key in self._reporter.former and self.lives(handle)
 
     def lives(self, handle: ManagerHandle) -> bool:
@@ -410,17 +420,21 @@ class Reporter:
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
         handle = self.factory.get(key)
-        newest = None if handle is None else handle.status().submitted
+        if handle is not None and handle.initial.exception() is None:  # else it has not read
+            self._remember(key, handle)
+        if self.keeps_results:
+            self.results[key] = result
+        self.log.forget([key])
+
+    def _remember(self, key: ManagerKey, handle: ManagerHandle) -> None:
+        newest = handle.status().submitted
         if len(self.former) >= FORMER_LIMIT:
             self.former.clear()
-        if handle is not None and handle.former_offset is not None:
+        if handle.former_offset is not None:
             self.former[key] = FORMER_ID, handle.former_offset
         elif newest is not None:
             for topic_id in self.factory.topic_ids({key.group: [key.topic_partition]}).values():
                 self.former[key] = topic_id, newest.offset
-        if self.keeps_results:
-            self.results[key] = result
-        self.log.forget([key])
 
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:
