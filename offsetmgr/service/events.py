@@ -232,10 +232,10 @@ class EventHub:
                 f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
                 "close some, or raise it"
             )
-        share, whose = max(SHARE, self._stream_limit // 4), "one client"
-        if by.identity:
-            share, whose = self._share(by.identity, self._stream_limit), f"identity {by.identity!r}"
+        limit = self._stream_limit
+        share = self._share(by.identity, limit) if by.identity else max(SHARE, limit // 4)
         if sum(each.by.who == by.who for each in self._readers) >= share:
+            whose = by.who or "clients without a name"
             raise OverloadedError(f"{share} event streams of {whose} are open; close some")
         with self._lock:
             number = self._number if asked.after is None else asked.after + 1

@@ -141,10 +141,8 @@ class Metrics(Collector):
         for handle in managers:
             key, status = handle.key, handle.status()
             labels = labels_of(_LABELS, (self.cluster_name, *key))
-            if status.submitted is not None:
-                submitted.set(labels, status.submitted.offset)
-            if status.committed is not None:
-                committed.set(labels, status.committed.offset)
+            submitted.set(labels, status.submitted and status.submitted.offset)
+            committed.set(labels, status.committed and status.committed.offset)
             if status.committed_at is not None:
                 at.set(labels, status.committed_at + clock_to_wall_s)
             dirty.set(labels, status.dirty)
