@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from offsetmgr.types import TopicPartition
 
 _VERSION: Final = "v1"
-_QUERY_ID: Final = "sql.streaming.queryId"
-"""The property that Spark sets on the thread of a query."""
 _BATCH_TIME: Final = re.compile(r'"batchTimestampMs":\s*(\d{1,14})\b')
 """Up to the year 5138; a later one is as good as none."""
 _KAFKA_POSITION: Final = re.compile(r'\s*\{\s*"[^"]*"\s*:\s*\{\s*"-?\d+"\s*:')
@@ -308,7 +306,8 @@ def _check_query(files: Checkpoint, spark: Any) -> None:
     With Spark Connect it is not known which one that is.
     """
     context = getattr(spark, "_sc", None)
-    running = None if context is None else context.getLocalProperty(_QUERY_ID)
+    # Spark sets it on the thread of a query.
+    running = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if running is not None and running != files.query_id():
         problem = f"is of query {files.query_id()}; the one that runs is {running}"
         hint = "give the query's own checkpointLocation"

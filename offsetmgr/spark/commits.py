@@ -51,9 +51,6 @@ if TYPE_CHECKING:
 
 _log = SafeLogger("offsetmgr.spark")
 
-DETACH_S: Final = 10.0
-"""Seconds that leaving a ``with`` block waits for the last commits."""
-
 LOOK_S: Final = 5.0
 """Longest wait for the logs that the offsets of an ended query are compared with."""
 
@@ -192,7 +189,7 @@ class OffsetCommits:
             hint = "give a query of this client, its queryName or its id"
             raise InvalidValueError("query", name, "has not been committed to these groups", hint)
 
-    def detach(self, timeout: float = DETACH_S) -> None:
+    def detach(self, timeout: float = 10.0) -> None:
         """Stop listening, commit what is left and stop the managers; a second call does nothing.
 
         In the child of a fork it does nothing.  Queries that another call of ``commit_offsets``
@@ -295,10 +292,7 @@ class OffsetCommits:
             return {}
         readable = {place: at for place, at in offsets.items() if place.topic not in unreadable}
         reasons = foreign(readable, logs) | recreated(read_from, logs)
-        hint = (
-            "start the query with a new checkpoint: starting_offsets reads the new log from its "
-            "start"
-        )
+        hint = "start the query with a new checkpoint: starting_offsets begins with the new log"
         found: dict[ManagerKey, Uncommitted] = {}
         for key, offset in wanted.items():
             reason = reasons.get(key.topic_partition)

@@ -65,13 +65,8 @@ _SPARK_NAMES: Final[dict[object, int]] = {"earliest": -2, "latest": -1}
 
 _WHOLE_NAMES: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
-_IGNORED: Final = "earliest"
-"""Valid for any topics; Spark reads its checkpoint instead."""
-
 _SERVER_ERROR: Final = 500
 _FAULTS: Final = {info.name: info.fault for info in ERRORS.values()}
-
-_BATCH_TIMEOUT_S: Final = 30.0
 
 
 def starting_offsets(
@@ -121,7 +116,7 @@ def starting_offsets(
         files = Checkpoint(checkpoint, spark)
         if files.has_offsets():
             _log.info("checkpoint %s has offsets; group %s is not asked", files.location, group)
-            return _IGNORED
+            return "earliest"  # valid for any topics; Spark reads its checkpoint instead
     deadline = Deadline(timeout)
     try:
         if pattern is not None:
@@ -197,7 +192,7 @@ def kafka_batch(
     max_records: int | None = None,
     missing: Missing = "earliest",
     read_committed: bool = False,
-    timeout: float = _BATCH_TIMEOUT_S,
+    timeout: float = 30.0,
 ) -> Iterator[KafkaBatch]:
     """Fix the range of new records in ``topics`` for ``group``, and commit its end after the block.
 
