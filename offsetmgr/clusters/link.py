@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from offsetmgr.codes import TIMED_OUT
+from offsetmgr.codes import TIMED_OUT, Fault
 from offsetmgr.consumer.settings import UNREAD
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
@@ -98,6 +98,7 @@ class Link:
         self._lock = threading.RLock()
         self._turn = threading.RLock()  # of questions
         self._repeats = RepeatLimiter()
+        self._reported: set[str] = set()  # codes, since the cluster answered
         self._probe_at_s = 0.0
         # Not an AdminClient: a request of it that outlives its last reference ends the process.
         ours = {"group.id": OWN_GROUP, "enable.auto.commit": False}
@@ -176,15 +177,22 @@ class Link:
         return request_error(what, error)
 
     def failed(self, error: OffsetManagerError) -> None:
-        """Take in that the cluster did not do what was asked."""
+        """Take in that the cluster did not do what was asked.
+
+        Where it comes back, but somebody has to act first, that is reported as well.
+        """
+        info, code = getattr(error, "info", None), getattr(error, "code", "")
+        lasts = info is not None and info.fault in {Fault.CALLER, Fault.OPERATOR}
         with self._lock:
             was_up, self.answering_since_s = self.up, None
-            if not was_up:
+            if was_up:
+                self._reported.clear()
+                self._probe_at_s = time.monotonic() + _PAUSE_S
+                self.failures += 1
+                self.timeouts += info is not None and info.code in TIMEOUTS
+            elif not lasts or code in self._reported:
                 return
-            self._probe_at_s = time.monotonic() + _PAUSE_S
-            self.failures += 1
-            info = getattr(error, "info", None)
-            self.timeouts += info is not None and info.code in TIMEOUTS
+            self._reported.add(code)
         # A cluster that answers, and refuses the same each time, is back at once.
         if info is not None and not info.retriable and not self.is_new(error):
             return

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from datetime import datetime, timezone
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from offsetmgr.clusters import (
     MultiClusterAckConsumer,
@@ -18,6 +20,7 @@ from offsetmgr.clusters import (
 )
 from offsetmgr.clusters import reader as reader_module
 from offsetmgr.clusters.link import close_all
+from offsetmgr.codes import TRANSPORT, UNKNOWN_TOPIC
 from offsetmgr.consumer import AckConsumer, GroupConsumer
 from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.kafka.cluster import ClusterReader
@@ -77,6 +80,26 @@ def test_a_cluster_that_does_not_answer_is_one_error() -> None:
     with MultiClusterReader({"west": DEAD}, "orders", group="etl") as reader:
         until(lambda: reader.stats()["west"].retries >= 2)
         assert len(reader.errors()) == 1
+        assert reader.stats()["west"].errors == 1
+
+
+def test_a_cluster_that_comes_back_without_its_topic_is_another_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kind: a reason that lasts, hidden behind the one that came before it."""
+    codes = chain([TRANSPORT, TRANSPORT, KafkaError.LEADER_NOT_AVAILABLE], repeat(UNKNOWN_TOPIC))
+
+    def list_topics(*_: object, timeout: float) -> NoReturn:
+        assert timeout
+        raise KafkaException(KafkaError(next(codes)))
+
+    client = SlowClient()
+    monkeypatch.setattr(client, "list_topics", list_topics)
+    monkeypatch.setattr("offsetmgr.clusters.link.open_consumer", lambda *_: client)
+    with MultiClusterReader({"west": DEAD}, "orders") as reader:
+        until(lambda: reader.stats()["west"].retries >= 5)
+        expected = ["_TRANSPORT", "UNKNOWN_TOPIC_OR_PARTITION"]
+        assert [each.code for each in reader.errors()] == expected
         assert reader.stats()["west"].errors == 1
 
 
