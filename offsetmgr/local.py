@@ -224,12 +224,13 @@ class LocalOffsets(Offsets):
         parts: dict[str, dict[ManagerKey, OffsetAndMetadata]] = {"": {**offsets}}
         marked = [key for key in offsets if key in former]
         for key in marked:
-            (topic_id, last), offset = former[key], offsets[key].offset
+            # Another thread may have cleared them meanwhile.
+            (topic_id, last), offset = former.get(key, ("", -1)), offsets[key].offset
             is_new = offset < last or (topic_id == FORMER_ID and offset > last)
             handle = self._factory.get(key)
             knows = handle is not None and handle.former_offset is not None
             if is_new or rewind or knows:
-                del former[key]
+                former.pop(key, None)
             else:
                 parts.setdefault(topic_id, {})[key] = parts[""].pop(key)
         for topic_id, part in parts.items():
