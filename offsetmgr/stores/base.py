@@ -9,9 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from offsetmgr.codes import STORE_FAILED
+from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     InvalidValueError,
+    OffsetCommitError,
     OffsetFetchError,
     OffsetManagerError,
     OffsetStoreError,
@@ -34,7 +36,7 @@ from offsetmgr.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from typing_extensions import Self
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     ]
 
 _REQUEST_S: Final = 10.0  # time that managers have to answer
+_SPLIT_S: Final = 1.0  # time in which a failed request is tried again in halves
 
 _offers_lock = threading.RLock()
 
@@ -255,6 +258,32 @@ def refusals(
         named = {TopicPartition(error.topic, error.partition): error}
     sent = list(offsets)
     return named if named and named.keys() <= set(sent) else dict.fromkeys(sent, error)
+
+
+def in_halves(
+    partitions: Sequence[TopicPartition], ask: Callable[[Sequence[TopicPartition]], object]
+) -> dict[TopicPartition, OffsetManagerError]:
+    """Ask a store about ``partitions``; return the errors.
+
+    Unless the error of a commit says which are refused, what fails is tried again in halves, so
+    that one partition holds up no other.
+    """
+    errors: dict[TopicPartition, OffsetManagerError] = {}
+    parts = [partitions] if partitions else []
+    deadline = Deadline(_SPLIT_S)
+    while parts:
+        part = parts.pop()
+        try:
+            ask(part)
+        except BaseException as raised:  # noqa: BLE001 -- whatever a store raises
+            error = as_store_error("offset store", raised)
+            is_named = isinstance(error, (OffsetCommitError, OffsetsUncommittedError))
+            if is_named or len(part) == 1 or deadline.over:
+                errors |= refusals(error, part)
+            else:
+                half = len(part) // 2
+                parts += [part[:half], part[half:]]
+    return errors
 
 
 def causes_of(error: OffsetManagerError) -> Collection[OffsetManagerError]:

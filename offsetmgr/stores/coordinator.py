@@ -15,18 +15,16 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import (
     CoordinatorError,
     KafkaRequestError,
-    OffsetCommitError,
     OffsetManagerError,
     OffsetStoreError,
-    OffsetsUncommittedError,
     error_info,
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.stores import open_store
-from offsetmgr.stores.base import as_store_error, offer_topic_ids, refusals
+from offsetmgr.stores.base import as_store_error, in_halves, offer_topic_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from offsetmgr.coordinator.base import Coordinator
     from offsetmgr.stores import OffsetStore
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
 _THREADS: Final = 8
 """Requests that may wait for the database at once."""
-
-_SPLIT_S: Final = 1.0
-"""Time in which a failed request is tried again in halves."""
 
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
@@ -87,66 +82,33 @@ class StoreCoordinator:
         def work() -> FetchResult:
             if partitions is None:
                 return FetchResult(self._store.fetch_offsets(group), {})
-            failures = self._in_halves(
+            errors = in_halves(
                 partitions, lambda part: offsets.update(self._store.fetch_offsets(group, part))
             )
-            return FetchResult(offsets, failures)
+            return FetchResult(offsets, {where: _failure_of(e) for where, e in errors.items()})
 
         return self._ask(group, work, partial(FetchResult.failed, partitions), timeout_s)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
     ) -> Future[CommitResult]:
+        def claim(part: Sequence[TopicPartition]) -> None:
+            self._store.claim(group, [*part])
+            self._claimed[group].update(part)
+
         def commit(part: Sequence[TopicPartition]) -> None:
             self._store.commit(group, {each: offsets[each] for each in part})
 
         def work() -> CommitResult:
-            failures = self._claim(group, offsets)
-            failures |= self._in_halves([e for e in offsets if e not in failures], commit)
+            claimed = self._claimed.setdefault(group, set())
+            errors = in_halves([each for each in offsets if each not in claimed], claim)
+            errors |= in_halves([each for each in offsets if each not in errors], commit)
+            failures = {where: _failure_of(error) for where, error in errors.items()}
             if any(failure.info.code == GENERATION_FENCED for failure in failures.values()):
                 self._fenced.add(group)
             return CommitResult(failures)
 
         return self._ask(group, work, partial(CommitResult.failed, offsets), timeout_s)
-
-    def _claim(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, Failure]:
-        """Claim those of ``partitions`` that are not claimed yet; return why some cannot be."""
-        claimed = self._claimed.setdefault(group, set())
-
-        def claim(part: Sequence[TopicPartition]) -> None:
-            self._store.claim(group, [*part])
-            claimed.update(part)
-
-        return self._in_halves([each for each in partitions if each not in claimed], claim)
-
-    def _in_halves(
-        self,
-        partitions: Sequence[TopicPartition],
-        ask: Callable[[Sequence[TopicPartition]], object],
-    ) -> dict[TopicPartition, Failure]:
-        """Ask the store about ``partitions``; return the failures.
-
-        Unless the error of a commit says which are refused, what fails is tried again in halves, so
-        that one partition holds up no other.
-        """
-        failures: dict[TopicPartition, Failure] = {}
-        parts = [partitions] if partitions else []
-        until_s = self._clock.now() + _SPLIT_S
-        while parts:
-            part = parts.pop()
-            try:
-                ask(part)
-            except BaseException as raised:  # noqa: BLE001 -- whatever a store raises
-                error = as_store_error("offset store", raised)
-                is_named = isinstance(error, (OffsetCommitError, OffsetsUncommittedError))
-                if is_named or len(part) == 1 or self._clock.now() > until_s:
-                    failures |= {w: _failure_of(e) for w, e in refusals(error, part).items()}
-                else:
-                    half = len(part) // 2
-                    parts += [part[:half], part[half:]]
-        return failures
 
     def topic_ids(
         self, topics: Sequence[str], timeout_s: float

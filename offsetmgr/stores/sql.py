@@ -30,7 +30,7 @@ from offsetmgr.extras import naming_extra
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.logs import SafeLogger
-from offsetmgr.stores.base import OffsetStore, offer_topic_ids, passes_later, raise_for
+from offsetmgr.stores.base import OffsetStore, in_halves, offer_topic_ids, passes_later, raise_for
 from offsetmgr.text import masked_url
 from offsetmgr.types import (
     MAX_GROUP_CHARS,
@@ -57,7 +57,7 @@ with naming_extra(__name__):
     from offsetmgr.stores.database import failure_of, leave_lost_connections, open_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.orm import Session, scoped_session
@@ -68,7 +68,6 @@ MAX_CHECKPOINT_CHARS: Final = 512
 
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-_SPLIT_S: Final = 2.0
 _AT_ONCE: Final = 1_000  # partitions of one statement: databases have a limit of parameters
 _MAX_ID_CHARS: Final = 64
 
@@ -298,35 +297,29 @@ class SqlOffsetStore(OffsetStore):
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
         marks = {where: each for where, each in offsets.items() if (group, where) not in self._ends}
-        raise_for(group, self._refused(group, marks))
+        self._commit(group, marks)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
-        raise_for(check_group(group), self._refused(group, check_offsets(offsets)))
+        self._commit(check_group(group), check_offsets(offsets))
 
-    def _refused(
-        self, group: str, offsets: _Offsets, split: Deadline | None = None
-    ) -> dict[TopicPartition, OffsetCommitError]:
-        """Commit ``offsets``; return those that are refused, and why.
+    def _commit(self, group: str, offsets: _Offsets) -> None:
+        def commit(part: Sequence[TopicPartition]) -> None:
+            some = {where: offsets[where] for where in part}
+            try:
+                refused = self._retried(partial(self._write, group=group, offsets=some))
+            except exc.SQLAlchemyError as error:
+                failure = failure_of(error)
+                if isinstance(error, exc.DataError) and len(part) > 1:  # of one of the values
+                    raise OffsetStoreError(f"commit of group {group}", *failure) from error
+                refused = {
+                    where: OffsetCommitError(group, *where, each.offset, *failure)
+                    for where, each in some.items()
+                }
+            raise_for(group, refused)
 
-        Where the database cannot hold one of the values, they are tried again in halves, within the
-        time of ``split``.
-        """
-        split = split or Deadline(_SPLIT_S)
-        try:
-            work = partial(self._write, group=group, offsets=offsets)
-            return self._retried(work) if offsets else {}
-        except exc.SQLAlchemyError as error:
-            if isinstance(error, exc.DataError) and len(offsets) > 1 and not split.over:
-                items, half = [*offsets.items()], len(offsets) // 2
-                refused = self._refused(group, dict(items[:half]), split)
-                return refused | self._refused(group, dict(items[half:]), split)
-            failure = failure_of(error)
-            return {
-                where: OffsetCommitError(group, *where, each.offset, *failure)
-                for where, each in offsets.items()
-            }
+        raise_for(group, in_halves([*offsets], commit))
 
     def _retried(self, work: Callable[[Connection], _T]) -> _T:
         deadline = Deadline(self._patience_s)
