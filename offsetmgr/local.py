@@ -421,21 +421,18 @@ class Reporter:
 
     def stopped(self, key: ManagerKey, result: StopResult) -> None:
         handle = self.factory.get(key)
-        if handle is not None and handle.initial.exception() is None:  # else it has not read
-            self._remember(key, handle)
+        if len(self.former) >= FORMER_LIMIT:
+            self.former.clear()
+        if handle is not None and handle.former_offset is not None:
+            self.former[key] = FORMER_ID, handle.former_offset
+        elif handle is not None and handle.initial.exception() is None:  # else it has not read
+            newest = handle.status().submitted
+            for topic_id in self.factory.topic_ids({key.group: [key.topic_partition]}).values():
+                if newest is not None:
+                    self.former[key] = topic_id, newest.offset
         if self.keeps_results:
             self.results[key] = result
         self.log.forget([key])
-
-    def _remember(self, key: ManagerKey, handle: ManagerHandle) -> None:
-        newest = handle.status().submitted
-        if len(self.former) >= FORMER_LIMIT:
-            self.former.clear()
-        if handle.former_offset is not None:
-            self.former[key] = FORMER_ID, handle.former_offset
-        elif newest is not None:
-            for topic_id in self.factory.topic_ids({key.group: [key.topic_partition]}).values():
-                self.former[key] = topic_id, newest.offset
 
 
 def _answer(future: Future[_T], deadline: Deadline) -> _T:
