@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark program
@@ -131,13 +132,8 @@ class Query:
         partitions = prepare_topics(topics, graph, settings.dead_letters)
         streams = graph.consumed
         logs = topics.logs({*streams, *graph.joins, graph.table} - {""})
-
-        def positions(added: Collection[str]) -> dict[TopicPartition, int]:
-            return self._starts(added, logs)
-
-        def restore() -> None:
-            self._restore(checkpoint.location, partitions[graph.table])
-
+        positions = partial(self._starts, logs=logs)
+        restore = partial(self._restore, checkpoint.location, partitions.get(graph.table, 0))
         accepts_loss = options.get("failOnDataLoss", "").lower() == "false"
         start = Start(graph, logs, settings.buckets, positions, restore, accepts_loss)
         files = LayoutFiles(checkpoint)

@@ -9,6 +9,7 @@ failed after it had written is written again.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -200,6 +201,7 @@ class Processor:
         """True from a start on that has neither returned a query nor failed."""
         self._query: StreamingQuery | None = None
         self._commits: OffsetCommits | None = None
+        self._committing = threading.RLock()
         self._error: ProcessorError | None = None
         """Why the watcher has stopped the query."""
 
@@ -260,9 +262,12 @@ class Processor:
         return self
 
     def run(self, *, available_now: bool = False) -> None:
-        """Start, and wait until another thread stops it.  Raises ProcessorError if it fails."""
-        self.start(available_now=available_now)
-        self.await_end()
+        """Start, wait for the end, and commit.  Raises as ``start``, ProcessorError if it fails."""
+        try:
+            self.start(available_now=available_now)
+            self.await_end()
+        finally:
+            self.stop()
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Wait; return False if it still runs after ``timeout`` seconds.  Raises ProcessorError."""
@@ -299,15 +304,16 @@ class Processor:
         """Stop the query, whose batch is repeated by the next start, and commit the offsets."""
         check_timeout(timeout)
         query = None if is_stopped(self._spark) else self._query
-        commits = self._commits
         if query is not None:
             query.stop()
         self._stop_unknown()
-        if commits is not None:
-            if query is not None:
-                commits.flush(query, timeout)
-            commits.detach(timeout)
-            self._commits = None  # not before: a stop that Ctrl-C has ended is done again
+        with self._committing:
+            commits = self._commits
+            if commits is not None:
+                if query is not None:
+                    commits.flush(query, timeout)
+                commits.detach(timeout)
+                self._commits = None  # not before: a stop that Ctrl-C has ended is done again
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Wait until new messages are processed.  Raises ProcessorError, OffsetTimeoutError."""
