@@ -173,9 +173,8 @@ class _MergedClient(Closing, Generic[_T, _F]):
                     message: _T | None = self._turns[0].next()
                     if message is not None:
                         return message
-            except BaseException as error:
-                if not isinstance(error, Exception):  # of a signal's handler: one may be lost
-                    self._closed = True
+            except BaseException:  # of a signal's handler: one may be lost
+                self._closed = True
                 raise
             self._check()
             if deadline.over:

@@ -103,6 +103,20 @@ def test_a_cluster_that_comes_back_without_its_topic_is_another_error(
         assert reader.stats()["west"].errors == 1
 
 
+def test_a_reader_ends_where_a_read_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a message that an exception of a signal handler loses, and the next mark passes."""
+
+    def interrupted() -> NoReturn:
+        raise TimeoutError
+
+    with MultiClusterReader({"west": DEAD}, "orders") as reader:
+        monkeypatch.setattr(reader._feeds["west"], "next", interrupted)
+        with pytest.raises(TimeoutError):
+            reader.fetch_message(timeout=WAIT_S)
+        assert reader.closed
+        assert reader.fetch_message(timeout=WAIT_S) is None
+
+
 def test_a_run_sleeps_once_a_cluster_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kind: a loop that takes a whole processor, as nobody takes the news it waits for."""
     consumer = MultiClusterAckConsumer({"west": DEAD}, "etl", ["orders"])
