@@ -31,7 +31,7 @@ from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
 from offsetmgr.repeats import RepeatLimiter
 from offsetmgr.service import version
-from offsetmgr.service.access import Access, Requester, tokens_of
+from offsetmgr.service.access import Access, tokens_of
 from offsetmgr.service.api import Api
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.changes import Changes
@@ -49,6 +49,7 @@ from offsetmgr.service.settings import Settings, unmasked
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 from offsetmgr.text import error_text
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     import socket
@@ -225,7 +226,6 @@ class Service:
         self._system = system
         self._logs = logs
         self._reload = reload
-        self._reload_threads = ReadThreads(SLOW_READS)
         self._reloading: asyncio.Task[None] | None = None
         self.assembly = Assembly(
             settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
@@ -317,8 +317,8 @@ class Service:
 
     async def _reload_settings(self) -> None:
         try:
-            # In a thread: a pipe or a dead file server in the place of a file may hang it.
-            reading = self._reload_threads.run(Requester(), self._read_settings)
+            # In its own thread: a pipe or a dead file server in the place of a file may hang it.
+            reading = asyncio.wrap_future(Question(self._read_settings).answer)
             settings, tokens = await asyncio.wait_for(reading, RELOAD_S)
             self.assembly.access.reload(settings, tokens)
         except Exception as failure:  # noqa: BLE001 -- whatever it is, the old settings hold
