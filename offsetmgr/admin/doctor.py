@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from confluent_kafka import libversion
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -76,6 +76,7 @@ _READ_AGAIN: Final = "what was processed already is read again from there"
 _STARTS_ANEW: Final = "a job without a checkpoint starts anew: it repeats or skips records"
 _DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
+_T = TypeVar("_T")
 
 
 class Level(str, Enum):
@@ -282,7 +283,7 @@ def examine(facts: Facts) -> list[Finding]:
     for check in _CHECKS:
         found += [each._replace(check=_name_of(check)) for each in check(facts)]
     for name, group in facts.groups.items():
-        for group_check in _GROUP_CHECKS if group.error is None else (_offsets, _commits):
+        for group_check in _GROUP_CHECKS if group.error is None else (_commits,):
             seen = list(group_check(facts, group)) or [
                 Finding(Level.OK, "", f"group {_name(name)}")
             ]
@@ -385,6 +386,14 @@ def _unread(facts: Facts) -> Iterable[Finding]:
             yield _unknown(fact, why)
 
 
+def _unread_groups(facts: Facts) -> Iterable[Finding]:
+    errors = {name: each.error for name, each in facts.groups.items() if each.error is not None}
+    for names in _by_code(errors):
+        group = names[0] if len(names) == 1 else ""
+        why = f"nothing can be said of group {listed(list(map(_name, names)))}"
+        yield _unknown(errors[names[0]], why)._replace(group=group)
+
+
 def _clock(facts: Facts) -> Iterable[Finding]:
     steps = (step for name in facts.groups for step in facts.steps(name))
     ahead_s = max((step.at_s for step in steps), default=0.0) - facts.now_s
@@ -401,9 +410,6 @@ def _clock(facts: Facts) -> Iterable[Finding]:
 
 def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     name = _name(group.name)
-    if group.error is not None:
-        yield _unknown(group.error, f"nothing can be said of group {name}")
-        return
     unread = {
         each.partition: each.error
         for each in group.partitions
@@ -663,6 +669,7 @@ _CHECKS: Final[tuple[Callable[[Facts], Iterable[Finding]], ...]] = (
     _leaders,
     _service,
     _unread,
+    _unread_groups,
     _clock,
 )
 _GROUP_CHECKS: Final[tuple[Callable[[Facts, GroupLag], Iterable[Finding]], ...]] = (
@@ -694,9 +701,16 @@ def _unknown(error: OffsetManagerError, why: str) -> Finding:
 
 def _unknowns(errors: Mapping[TopicPartition, OffsetManagerError], why: str) -> Iterable[Finding]:
     """Return a finding for each code among the errors of some partitions."""
-    for code in dict.fromkeys(map(code_of, errors.values())):
-        same = [where for where, error in errors.items() if code_of(error) == code]
+    for same in _by_code(errors):
         yield _unknown(errors[same[0]], f"{_places(same)}: {why}")
+
+
+def _by_code(errors: Mapping[_T, OffsetManagerError]) -> Iterable[list[_T]]:
+    """Return the keys of ``errors``, those with the same code together."""
+    found: dict[object, list[_T]] = defaultdict(list)
+    for key, error in errors.items():
+        found[code_of(error) or str(error)].append(key)
+    return found.values()
 
 
 def _name_of(check: Callable[..., Iterable[Finding]]) -> str:

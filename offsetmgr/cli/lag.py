@@ -323,7 +323,7 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
             row = [group["name"], topic, len(partitions), sum(lags) if lags else None, behind]
             rows.append([*row, ", ".join(codes)])
         if not topics:
-            rows.append([group["name"], None, 0, None, None, _missing(group) or ""])
+            rows.append([group["name"], None, 0, None, None, _note(group)])
     return ["group", "topic", "partitions", "lag", "behind", ""], rows
 
 
@@ -380,6 +380,12 @@ def _missing(group: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _note(group: Mapping[str, Any]) -> str:
+    """Return why a group has no rows of its own; empty if it has."""
+    code = (group.get("error") or {}).get("code", "")
+    return _missing(group) or (code if group.get("partitions") == [] else "")
+
+
 def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
     """Return True if a group does not exist.  Raises InvalidValueError if none could be made."""
     missing = [each["name"] for each in found if _missing(each)]
@@ -391,8 +397,8 @@ def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
 def _problems(answer: Mapping[str, Any], output: OutputOptions) -> Iterator[str]:
     """Yield why a number or a group is missing from the rows."""
     for group in answer["groups"] if output.as_csv else ():
-        if missing := _missing(group):  # which is a row of a table, and none of CSV
-            yield f"{group['name']}: {missing}"
+        if note := _note(group):  # which is in a row of a table, and none of CSV
+            yield f"{group['name']}: {note}"
     yield from _reasons(answer)
 
 
@@ -400,14 +406,18 @@ def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield why a number is missing, each cause once."""
     for error in answer.get("errors", ()):
         yield error["message"]
+    failed: dict[str, list[Mapping[str, Any]]] = {}
     unknown: dict[str, list[str]] = {}
     for group in answer["groups"]:
         if group.get("error"):
-            yield f"{group['name']}: {group['error']['message']}"
+            failed.setdefault(group["error"]["code"], []).append(group)
         for each in group.get("partitions", ()):
             if each["lag_seconds_unknown"]:
                 place = f"{group['name']} {each['topic']}-{each['partition']}"
                 unknown.setdefault(each["lag_seconds_unknown"], []).append(place)
+    for same in failed.values():
+        names = listed([visible(group["name"], _NAME_CHARS) for group in same])
+        yield f"{names}: {same[0]['error']['message']}"
     for why, places in unknown.items():
         yield f"seconds behind unknown for {listed(places)}: {why}"
 

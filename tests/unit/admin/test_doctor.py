@@ -386,7 +386,7 @@ UNKNOWN: dict[str, tuple[Facts, str, str]] = {
     "history": (replace(HEALTHY, history=DENIED), "", "unread"),
     "retention": (replace(HEALTHY, retention_s=DENIED_TOO), "", "unread"),
     "groups of a broker": (replace(HEALTHY, unlisted=[DENIED]), "", "connection"),
-    "group": (with_group(error=DENIED, description=None, partitions=()), "etl", "offsets"),
+    "group": (with_group(error=DENIED, description=None, partitions=()), "etl", "unread groups"),
     "two causes": (deleted_unread(), "etl", "deleted"),
     "two logs": (
         with_lag(UNREAD._replace(error=DENIED), UNREAD._replace(partition=P1, error=DENIED)),
@@ -409,6 +409,13 @@ def test_an_unread_fact_is_one_finding(unread: str) -> None:
     assert {each.group for each in examine(facts) if each.level is Level.OK} >= {"peer"}
     if unread.startswith("two"):
         assert "orders 0, 1" in found.why
+
+
+def test_groups_with_the_same_cause_are_one_finding() -> None:
+    """The kind: a cause told once for each of thousands of groups."""
+    etl = with_group(error=DENIED, description=None, partitions=()).groups["etl"]
+    (found,) = bad(replace(HEALTHY, groups={"etl": etl, "peer": etl._replace(name="peer")}))
+    assert (found.group, found.why) == ("", "nothing can be said of group etl, peer")
 
 
 class Brokers(ClusterReader):
