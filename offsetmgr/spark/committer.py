@@ -34,6 +34,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.group_state import Decision, GroupState
+from offsetmgr.spark.logs import MISSING
 from offsetmgr.spark.progress import lowest
 from offsetmgr.text import encodable, error_text, shell_word
 from offsetmgr.types import ManagerKey, Uncommitted
@@ -319,7 +320,11 @@ class Committer:
             del by.expected[snapshot.run]
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
-        for group, part in by.groups.parts(snapshot).items():
+        parts = by.groups.parts(snapshot)
+        for group in by.groups.names() - parts.keys():
+            if self._groups[group].is_running(snapshot.run):  # all its topics were deleted
+                parts[group] = snapshot._replace(sources=())
+        for group, part in parts.items():
             state = self._groups[group]
             committed: dict[TopicPartition, int] = {}
             # Only for the log that a group goes back, so it is omitted when somebody waits.
@@ -547,9 +552,10 @@ class Committer:
     def _may_commit(self, left: Uncommitted | None) -> bool:
         if left is None or self._client.closed:
             return False
-        # Somebody else has committed a higher offset, or a newer driver has taken our place.
+        # Somebody else has committed a higher offset, a newer driver has taken our place, or the
+        # topic is gone.
         is_refused = isinstance(left.error, (OffsetRegressionError, ClientFencedError))
-        return not is_refused and left.error.code != _RECREATED
+        return not is_refused and left.error.code not in {_RECREATED, *MISSING}
 
     def _report(self, unread: Mapping[ManagerKey, Uncommitted | None]) -> None:
         """Log what of ``unread`` is not committed, once, and the command that commits it."""

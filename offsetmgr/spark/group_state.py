@@ -259,7 +259,8 @@ class GroupState:
     def _begin(self, snapshot: Snapshot, session: object) -> tuple[list[TopicPartition], bool]:
         """Note the snapshot's run.
 
-        Returns what the runs that it replaces had read, and True for a later batch of a known run.
+        Returns what it, and the runs that it replaces, read no longer, and True for a later batch
+        of a known run.
         """
         (query_id, run_id), name = snapshot.run, snapshot.name
         query = self._queries.get(query_id)
@@ -278,6 +279,10 @@ class GroupState:
             query = self._queries[query_id] = _Query(run_id, name)
         query.timestamp = snapshot.timestamp
         query.batch_id = snapshot.batch_id
+        if snapshot.is_whole:
+            named = {*chain.from_iterable(snapshot.sources)}
+            gone = [each for each in self.read_by(query_id) if each not in named]
+            left += self._leave(query_id, gone)
         return left, is_next
 
     def read_by(self, query_id: str) -> list[TopicPartition]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from offsetmgr.spark.progress import Positions
     from offsetmgr.types import TopicPartition
 
-_MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
+MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
+"""Codes of errors for a partition that does not exist."""
 
 
 def read_logs(
@@ -40,7 +41,7 @@ def read_logs(
         try:
             logs |= client.logs([name], timeout=deadline.left_s / (len(names) - done))
         except ServiceError as error:
-            if error.code not in _MISSING:
+            if error.code not in MISSING:
                 unreadable[name] = error
     return logs
 

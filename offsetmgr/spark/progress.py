@@ -74,13 +74,15 @@ class Snapshot(NamedTuple):
     """Sources of Kafka and figures that could not be read, each with the reason."""
     figures: Mapping[str, Any] = {}
     """Of the batch, by the names of a QueryReport."""
+    is_whole: bool = False
+    """True if the query reads no other partitions, as their topics were deleted."""
 
     def without(self, partitions: Collection[TopicPartition]) -> Snapshot:
         sources = [
             {place: offset for place, offset in source.items() if place not in partitions}
             for source in self.sources
         ]
-        return self._replace(sources=tuple(sources))
+        return self._replace(sources=tuple(sources), is_whole=False)
 
     @property
     def label(self) -> str:
@@ -146,6 +148,7 @@ def read_snapshot(progress: Any) -> Snapshot:
             sources=tuple(sources),
             problems=problems,
             figures=_figures(report, problems),
+            is_whole=not problems,
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None

@@ -30,7 +30,7 @@ from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, Uncommitted
 from tests.fork import in_child
 from tests.service.support import WAIT_S, local_over, running
-from tests.unit.spark.broker import ORDERS, forbid, managers, offset_of, recreate
+from tests.unit.spark.broker import CLICKS, ORDERS, forbid, managers, offset_of, recreate
 from tests.unit.spark.session import Query, Session, progress, query_at
 from tests.waiting import eventually, until
 
@@ -402,6 +402,37 @@ def test_a_flush_reports_offsets_of_stopped_managers(
         committed, uncommitted = commits.flush(query_at(offset), WAIT_S)
         assert len(committed) == (offset == 9)
         assert len(uncommitted) == (offset == 12)
+
+
+@pytest.mark.parametrize("other", ["etl", "clicks-etl"])
+def test_a_deleted_topic_of_a_running_query_keeps_no_manager(
+    service: Running,
+    session: Session,
+    client: OffsetClient,
+    caplog: pytest.LogCaptureFixture,
+    other: str,
+) -> None:
+    """As of a pattern, with an offset that Kafka refuses from then on; it is reported once."""
+    broker = service.coordinator.broker
+    for partition in (ORDERS, CLICKS):
+        broker.create_topic(partition.topic)
+        broker.set_log(partition, 0, 100)
+
+    def source(**offsets: int) -> list[dict[str, object]]:
+        ends = {topic: {"0": offset} for topic, offset in offsets.items()}
+        return [{"description": "KafkaV2[SubscribePattern[.*]]", "endOffset": ends}]
+
+    with attach(session, client, group=None, groups={"orders": "etl", "clicks": other}):
+        session.report(5, sources=source(orders=5, clicks=5))
+        eventually(lambda: offset_of(broker, other, CLICKS), 5)
+        broker.delete_topic("clicks")
+        session.report(6, sources=source(orders=6, clicks=6), batchId=1)
+        eventually(lambda: at(client), 6)
+        session.report(7, sources=source(orders=7), batchId=2)
+        eventually(lambda: managers(service), 1)
+        assert at(client) == 7
+    lost = [text for text in caplog.messages if "not all that was read is committed" in text]
+    assert [f"group {other}: clicks-0 at 6" in text for text in lost] == [True]
 
 
 def test_groups_without_an_answer_delay_no_other(
