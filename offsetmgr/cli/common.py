@@ -323,17 +323,20 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[
     """Return the lines of a table; numbers stand on the right, None is a dash.
 
     A column without text is left out.  A cell that is wider than others can be moves its own row
-    alone.
+    alone.  Letters of Chinese, for example, take two places of a terminal.
     """
+    from rich.cells import cell_len
+
     kept = [at for at in range(len(heads)) if not rows or any(row[at] != "" for row in rows)]
     cells = [["-" if row[at] is None else visible(str(row[at])) for at in kept] for row in rows]
     table = [[heads[at] for at in kept], *cells]
-    widths = [min(max(map(len, column)), _WIDEST) for column in zip(*table, strict=True)]
+    widths = [min(max(map(cell_len, column)), _WIDEST) for column in zip(*table, strict=True)]
     numbers = [any(isinstance(row[at], (int, float)) for row in rows) for at in kept]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(line, widths, numbers, strict=True)
-        ).rstrip()
-        for line in table
-    ]
+    lines = []
+    for line in table:
+        padded = []
+        for cell, width, is_number in zip(line, widths, numbers, strict=True):
+            space = " " * (width - cell_len(cell))
+            padded.append(f"{space}{cell}" if is_number else f"{cell}{space}")
+        lines.append("  ".join(padded).rstrip())
+    return lines

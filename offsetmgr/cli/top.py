@@ -13,6 +13,7 @@ import tty
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -146,16 +147,23 @@ def drawn(
     numbers = table_lines(columns, [row.cells() for row in shown])
     # The numbers are seen; names get what they leave.
     most = max((width - max(map(len, numbers))) // len(names) - 3, _NAME_CHARS)
-    labels = table_lines(names, [[visible(name, most) for name in row.names] for row in shown])
-    wide = max(map(len, labels))
+    labels = table_lines(names, [[_cut(name, most) for name in row.names] for row in shown])
+    wide = max(map(cell_len, labels))
     styles = ["bold reverse", *(_BAD.get(row.values["status"], "") for row in shown)]
     lines = [
-        Text(f"{label.ljust(wide)}  {number}", style=style)
+        Text(f"{set_cell_size(label, wide)}  {number}", style=style)
         for label, number, style in zip(labels, numbers, styles, strict=True)
     ]
     for each in (head, line, *lines):
         each.truncate(width, overflow="ellipsis")
     return Group(head, line, *lines)
+
+
+def _cut(name: str, most: int) -> str:
+    """Return a name that takes at most so many places of a terminal."""
+    text = Text(visible(name, most))
+    text.truncate(most, overflow="ellipsis")
+    return text.plain
 
 
 def is_possible() -> bool:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from offsetmgr.cli.top import HELP, TopView, drawn, pressed, rows_of
@@ -98,6 +99,17 @@ def test_partitions() -> None:
     assert all(part in shown for part in ("…", " orders ", " 7 "))
     for view, width in product((TopView(), keys("p")), range(75, 90)):
         assert text(view, width, answer=long).splitlines()[2].endswith("  STATUS")
+
+
+@pytest.mark.parametrize("name", ["\N{CJK UNIFIED IDEOGRAPH-4E2D}", "\N{GRINNING FACE}", "x"])
+@pytest.mark.parametrize("count", [2, 90])
+def test_a_wide_name_leaves_the_numbers_in_their_columns(name: str, count: int) -> None:
+    """The kind: letters that take two places of a terminal, which pushed the numbers out of it."""
+    groups = group(name * count, partition(0, 42)), group("etl", partition(0, 7))
+    *_, first, second = text(TopView(), 80, answer=lag_report(groups)).splitlines()
+    assert cell_len(first[: first.index("42") + 2]) == cell_len(second[: second.index("7") + 1])
+    assert first.endswith("OK")
+    assert cell_len(first) == cell_len(second) <= 80
 
 
 def test_a_group_is_caught_up_when_its_slowest_partition_is() -> None:
