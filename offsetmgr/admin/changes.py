@@ -31,6 +31,7 @@ from offsetmgr.errors import (
     OffsetConflictError,
     OffsetManagerError,
     OffsetTimeoutError,
+    ServiceUnavailableError,
 )
 from offsetmgr.kafka.clients import CLOSE_S
 from offsetmgr.kafka.commit_log import read_commits
@@ -308,7 +309,7 @@ class GroupChanges:
         The managers of the service ``live`` set the offsets if it is given.  Returns as ``commit``.
         Raises OffsetConflictError, having changed nothing, if the offsets or topics are not those
         of the plan any more; OffsetTimeoutError if it is not known whether offsets were deleted;
-        ServiceUnavailableError, ServiceError.
+        ServiceError.
         """
         stale = self.check_unchanged(group, rows, self.topic_ids, live=live is not None)
         if deleted := [row.partition for row in rows if row.deleted]:
@@ -320,7 +321,10 @@ class GroupChanges:
         }
         if live is None or not offsets:
             return stale | self.commit(group, offsets)
-        return stale | live.rewind(group, offsets, self.topic_ids)
+        answer = tried(live.rewind, group, offsets, self.topic_ids)
+        if isinstance(answer, ServiceUnavailableError):  # it may have ended behind the change
+            answer = dict.fromkeys(offsets, f"{NOT_KNOWN}{answer}; look again")
+        return stale | known(answer)
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
