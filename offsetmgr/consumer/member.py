@@ -357,10 +357,13 @@ class Member:
                 self.work.reach_end(topic_partition, offset or 0)
         elif error.code() in _OUT_OF_RANGE:
             if topic_partition in self.assigned:
-                if offset is None:  # the log was cut, or its start could not be looked up
-                    begun = self._starts.get(topic_partition, OFFSET_BEGINNING)
-                    here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
-                    offset = begun if max(begun, here) < 0 else MAX_OFFSET
+                begun = self._starts.get(topic_partition, OFFSET_BEGINNING)
+                here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
+                known_at = here if here >= 0 else begun
+                if offset is not None and known_at >= 0:
+                    offset = min(offset, known_at)  # it may come late, from a former log
+                elif offset is None:  # the log was cut, or its start could not be looked up
+                    offset = begun if known_at < 0 else MAX_OFFSET
                     self._settle_at_s = time.monotonic() + _RETRY_S
                 self._logs.doubts.setdefault(topic_partition, offset)
                 self._logs.expire()

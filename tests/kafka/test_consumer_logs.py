@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Literal
+from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
@@ -375,6 +376,25 @@ def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str, 
         reader.idle()
         reader.consumer.commit_offsets()
         assert offset(kafka, group) == 150
+
+
+@KINDS
+def test_a_late_error_of_a_former_log_skips_nothing(
+    kafka: DevKafka, group: str, kind: Kind
+) -> None:
+    """It says that an offset is out of range, after the partition has begun with its new log."""
+    filled(kafka, group, 10, partitions=1)
+    latest: dict[str, Any] = {"missing": "latest", "away_s": 60.0}
+    with Reader(kafka, group, kind, settings=latest) as reader:
+        until(lambda: reader.consumer.poll(0.1) is None and offset(kafka, group) == 10)
+        produce(kafka, group, range(10, 20), partitions=1)
+        error = {"error.return_value": KafkaError(KafkaError._AUTO_OFFSET_RESET)}
+        place = {"topic.return_value": group, "partition.return_value": 0}
+        member = reader.consumer._member
+        member._take_event(Mock(**error, **place, **{"offset.return_value": 500}))
+        until(lambda: not member._logs.doubts)
+        assert reader.consumer.errors() == []
+        assert reader.read(10) == list(range(10, 20))
 
 
 def test_two_members_that_start_together_with_latest_skip_the_history(
