@@ -60,7 +60,6 @@ def main() -> None:
         )
         signal.signal(signal.SIGINT, lambda *_: processor.stop())
         processor.run(available_now=given.available_now)
-        processor.stop()
         committed = sum(each.offset for each in offsets.committed(graph.group).values())
     print(f"{graph.group} has processed {committed} messages")
     written = {edge.topic: edge.codec for edge in graph.output_streams}
