@@ -305,7 +305,10 @@ class Processor:
         check_timeout(timeout)
         query = None if is_stopped(self._spark) else self._query
         if query is not None:
-            query.stop()
+            try:
+                self._asked(query.stop)
+            except ProcessorError:  # as Spark's JVM has ended
+                query = None
         self._stop_unknown()
         with self._committing:
             commits = self._commits
