@@ -276,8 +276,8 @@ class OffsetMigration:
         claims = Counter(names.values())
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
         source, there = self._source, self._target
-        source.look(offsets)
-        there.look(targets.values())
+        source.logs, source.unread = source.readable_logs(offsets)
+        there.logs, there.unread = there.readable_logs(targets.values())
         syncs = self._syncs(offsets)
         records = source.records_at(offsets)
         wanted = {targets[where]: found[-1] for where, found in records.items() if found}
@@ -363,13 +363,9 @@ class _Cluster(GroupChanges):
     def __init__(self, name: str, kafka: Mapping[str, object], timeout_s: float) -> None:
         super().__init__(kafka, timeout_s=timeout_s)
         self.name = name
-        self.logs: dict[TopicPartition, PartitionRange] = {}
+        self.logs: dict[TopicPartition, PartitionRange] = {}  # that a plan is about
         self.unread: dict[TopicPartition, str] = {}
         """Notes on logs that could not be read."""
-
-    def look(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read the ends of the logs that a plan is about."""
-        self.logs, self.unread = self.readable_logs(partitions)
 
     def read(
         self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int]

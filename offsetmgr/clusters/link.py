@@ -55,12 +55,12 @@ def check_clusters(clusters: object) -> dict[str, dict[str, object]]:
     if not isinstance(clusters, Mapping) or not clusters:
         kind = type(clusters).__name__
         raise InvalidValueError("clusters", kind, "is not a mapping with a cluster", fix)
-    for name in clusters:
+    checked = {}
+    for name, kafka in clusters.items():
         if not isinstance(name, str) or not name or not name.isprintable():
             raise InvalidValueError("clusters", name, "is not a name of a cluster", fix)
-    checked = {name: checked_config(kafka) for name, kafka in clusters.items()}
-    for kafka in checked.values():
-        _refuse(kafka, ["error_cb"])
+        checked[name] = checked_config(kafka)
+        _refuse(checked[name], ["error_cb"])
     return checked
 
 

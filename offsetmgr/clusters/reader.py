@@ -491,7 +491,8 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
     def position(self, partition: int) -> int | None:
         found = self._positions.get(partition, OFFSET_END)
         if self.consumer is not None:
-            found = self.consumer.position(TopicPartition(self._topic, partition), found)
+            where = TopicPartition(self._topic, partition)
+            found = self.consumer._work.end_from(where, found)  # noqa: SLF001 -- a part of this one
         return found if found >= 0 else None
 
     def move(self, partition: int | None, offset: int) -> None:
@@ -506,7 +507,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
             moved = dict.fromkeys(self._positions if partition is None else [partition], offset)
             self._positions |= moved
             if self.consumer is not None:
-                self.consumer.move(self._of_topic(moved))
+                self.consumer._member.move(self._of_topic(moved))  # noqa: SLF001 -- a part of this one
 
     def _of_topic(self, offsets: Mapping[int, int]) -> dict[TopicPartition, int]:
         return {TopicPartition(self._topic, each): at for each, at in offsets.items()}
@@ -529,7 +530,7 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
 
 
 class _ReaderConsumer(GroupConsumer):
-    """Fetches many messages at once, and can be moved."""
+    """Fetches many messages at once, and can begin anywhere."""
 
     _most = _AT_ONCE
 
@@ -544,14 +545,6 @@ class _ReaderConsumer(GroupConsumer):
         """Read the partitions of ``starts`` from there on, or ``topics`` as a member."""
         self._starts = starts
         super().__init__(kafka, group, topics, partitions=starts, **options)
-
-    def move(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read on from ``offsets``; nothing of their partitions fetched before comes after that."""
-        self._member.move(offsets)
-
-    def position(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Return ``offset``, or the end of the log if no message is left before that."""
-        return self._work.end_from(topic_partition, offset)
 
     def _fill(self, timeout_s: float) -> None:
         with suppress(IndexError):
