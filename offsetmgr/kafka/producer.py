@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from offsetmgr.answers import Written
+from offsetmgr.answers import Failure, Written
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import ManagerStoppedError
 from offsetmgr.kafka.clients import CLOSE_S, FORKED, Closing, check_thread_room
-from offsetmgr.kafka.config import refused_config
+from offsetmgr.kafka.config import asking_config, client_config, refused_config
+from offsetmgr.kafka.connections import LIBRDKAFKA_S
 from offsetmgr.kafka.errors import request_error
+from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
 from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.logs import SafeLogger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -52,6 +54,11 @@ _MESSAGES_OF_A_BATCH: Final = "batch.num.messages"
 _BY_KEY: Final = -1
 _UNKNOWN_PARTITION: Final = -190
 _LOOK_UP_S: Final = 1.0
+
+_IDS_S: Final = 10.0
+"""Least pause between two questions for ids of topics."""
+_ANSWER_S: Final = 2.0
+"""Longest wait for such an answer, in which no reports are handled."""
 
 OF_A_BATCH: Final = frozenset(
     {
@@ -103,7 +110,8 @@ class MessageProducer(Closing):
     """Produces messages; a thread of its own handles their reports.  Thread-safe.
 
     A message that was refused with its batch is sent once more, alone.  librdkafka sends nothing
-    after a fatal error: the producer is replaced then.
+    after a fatal error: the producer is replaced then.  It is also replaced after a message has
+    timed out whose topic may have been recreated: librdkafka may ask its former leader forever.
     """
 
     _single: MessageProducer | None = None
@@ -131,8 +139,13 @@ class MessageProducer(Closing):
         self._lock = threading.RLock()
         self._producer: Producer | None = self._open()
         self._broken: Producer | None = None
-        """The producer, if it has had a fatal error."""
+        """The producer, if it has to be replaced."""
         self._looked_up_at_s = -inf
+        self._late: set[str] = set()
+        """Topics of messages that have timed out, and whose ids are not asked for since."""
+        self._ids: dict[str, str] = {}
+        """The last ids of topics that were late; the producer is not older than these."""
+        self._ids_at_s = -inf
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -166,7 +179,10 @@ class MessageProducer(Closing):
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 report(Written(message.partition() or 0, message.offset() or 0))
-            elif error.code() not in OF_A_BATCH or not is_sent_alone():
+                return
+            if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 -- public
+                self._late.add(topic)
+            if error.code() not in OF_A_BATCH or not is_sent_alone():
                 report(self._failure(topic, error))
 
         report = partial(log.guard, "a callback of a message failed", done)
@@ -270,6 +286,8 @@ class MessageProducer(Closing):
     def _serve(self) -> None:
         while not self._ended.is_set():
             self._handle_reports(Producer.poll, POLL_S)
+            if self._late and time.monotonic() >= self._ids_at_s:
+                self._compare_ids()
         with self._lock:
             last, self._producer, self._broken = self._producer, None, None
         # Here, as it takes time if no broker answers; a garbage collection would be late.
@@ -289,6 +307,36 @@ class MessageProducer(Closing):
         if self._broken is producer:
             self._replace(producer)
 
+    def _compare_ids(self) -> None:
+        """Have the producer replaced where it may be older than the topic of a late message.
+
+        librdkafka takes the metadata of a recreated topic for outdated ones as long as its leader
+        epoch is below that of the former (https://github.com/confluentinc/librdkafka/issues/4898).
+        So each topic costs a producer when it is late for the first time, and once recreated.
+        """
+        late, self._late = self._late, set()
+        try:
+            ids = self._ids_of(late)
+        except Exception:  # noqa: BLE001 -- asked again after the next message that is late
+            ids = {}
+        self._ids_at_s = time.monotonic() + _IDS_S
+        other = [topic for topic, topic_id in ids.items() if topic_id != self._ids.get(topic)]
+        if other:
+            self._ids.update(ids)
+            text = "messages to %s timed out: all that wait are given up for another producer"
+            log.warning(text, ", ".join(other))
+            self._broken = self._producer
+
+    def _ids_of(self, topics: Collection[str]) -> dict[str, str]:
+        """Ask for the ids of those of ``topics`` that exist; raises where nobody answers."""
+        check_thread_room()
+        config = client_config(asking_config(self._config))
+        with closing(GroupClient(config, PRODUCER, self._reports)) as client:
+            found = client.topic_ids(topics, _ANSWER_S + LIBRDKAFKA_S).result(_ANSWER_S)
+        if isinstance(found, Failure):
+            return {}
+        return {topic: each for topic, each in found.items() if isinstance(each, str)}
+
     def _replace(self, broken: Producer) -> None:
         """Open another producer and report what waits in the broken one.
 
@@ -299,7 +347,7 @@ class MessageProducer(Closing):
                 try:
                     self._producer = self._open()
                 except Exception as error:  # noqa: BLE001 -- such as no room for its threads
-                    text = f"cannot replace the producer after a fatal error: {error}"
+                    text = f"cannot replace the producer: {error}"
                     self._reports.log(logging.ERROR, "", "REPLACE", "", text)
             if self._producer is not broken:
                 self._broken = None

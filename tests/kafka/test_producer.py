@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from offsetmgr.answers import Written
@@ -18,6 +20,7 @@ from offsetmgr.errors import KafkaRequestError, ManagerStoppedError
 from offsetmgr.kafka.clients import NoThreadsError
 from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
+from tests.kafka.leaders import give_back_to_preferred
 from tests.kafka.mock_cluster import MockCluster
 from tests.waiting import WAIT_S, until
 
@@ -130,6 +133,37 @@ def leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave no room for the threads of another producer."""
     full = Mock(side_effect=NoThreadsError("no room"))
     monkeypatch.setattr("offsetmgr.kafka.producer.check_thread_room", full)
+
+
+@pytest.mark.chaos  # as all that need three brokers
+def test_a_recreated_topic_is_written_after_a_message_timed_out(
+    kafka3: DevKafka, unique_name: str, answers: Answers
+) -> None:
+    """The kind: librdkafka asks a topic's former leader forever after its epochs begin anew."""
+    admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
+
+    def write() -> Written | KafkaRequestError:
+        producer.send(unique_name, "value", None, answers.put)
+        return answers.get(timeout=WAIT_S)
+
+    def created_at(*brokers: int) -> bool:
+        topic = NewTopic(unique_name, 1, replica_assignment=[[*brokers]])
+        with suppress(KafkaException):
+            admin.create_topics([topic])[unique_name].result(WAIT_S)
+            return True
+        return False
+
+    settings = {"bootstrap.servers": kafka3.bootstrap_servers, "message.timeout.ms": 5_000}
+    assert created_at(3, 1)
+    with MessageProducer(settings) as producer:
+        until(lambda: isinstance(write(), Written))
+        kafka3.broker(3).kill()
+        kafka3.broker(3).start()
+        until(lambda: isinstance(write(), Written))
+        admin.delete_topics([unique_name])[unique_name].result(WAIT_S)
+        until(lambda: created_at(2))
+        until(lambda: isinstance(write(), Written))  # the first message times out
+    give_back_to_preferred(kafka3)
 
 
 def test_a_message_that_cannot_be_sent_alone_is_reported(
