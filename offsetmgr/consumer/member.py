@@ -32,14 +32,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
-from offsetmgr.codes import error_info
-from offsetmgr.consumer.offsets import (
-    Claims,
-    Commits,
-    MemberStore,
-    claim,
-    is_rebalancing,
-)
+from offsetmgr.codes import TOPIC_RECREATED, error_info
+from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, await_start, leave
+from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
@@ -48,7 +43,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
     log,
 )
-from offsetmgr.consumer.topics import Discovery, LogWatch, missing_partition, restart_at
+from offsetmgr.consumer.topics import Discovery, LogWatch, report_missing, restart_at
 from offsetmgr.consumer.work import Start, runs_of
 from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
@@ -87,12 +82,6 @@ _SERVE_S: Final = 0.01  # longest poll while a commit waits for its answer
 NO_RETRY: Final = "could not retry a message"
 _NO_COMMIT: Final = "could not commit"
 _REBALANCE_IN_PROGRESS: Final = 27
-_END: Final = -191  # librdkafka's _PARTITION_EOF
-_FATAL: Final = -150  # of a client that can do no more
-_OUT_OF_RANGE: Final = frozenset({-140, -139})  # _AUTO_OFFSET_RESET, _LOG_TRUNCATION
-_REFUSING: Final = frozenset({-169, -181, -187, -193})
-"""librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
-are reported.  Others are followed by one of these, or by none."""
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 
@@ -155,8 +144,12 @@ class Member:
         config = kafka_settings(kafka, group, settings)
         self._error_cb: Callable[[KafkaError], object] = config.get("error_cb") or (lambda _: None)
         self._commit_cb: Callable[..., object] = config.get("on_commit") or (lambda *_: None)
-        ours = {"error_cb": self._connection_failed, "on_commit": self._commit_answered}
-        self._consumer = open_consumer(config, ours)
+        self._open = partial(
+            open_consumer,
+            config,
+            {"error_cb": self._connection_failed, "on_commit": self._commit_answered},
+        )
+        self._consumer = self._open()
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
@@ -289,20 +282,15 @@ class Member:
             rest.callback(self._reader.close)
             rest.callback(self._end_offer)
             rest.callback(self._claims.close, self.settings.dwell_s)
-            least_s = max(_MOVING_S, self.settings.dwell_s)
-            rest.callback(self._leave, least_s)
+            rest.callback(self._leave)
             self._closed = True
-            self._last_commit(least_s, polls=True)
+            self._last_commit(max(_MOVING_S, self.settings.dwell_s), polls=True)
             if self._partitions:
                 self._let_go(self._partitions)
 
-    def _leave(self, least_s: float) -> None:
-        """Leave the group; librdkafka waits for a coordinator that is away."""
-        question, deadline = Question(self._consumer.close), Deadline(least_s)
-        while not question.wait(SLICE_S):
-            if deadline.over and self._is_cut_off:
-                log.warning("group %s: left without an answer of its coordinator", self.group)
-                break
+    def _leave(self) -> None:
+        least_s = max(_MOVING_S, self.settings.dwell_s)
+        leave(self._consumer, self.group, least_s, lambda: self._is_cut_off)
 
     # Polling
 
@@ -340,6 +328,7 @@ class Member:
             if topic_partition in current:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
+                self._logs.unfetched.fetched(topic_partition)
                 self.work.receive(topic_partition, run)
         self._is_cut_off = self._is_cut_off and not received
         self.stats.messages += received
@@ -352,10 +341,11 @@ class Member:
         if error is None:
             return
         topic_partition = TopicPartition(topic, event.partition() or 0)
-        if error.code() == _END:
+        if error.code() == END:
             if topic_partition in self.assigned and topic_partition not in self._logs.doubts:
+                self._logs.unfetched.fetched(topic_partition)
                 self.work.reach_end(topic_partition, offset or 0)
-        elif error.code() in _OUT_OF_RANGE:
+        elif error.code() in OUT_OF_RANGE:
             if topic_partition in self.assigned:
                 begun = self._starts.get(topic_partition, OFFSET_BEGINNING)
                 here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
@@ -371,7 +361,7 @@ class Member:
             partition = event.partition() if topic else None
             place: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
             failure = request_error(f"group {self.group}", error, right="READ", **place)
-            if error.fatal() or error.code() == _FATAL:
+            if error.fatal() or error.code() == FATAL:
                 self.end(failure)
             else:
                 self.report(failure, "Kafka reports")
@@ -379,10 +369,10 @@ class Member:
     def _connection_failed(self, error: KafkaError) -> None:
         """Take in an error that is not about a message, in the thread that polls."""
         self._error_cb(error)
-        self._is_cut_off = self._is_cut_off or error.code() in _REFUSING
+        self._is_cut_off = self._is_cut_off or error.code() in REFUSING
         if error.fatal():
             self.end(request_error(f"group {self.group}", error))
-        elif error.code() in _REFUSING and self.reports_connections:
+        elif error.code() in REFUSING and self.reports_connections:
             self.report(request_error(f"group {self.group}", error), "Kafka cannot be reached")
 
     def _keep(self) -> None:
@@ -429,16 +419,30 @@ class Member:
             self._watch_at_s = now_s + _WATCH_S
         if now_s >= self._look_at_s:
             self._look_at_ends()
+            self._renew_client()
         if now_s >= self._commit_at_s and self._commit_in_turn():
             self._commit_at_s = time.monotonic() + self.settings.commit_interval_s
 
-    def _report_missing(self) -> None:
-        """Report partitions that do not exist: librdkafka waits for them in silence."""
-        existing = self._reader.partitions_of({each.topic for each in self._partitions})
-        for topic_partition in self._partitions:
-            error = missing_partition(existing, topic_partition)
-            if error is not None:
-                self.report(error, "a partition cannot be read yet")
+    def _renew_client(self) -> None:
+        """Go on with another client where this one cannot read a recreated topic."""
+        reading = self.assigned - self._paused
+        unread = self._logs.unread(reading, self.high_watermarks)
+        if not unread or self._commits.under_way or self._to_commit().keys() & set(unread):
+            return  # the new log's start is committed first
+        consumer = self._open()
+        text, info = "its former leader was asked; joins anew", error_info(TOPIC_RECREATED)
+        what, topic = f"reading of {listed(unread)}", unread[0].topic
+        self.report(KafkaRequestError(what, info, text, topic=topic), "partitions were not read")
+        self._on_revoke(sorted(self.assigned))
+        self._leave()
+        self._consumer = consumer
+        if isinstance(self._store, MemberStore):
+            self._store.consumer = consumer
+        self._logs.recreated.clear()
+        if self._partitions:
+            self._claims.add(self._partitions)
+        else:
+            self._subscribe()
 
     def _look_at_ends(self) -> None:
         found = {}
@@ -494,6 +498,7 @@ class Member:
 
     def _read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._starts.update(offsets)
+        self._logs.unfetched.begin(offsets.keys(), self.log_end)
         moved = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
         if self._cooperative or self._partitions:
             self._consumer.incremental_unassign(moved)
@@ -507,15 +512,7 @@ class Member:
                     begun = self._starts.get(TopicPartition(other.topic, other.partition))
                     other.offset = OFFSET_BEGINNING if begun is None else begun
             self._consumer.assign([*others, *moved])
-        self._await_start()
-
-    def _await_start(self) -> None:
-        """Wait until librdkafka fetches what was assigned: a pause or resume would undo the start.
-
-        Its main thread does in turn what it is asked for.
-        """
-        for _ in range(3):  # it stops former fetches, learns of their end, and starts new ones
-            self._consumer.assignment()
+        await_start(self._consumer)
 
     # Commits
 
@@ -652,7 +649,7 @@ class Member:
                     for each, found in self._reader.log_ranges(new).items():
                         self._discovery.firsts[each] = known(found).high_watermark
                 self._take_over(committed)
-                Question(self._report_missing)
+                Question(partial(report_missing, self._reader, self._partitions, self.report))
             elif self._discovery.changed():
                 self._subscribe()
             self._thread.start()
@@ -739,13 +736,14 @@ class Member:
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
+            self._logs.unfetched.begin(committed.keys(), self.log_end)
         self.assigned = self.assigned.union(committed)  # `|=` would make a set that can change
         if self._cooperative:
             self._consumer.incremental_assign(partitions)
         else:
             self._consumer.assign(partitions)
         if partitions:
-            self._await_start()
+            await_start(self._consumer)
         # What this poll returns of a partition that it has released before is of the former claim.
         again = committed.keys() & self._released_in_poll
         self._consumer.pause([KafkaPartition(*each) for each in again])
@@ -774,6 +772,7 @@ class Member:
         self._released_in_poll.update(gone)
         for each in partitions:
             self._logs.doubts.pop(each, None)
+            self._logs.unfetched.fetched(each)
         for each in gone:
             self._starts.pop(each, None)
             self._unchanged.pop(each, None)

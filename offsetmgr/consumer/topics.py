@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
+from offsetmgr.consumer.client import Unfetched
 from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
@@ -222,6 +223,19 @@ def missing_partition(
     return KafkaRequestError(what, info, topic=topic, partition=partition)
 
 
+def report_missing(
+    reader: ClusterReader,
+    partitions: Collection[TopicPartition],
+    report: Callable[[OffsetManagerError, str], None],
+) -> None:
+    """Report partitions that do not exist: librdkafka waits for them in silence."""
+    existing = reader.partitions_of({each.topic for each in partitions})
+    for topic_partition in partitions:
+        error = missing_partition(existing, topic_partition)
+        if error is not None:
+            report(error, "a partition cannot be read yet")
+
+
 class Unassigned:
     """Finds partitions that a rebalance has assigned to no member; for one thread.
 
@@ -307,10 +321,14 @@ class LogWatch:
         """Topics that did not exist at the last look."""
         self.positions: dict[TopicPartition, int] = {}
         """Offsets at which partitions were claimed, or up to which they were committed since."""
+        self.recreated: set[str] = set()
+        """Topics that were recreated since the member's client was opened."""
+        self.unfetched = Unfetched()
         self._reader = reader
         self._group = group
         self._report = report
         self._ids: dict[TopicPartition, str] = {}
+        self._topic_ids: dict[str, str] = {}
         self._seen_at_s = -inf
         self._question: Question[Mapping[str, str | OffsetManagerError]] | None = None
 
@@ -360,7 +378,22 @@ class LogWatch:
                 if self._ids.setdefault(each, topic_id) != topic_id:
                     self.doubts[each] = None
                 self._ids[each] = topic_id
+                if self._topic_ids.setdefault(each.topic, topic_id) != topic_id:
+                    self._topic_ids[each.topic] = topic_id
+                    self.recreated.add(each.topic)
         return True
+
+    def unread(
+        self, reading: Collection[TopicPartition], ends: Mapping[TopicPartition, int]
+    ) -> list[TopicPartition]:
+        """Return those of ``reading``, which are not paused, that the member's client cannot read.
+
+        ``ends`` are the ends of the logs at their last fetches.
+        """
+        if not self.recreated:
+            return []
+        recreated = {each for each in reading if each.topic in self.recreated}
+        return self.unfetched.found(ends, recreated - self.doubts.keys())
 
     def leave_out_former(
         self,

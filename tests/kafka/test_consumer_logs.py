@@ -157,6 +157,31 @@ def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_sta
     assert offset(kafka, group) == new + 1
 
 
+@pytest.mark.parametrize(("kind", "alone"), [("marks", False), ("acks", True)])
+def test_a_topic_recreated_after_a_fail_over_is_read(
+    breakable_kafka: DevKafka, group: str, kind: Kind, *, alone: bool
+) -> None:
+    """A new log with a lower leader epoch than the former one: librdkafka asks its former leader.
+
+    With membership and without.
+    """
+    kafka = breakable_kafka
+    filled(kafka, group, 20, partitions=2)
+    kafka.broker(1).kill()
+    kafka.broker(1).start()
+    partitions = [(group, 0), (group, 1)]
+    where: dict[str, Any] = {"topics": (), "partitions": partitions} if alone else {}
+    with Reader(kafka, group, kind, **where) as reader:
+        assert sorted(reader.read(20)) == list(range(20))
+        reader.consumer.commit_offsets()
+        replace_topic(kafka, group, range(100, 130), partitions=2)
+        reader.read_all(range(100, 130))
+        assert {each.code for each in reader.consumer.errors() if each.topic} >= {"TOPIC_RECREATED"}
+        produce(kafka, group, range(130, 140), partitions=2)
+        reader.read_all(range(130, 140))
+    assert [at for at, _ in committed(kafka, group, group, 2).values()] == [20, 20]
+
+
 @pytest.mark.parametrize("after_s", [0.0, 2.5])
 def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
     kafka: DevKafka, group: str, after_s: float
