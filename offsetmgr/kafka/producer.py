@@ -110,8 +110,9 @@ class MessageProducer(Closing):
     """Produces messages; a thread of its own handles their reports.  Thread-safe.
 
     A message that was refused with its batch is sent once more, alone.  librdkafka sends nothing
-    after a fatal error: the producer is replaced then.  It is also replaced after a message has
-    timed out whose topic may have been recreated: librdkafka may ask its former leader forever.
+    after a fatal error: the producer is replaced then.  After a message has timed out whose topic
+    may have been recreated, another producer sends what comes, as librdkafka may ask that topic's
+    former leader forever; the former producer sends what it has.
     """
 
     _single: MessageProducer | None = None
@@ -139,7 +140,9 @@ class MessageProducer(Closing):
         self._lock = threading.RLock()
         self._producer: Producer | None = self._open()
         self._broken: Producer | None = None
-        """The producer, if it has to be replaced."""
+        """The producer, if it has had a fatal error."""
+        self._former: Producer | None = None
+        """A producer that sends what it has, and gets no more."""
         self._looked_up_at_s = -inf
         self._late: set[str] = set()
         """Topics of messages that have timed out, and whose ids are not asked for since."""
@@ -237,7 +240,7 @@ class MessageProducer(Closing):
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
         deadline = Deadline(timeout_s, "timeout_s", forever=True)
         while self._is_writing and not deadline.over:
-            self._handle_reports(Producer.flush, min(deadline.left_s, POLL_S))
+            self._handle_reports(self._producer, Producer.flush, min(deadline.left_s, POLL_S))
         self._ended.set()
         self._thread.join(CLOSE_S)
         if self._single is not None:
@@ -246,8 +249,8 @@ class MessageProducer(Closing):
     @property
     def _is_writing(self) -> bool:
         """True while a message is under way, and the thread is there to end."""
-        producer = self._producer
-        return producer is not None and self._thread.is_alive() and len(producer) > 0
+        producers = [each for each in (self._producer, self._former) if each is not None]
+        return self._thread.is_alive() and any(map(len, producers))
 
     def _open(self) -> Producer:
         ours = {"logger": self._reports, "error_cb": self._failed}
@@ -285,16 +288,21 @@ class MessageProducer(Closing):
 
     def _serve(self) -> None:
         while not self._ended.is_set():
-            self._handle_reports(Producer.poll, POLL_S)
-            if self._late and time.monotonic() >= self._ids_at_s:
+            self._handle_reports(self._producer, Producer.poll, POLL_S)
+            if self._former is not None:
+                self._handle_reports(self._former, Producer.poll, 0.0)
+                self._former = self._former if len(self._former) else None
+            elif self._late and time.monotonic() >= self._ids_at_s:
                 self._compare_ids()
         with self._lock:
-            last, self._producer, self._broken = self._producer, None, None
+            last = self._producer, self._former
+            self._producer = self._former = self._broken = None
         # Here, as it takes time if no broker answers; a garbage collection would be late.
         del last
 
-    def _handle_reports(self, poll: Callable[[Producer, float], int], wait_s: float) -> None:
-        producer = self._producer
+    def _handle_reports(
+        self, producer: Producer | None, poll: Callable[[Producer, float], int], wait_s: float
+    ) -> None:
         if producer is None:
             return
         try:
@@ -308,24 +316,24 @@ class MessageProducer(Closing):
             self._replace(producer)
 
     def _compare_ids(self) -> None:
-        """Have the producer replaced where it may be older than the topic of a late message.
+        """Send by another producer where this one may be older than the topic of a late message.
 
         librdkafka takes the metadata of a recreated topic for outdated ones as long as its leader
         epoch is below that of the former (https://github.com/confluentinc/librdkafka/issues/4898).
         So each topic costs a producer when it is late for the first time, and once recreated.
         """
         late, self._late = self._late, set()
-        try:
-            ids = self._ids_of(late)
-        except Exception:  # noqa: BLE001 -- asked again after the next message that is late
-            ids = {}
         self._ids_at_s = time.monotonic() + _IDS_S
-        other = [topic for topic, topic_id in ids.items() if topic_id != self._ids.get(topic)]
-        if other:
-            self._ids.update(ids)
-            text = "messages to %s timed out: all that wait are given up for another producer"
-            log.warning(text, ", ".join(other))
-            self._broken = self._producer
+        with suppress(Exception):  # tried again after the next message that is late
+            ids = self._ids_of(late)
+            other = [topic for topic, topic_id in ids.items() if topic_id != self._ids.get(topic)]
+            if other:
+                another = self._open()
+                with self._lock:
+                    self._former, self._producer = self._producer, another
+                self._ids.update(ids)
+                text = "messages to %s timed out; another producer sends the next"
+                log.warning(text, ", ".join(other))
 
     def _ids_of(self, topics: Collection[str]) -> dict[str, str]:
         """Ask for the ids of those of ``topics`` that exist; raises where nobody answers."""
@@ -347,7 +355,7 @@ class MessageProducer(Closing):
                 try:
                     self._producer = self._open()
                 except Exception as error:  # noqa: BLE001 -- such as no room for its threads
-                    text = f"cannot replace the producer: {error}"
+                    text = f"cannot replace the producer after a fatal error: {error}"
                     self._reports.log(logging.ERROR, "", "REPLACE", "", text)
             if self._producer is not broken:
                 self._broken = None

@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -22,7 +22,7 @@ from offsetmgr.kafka.producer import MessageProducer
 from offsetmgr.kafka.topics import create_topics
 from tests.kafka.leaders import give_back_to_preferred
 from tests.kafka.mock_cluster import MockCluster
-from tests.waiting import WAIT_S, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -139,7 +139,10 @@ def leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_recreated_topic_is_written_after_a_message_timed_out(
     kafka3: DevKafka, unique_name: str, answers: Answers
 ) -> None:
-    """The kind: librdkafka asks a topic's former leader forever after its epochs begin anew."""
+    """The kind: librdkafka asks a topic's former leader forever after its epochs begin again.
+
+    Messages of another topic that wait at that time are written.
+    """
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
 
     def write() -> Written | KafkaRequestError:
@@ -153,8 +156,15 @@ def test_a_recreated_topic_is_written_after_a_message_timed_out(
             return True
         return False
 
-    settings = {"bootstrap.servers": kafka3.bootstrap_servers, "message.timeout.ms": 5_000}
+    settings = {
+        "bootstrap.servers": kafka3.bootstrap_servers,
+        "message.timeout.ms": 5_000,
+        "linger.ms": 500,
+    }
     assert created_at(3, 1)
+    other = f"{unique_name}-other"
+    create_topics(admin, [NewTopic(other, 1)], WAIT_S)
+    others: list[Written | KafkaRequestError] = []
     with MessageProducer(settings) as producer:
         until(lambda: isinstance(write(), Written))
         kafka3.broker(3).kill()
@@ -162,7 +172,18 @@ def test_a_recreated_topic_is_written_after_a_message_timed_out(
         until(lambda: isinstance(write(), Written))
         admin.delete_topics([unique_name])[unique_name].result(WAIT_S)
         until(lambda: created_at(2))
-        until(lambda: isinstance(write(), Written))  # the first message times out
+        given: list[Written | KafkaRequestError] = []
+        sent = 0
+        producer.send(unique_name, "value", None, answers.put)
+        while not given or not isinstance(given[-1], Written):
+            producer.send(other, "value", None, others.append)
+            sent += 1
+            with suppress(Empty):
+                given.append(answers.get(timeout=0.01))
+                producer.send(unique_name, "value", None, answers.put)
+        assert isinstance(given[0], KafkaRequestError)
+        eventually(lambda: len(others), sent)
+        assert {type(each) for each in others} == {Written}
     give_back_to_preferred(kafka3)
 
 
