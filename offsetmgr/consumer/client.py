@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.consumer.settings import log
-from offsetmgr.deadlines import Deadline
+from offsetmgr.deadlines import POLL_S, Deadline
 from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ are reported.  Others are followed by one of these, or by none."""
 
 _FETCH_S: Final = 3.0
 """A fetch of a new log is answered within this time, as topics are looked up each second."""
-
-_POLL_S: Final = 0.1
 
 
 class Unfetched:
@@ -87,7 +85,7 @@ def await_start(consumer: Consumer) -> None:
 def leave(consumer: Consumer, group: str, least_s: float, is_cut_off: Callable[[], bool]) -> None:
     """Leave the group; librdkafka waits for a coordinator that is away."""
     question, deadline = Question(consumer.close), Deadline(least_s)
-    while not question.wait(_POLL_S):
+    while not question.wait(POLL_S):
         if deadline.over and is_cut_off():
             log.warning("group %s: left without an answer of its coordinator", group)
             break

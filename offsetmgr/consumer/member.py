@@ -430,7 +430,7 @@ class Member:
         if not unread or self._commits.under_way or self._to_commit().keys() & set(unread):
             return  # the new log's start is committed first
         consumer = self._open()
-        text, info = "its former leader was asked; joins anew", error_info(TOPIC_RECREATED)
+        text, info = "its former leader was asked; it joins again", error_info(TOPIC_RECREATED)
         what, topic = f"reading of {listed(unread)}", unread[0].topic
         self.report(KafkaRequestError(what, info, text, topic=topic), "partitions were not read")
         self._on_revoke(sorted(self.assigned))

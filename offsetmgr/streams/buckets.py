@@ -226,7 +226,7 @@ class _Batch:
             self._apply(message, part, effects)
 
     def _fail(self, message: Message, error: ProcessingError) -> None:
-        """Write a dead letter, or raise the error if there is no topic for it, or no table."""
+        """Write a dead letter, or raise the error if it has no topic, or a table is missing."""
         if self._plan.dead_letters is None or isinstance(error.__cause__, UnreadableTableError):
             raise error
         self._records.append(self._dead_letter(self._plan.dead_letters, message, error))
