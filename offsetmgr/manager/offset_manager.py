@@ -154,7 +154,7 @@ class OffsetManager(PooledActor):
         """The last submit, if it will never be committed, and why."""
         self.regressions = 0
         self.suspect = False
-        """True if a regression makes it likely that the topic was recreated."""
+        """True if a refusal makes it likely that the topic was recreated."""
 
         # Callers.
         self.initial: Future[OffsetAndMetadata | None] = Future()
@@ -275,11 +275,15 @@ class OffsetManager(PooledActor):
         if self.closed:
             raise ManagerStoppedError(f"{self.key} is stopped; spawn a new manager to submit again")
         self.regressions += 1
+        self.look_at_topic()
+        raise OffsetRegressionError(str(self.key), offset, self.floor)
+
+    def look_at_topic(self) -> None:
+        """Have the partition read soon: a refusal makes it likely that its topic was recreated."""
         self.suspect = True
         if not self.queued:
             self.group.queue_submit(self)
             self.queued = True
-        raise OffsetRegressionError(str(self.key), offset, self.floor)
 
     def close(self, *waiters: Waiter) -> None:
         """Refuse submits from now on; ``waiters`` are answered at the end."""
@@ -562,6 +566,7 @@ class Group:
                     named = topic_ids.get(manager.key.topic, "")
                 try:
                     if named and manager.topic_id and named != manager.topic_id:
+                        manager.look_at_topic()  # this manager may be the one that has not noticed
                         failure = recreated(named, manager.topic_id)
                         offset = value if isinstance(value, int) else value.offset
                         raise OffsetCommitError(*manager.key, offset, failure.info, failure.detail)

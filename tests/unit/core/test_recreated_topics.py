@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -171,6 +172,26 @@ class TestNamedTopics:
         assert core.holds() is None
         (result,) = core.flush([handle], 5.0)
         assert_refused(result, FORMER)
+
+    @pytest.mark.parametrize("gap_s", [0.0, 400.0])
+    def test_an_offset_of_the_new_topic_is_taken_once_it_was_looked_at(self, gap_s: float) -> None:
+        """The kind: one manager of a topic has noticed that it was recreated, another one has not.
+
+        Also where the offset was deleted with the topic, so that it is verified no more.
+        """
+        core, handle = began()
+        other = core.spawn(1)
+        core.submit(other, FORMER)
+        recreate(core, SMALLER, gap_s=gap_s)
+        handle.rewind(7)
+        core.advance(5.0)
+        topic_ids = core.factory.topic_ids({"g": [handle.key.topic_partition]})
+        submit = partial(core.factory.submit, "g", {tp(1): 9}, topic_ids=topic_ids)
+        assert submit()[tp(1)].code == "TOPIC_RECREATED"
+        core.advance(2.0)
+        assert submit() == {}
+        core.advance(2.0)
+        assert core.holds(1) == at(9)
 
     def test_the_offset_of_a_topic_as_it_is_is_committed(self) -> None:
         """Submits and commits in between change nothing."""
