@@ -13,6 +13,7 @@ import time
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ class Connections:
         connection.requests += 1
         try:
             await self._app(scope, receive_next, send_next)
+        except (LocalProtocolError, asyncio.CancelledError):
+            # A body that breaks off behind its head, or the server's end.  What uvicorn is told
+            # of before the client has gone, it logs with a traceback.
+            connection.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
         finally:
             connection.requests -= 1
             connection.is_answering = False
@@ -174,6 +181,8 @@ class ClientConnection(asyncio.Protocol):
         token = _CONNECTION.set(self)  # for the tasks of requests that begin here
         try:
             self._inner.data_received(data)
+        except LocalProtocolError:  # uvicorn refuses a body whose answer has begun
+            self.abort()
         finally:
             _CONNECTION.reset(token)
 

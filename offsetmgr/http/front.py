@@ -10,13 +10,14 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from offsetmgr.errors import OffsetManagerError, OverloadedError, shown
-from offsetmgr.http.answers import error_response
+from offsetmgr.http.answers import error_response, json_response
 from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.logs import SafeLogger
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+Answer: TypeAlias = Struct | Response
 REQUESTS: Final = 1_000
 """Requests under way at once that do not wait."""
 LARGE_BYTES: Final = 64 * 1024
@@ -90,7 +92,7 @@ class Front:
 
     def __init__(
         self,
-        answer: Callable[[Request], Awaitable[Response]],
+        answer: Callable[[Request], Awaitable[Answer]],
         hosts: frozenset[str] | None,
         headers: Mapping[str, str] = {},
     ) -> None:
@@ -123,7 +125,8 @@ class Front:
             self._check_host(request)
             _check_repeats(request)
             _check_origin(request)
-            return await self._answer(request)
+            answer = await self._answer(request)
+            return answer if isinstance(answer, Response) else json_response(answer)
         except OffsetManagerError as error:
             return error_response(error)
         except ClientDisconnect:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 import anyio
@@ -20,10 +20,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from offsetmgr.errors import InvalidValueError
-from offsetmgr.http.answers import encode, json_response
+from offsetmgr.http.answers import encode
 from offsetmgr.http.connections import client_certificate
 from offsetmgr.http.errors import HttpStatusError, MissingError
-from offsetmgr.http.front import LARGE_BYTES, REQUESTS, Front, Quota
+from offsetmgr.http.front import LARGE_BYTES, REQUESTS, Answer, Front, Quota
 from offsetmgr.service import messages
 from offsetmgr.service.access import ALL_RIGHTS, OPEN_PATHS, Access, Requester
 from offsetmgr.service.errors import WrongValueError, explained, schema_of
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from starlette.datastructures import Headers
-    from starlette.types import Receive, Scope, Send
 
     from offsetmgr.service.core import OffsetService
 
-Answer: TypeAlias = msgspec.Struct | Response
 _R = TypeVar("_R", bound=messages.ApiRequest)
 
 WAITING: Final = 1_000
@@ -56,7 +54,7 @@ _MEDIA_TYPES: Final = {
 }
 
 
-class Api:
+class Api(Front):
     """The HTTP API as an ASGI application over the service's parts."""
 
     def __init__(
@@ -70,13 +68,13 @@ class Api:
         version: str,
     ) -> None:
         """``hosts`` are the values that a Host header may have; None permits any."""
+        super().__init__(self._handle, hosts, {INSTANCE: instance})
         self.working = Quota(REQUESTS, "requests")
         self.waiting = Quota(WAITING, "waiting requests")
         self.large = Quota(LARGE_BODIES, "large requests")
         self._service = service
         self._access = access
         self._instance = instance
-        self._front = Front(self._respond, hosts, {INSTANCE: instance})
         self.operations = operations
         self._routes: dict[re.Pattern[str], dict[str, Operation]] = {}
         for each in operations:
@@ -84,13 +82,6 @@ class Api:
             self._routes.setdefault(pattern, {})[each.method] = each
         self._version = version
         self._files = page_files()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._front(scope, receive, send)
-
-    async def _respond(self, request: Request) -> Response:
-        answer = await self._handle(request)
-        return answer if isinstance(answer, Response) else json_response(answer)
 
     @cached_property
     def _document(self) -> Response:

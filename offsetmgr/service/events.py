@@ -75,7 +75,6 @@ class EventStream(StreamingResponse):
         super().__init__(hub.stream(self), media_type="text/event-stream")
         self.by = by
         self.asked = asked
-        self.failures_only = asked.only == "failed"
         self.next_failure = next_failure
         """Number of the first failure that it was not told."""
         self.news: dict[tuple[str, ManagerKey], OfGroup] = {}
@@ -255,7 +254,7 @@ class EventHub:
     def _set_readers(self, readers: tuple[EventStream, ...]) -> None:
         self._readers, self._by_client = readers, {}
         for each in readers:
-            if not each.failures_only:
+            if not each.asked.only:
                 self._by_client.setdefault(each.by.client, []).append(each)
 
     def sweep(self) -> None:
@@ -291,7 +290,7 @@ class EventHub:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
-        managers = [] if reader.failures_only else self._factory.managers(reader.asked.group)
+        managers = [] if reader.asked.only else self._factory.managers(reader.asked.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
             for key in keys[start : start + BATCH]:

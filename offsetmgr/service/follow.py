@@ -83,27 +83,20 @@ class Follows(Collector):
         wall: Callable[[], float],
     ) -> None:
         self._cluster = settings.cluster_name
-        self._offsets: ServiceOffsets | None = None
-        self._follower: Follower | None = None
-        if settings.follow:
-            self._offsets = ServiceOffsets(factory, coordinator, str(settings.address))
-            self._follower = Follower(settings.follow, self._offsets, wall=wall)
+        self._offsets = ServiceOffsets(factory, coordinator, str(settings.address))
+        self._follower = Follower(settings.follow, self._offsets, wall=wall)
         self._ends: Mapping[TopicPartition, LogEnds] = {}
         self._ends_s = -ENDS_S
 
     def start(self) -> None:
-        if self._follower is not None:
-            self._follower.start()
+        self._follower.start()
 
     def close(self) -> None:
-        if self._follower is not None and self._offsets is not None:
-            self._follower.close()
-            self._offsets.close()
+        self._follower.close()
+        self._offsets.close()
 
     def views(self, by: Requester) -> list[FollowedCheckpoint]:
         """Return the checkpoints that ``by`` may see; it may wait for Kafka."""
-        if self._follower is None:
-            return []
         found = self._follower.queries()
         ends = self._read_ends({place.topic for each in found for place in _offsets(each)})
         return [
@@ -113,7 +106,7 @@ class Follows(Collector):
         ]
 
     def _read_ends(self, topics: set[str]) -> Mapping[TopicPartition, LogEnds]:
-        if self._offsets is not None and topics and time.monotonic() - self._ends_s >= ENDS_S:
+        if topics and time.monotonic() - self._ends_s >= ENDS_S:
             try:
                 self._ends = read_logs(self._offsets, topics, Deadline(ENDS_S), {})
             except OffsetManagerError:
@@ -122,7 +115,7 @@ class Follows(Collector):
         return self._ends
 
     def collect(self) -> Iterable[Series]:
-        if self._follower is None:
+        if not self._follower.searches:
             return
         state = Series("offsetmgr_followed_checkpoints", "Followed checkpoints, by state.")
         text = "When the last finished batch of a followed query began."

@@ -289,17 +289,18 @@ class Overview:
         if view is not self._summed[0]:
             self._summed = view, {name: group_summary(group) for name, group in view.items()}
         rows = []
-        listed = {name for name in watch.listing if by.sees(name)}
+        # Taken once: the next round of the watch puts another one in its place.
+        listed = {name: group for name, group in watch.listing.items() if by.sees(name)}
         for name in sorted({*view, *held, *listed}):
             facts = dict(self._summed[1].get(name, {}))
-            if (listing := watch.listing.get(name)) is not None:
+            if (listing := listed.get(name)) is not None:
                 facts = {"state": listing.state, "type": listing.type} | facts
             rows.append(_row(name, view.get(name), facts, held.get(name, [])))
         shown, missing = rows_that_fit(rows, lambda row: not (row.watched or row.clients))
-        unwatched = listed - view.keys() - held.keys()
+        unwatched = listed.keys() - view.keys() - held.keys()
         setting, hint = self.settings.watch.groups, None
         if by.sees_everything:
-            hint = _hint(setting, sum(watch.listing[name].has_offsets for name in unwatched))
+            hint = _hint(setting, sum(listed[name].has_offsets for name in unwatched))
         return OverviewAnswer(
             self.settings.cluster_name,
             self.instance,

@@ -181,10 +181,11 @@ class GroupWatch(Collector):
     @property
     def trouble(self) -> str:
         """Why the service is not ready: the watch of ``watch.groups`` is failing; else empty."""
-        if not self._settings.groups or self.failed_rounds < UNREADY_ROUNDS:
+        rounds, error = self.failed_rounds, self.error  # its thread may replace them
+        if not self._settings.groups or rounds < UNREADY_ROUNDS:
             return ""
-        code = "unknown" if self.error is None else self.error.code
-        return f"the last {self.failed_rounds} rounds of the watch failed ({code})"
+        code = error.code if error else "unknown"
+        return f"the last {rounds} rounds of the watch failed ({code})"
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of the watch, and of the groups of ``watch.groups``."""

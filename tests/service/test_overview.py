@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections import UserDict
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,7 @@ import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import KafkaRequestError, error_info
+from offsetmgr.kafka.cluster import GroupListing
 from offsetmgr.lag.measure import GroupLag
 from offsetmgr.streams.graph import group_table
 from tests.answering import answering
@@ -118,6 +120,22 @@ def test_the_overview_shows_clients_and_uncommitted_offsets(
     assert (row["watched"], row["lag"], row["lag_points"]) == (False, None, [])
     assert (found["managers"], found["failing"], found["draining"]) == (1, 1, False)
     assert found["watch"]["groups"] == ""
+
+
+def test_a_group_that_is_deleted_during_an_answer_hides_no_other(service: Running) -> None:
+    """The kind: what the watch replaces is read twice for one answer."""
+    watch = service.service.assembly.watch
+
+    class Listing(UserDict[str, GroupListing]):
+        def __iter__(self) -> Iterator[str]:
+            watch.listing = {}  # by the next round of the watch
+            return super().__iter__()
+
+    watch.listing = Listing(g=GroupListing("g", "Empty", "classic"))
+    with service.http() as page:
+        found, row = overview(page, "g")
+    assert row["state"] == "Empty"
+    assert found["watch"]["hint"].startswith("the lag of 1 of these groups")
 
 
 def test_queries_are_shown_until_the_lease_of_their_client_ends() -> None:
