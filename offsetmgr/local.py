@@ -12,7 +12,7 @@ from weakref import WeakSet
 from offsetmgr.client.calls import Calls, InterruptedCallError
 from offsetmgr.client.failure_log import FailureLog
 from offsetmgr.client.offsets import Handle, LogEnds, Offsets, kafka_refusal
-from offsetmgr.client.partitions import FORMER_LIMIT
+from offsetmgr.client.partitions import FORMER_ID, FORMER_LIMIT
 from offsetmgr.deadlines import Deadline, Latch
 from offsetmgr.errors import (
     CoordinatorError,
@@ -48,9 +48,6 @@ _T = TypeVar("_T")
 
 CLIENTS: Final = 2
 """Kafka clients that commit: a driver has few groups, and each of them uses one."""
-
-FORMER_ID: Final = "a former one"
-"""Stands for the id of a topic that was recreated since."""
 
 GRACE_S: Final = 1.0
 """Extra wait for an answer that is given at its deadline."""

@@ -33,6 +33,9 @@ BATCH_LIMIT: Final = 1_000
 FORMER_LIMIT: Final = 100_000
 """Stopped managers whose topic ids are remembered."""
 
+FORMER_ID: Final = "a former one"
+"""Stands for the id of a topic that was recreated since."""
+
 ERROR_LIMIT: Final = 64
 """Unread errors a manager keeps; older ones are dropped and counted."""
 
@@ -179,6 +182,7 @@ class ClientPartition:
         if self.newest is not None and self.newest.offset == error.offset:
             self.error, self.refused = error, self.version
             self.committed, self.committed_version = None, 0
+            self.topic_id = self.topic_id or FORMER_ID
 
     def commit(self, value: OffsetAndMetadata, version: int) -> None:
         """Note that Kafka has `value`, and with it all versions up to `version`."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.client import wire
-from offsetmgr.client.partitions import Batch, ClientPartition, Partitions
-from offsetmgr.errors import ServiceError
+from offsetmgr.client.partitions import FORMER_ID, Batch, ClientPartition, Partitions
+from offsetmgr.codes import TOPIC_RECREATED, error_info
+from offsetmgr.errors import OffsetCommitError, ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault, error_body
 from tests.waiting import until
@@ -187,3 +188,13 @@ def test_a_repeated_offset_names_the_topic_that_it_was_read_from() -> None:
         (101, "", "new"),
     ):
         assert batch_of(partitions, offset, metadata).topic_ids == {"orders": named}
+
+
+def test_a_repeated_refused_offset_of_an_unknown_topic_does_not_name_the_new_one() -> None:
+    """The kind: as above, where the topic was recreated before its id was learned."""
+    partitions, key = Partitions(), ManagerKey("g", "orders", 3)
+    batch = batch_of(partitions, 9)
+    error = OffsetCommitError(*key, 9, error_info(TOPIC_RECREATED))
+    partitions.accept(batch, {key: error}, {"orders": "new"})
+    assert batch_of(partitions, 9, "again").topic_ids == {"orders": FORMER_ID}
+    assert batch_of(partitions, 10).topic_ids == {"orders": "new"}
