@@ -73,15 +73,6 @@ class Unfetched:
         return sorted(each for each, (_, at_s) in self._since.items() if now_s - at_s >= _FETCH_S)
 
 
-def await_start(consumer: Consumer) -> None:
-    """Wait until librdkafka fetches what was assigned: a pause or resume would undo the start.
-
-    Its main thread does in turn what it is asked for.
-    """
-    for _ in range(3):  # it stops former fetches, learns of their end, and starts new ones
-        consumer.assignment()
-
-
 def leave(consumer: Consumer, group: str, least_s: float, is_cut_off: Callable[[], bool]) -> None:
     """Leave the group; librdkafka waits for a coordinator that is away."""
     question, deadline = Question(consumer.close), Deadline(least_s)

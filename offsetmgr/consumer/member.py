@@ -33,7 +33,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import TOPIC_RECREATED, error_info
-from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, await_start, leave
+from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, leave
 from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -151,7 +151,7 @@ class Member:
         )
         self._consumer = self._open()
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
-        self._store = store or MemberStore(self._consumer, self._reader)
+        self._store = store or MemberStore(lambda: self._consumer, self._reader)
         self._commits = Commits(self._store, group, self._take_commit, self.report)
         self._end_offer = offer_topic_ids(
             self._store, self._reader.existing_ids, self._reader.log_ranges
@@ -347,13 +347,11 @@ class Member:
                 self.work.reach_end(topic_partition, offset or 0)
         elif error.code() in OUT_OF_RANGE:
             if topic_partition in self.assigned:
-                begun = self._starts.get(topic_partition, OFFSET_BEGINNING)
-                here = self._consumer.position([KafkaPartition(*topic_partition)])[0].offset
-                known_at = here if here >= 0 else begun
+                known_at = self._places_of([topic_partition])[0].offset
                 if offset is not None and known_at >= 0:
                     offset = min(offset, known_at)  # it may come late, from a former log
                 elif offset is None:  # the log was cut, or its start could not be looked up
-                    offset = begun if known_at < 0 else MAX_OFFSET
+                    offset = known_at if known_at < 0 else MAX_OFFSET
                     self._settle_at_s = time.monotonic() + _RETRY_S
                 self._logs.doubts.setdefault(topic_partition, offset)
                 self._logs.expire()
@@ -433,14 +431,15 @@ class Member:
         text, info = "its former leader was asked; it joins again", error_info(TOPIC_RECREATED)
         what, topic = f"reading of {listed(unread)}", unread[0].topic
         self.report(KafkaRequestError(what, info, text, topic=topic), "partitions were not read")
-        self._on_revoke(sorted(self.assigned))
+        here = self._places_of(self.assigned)
+        if not self._partitions:
+            self._on_revoke(sorted(self.assigned))
         self._leave()
         self._consumer = consumer
-        if isinstance(self._store, MemberStore):
-            self._store.consumer = consumer
         self._logs.recreated.clear()
-        if self._partitions:
-            self._claims.add(self._partitions)
+        if self._partitions:  # nobody else has had them meanwhile
+            self._paused = frozenset()
+            self._assign(here)
         else:
             self._subscribe()
 
@@ -497,22 +496,33 @@ class Member:
             self._read_from({each: start})
 
     def _read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self._starts.update(offsets)
-        self._logs.unfetched.begin(offsets.keys(), self.log_end)
         moved = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
         if self._cooperative or self._partitions:
             self._consumer.incremental_unassign(moved)
-            self._consumer.incremental_assign(moved)
-        else:
-            # Only the whole assignment can be changed: all others go on where they are.
-            rest = self.assigned - offsets.keys()
-            others = self._consumer.position([KafkaPartition(*each) for each in rest])
-            for other in others:
-                if other.offset < 0:
-                    begun = self._starts.get(TopicPartition(other.topic, other.partition))
-                    other.offset = OFFSET_BEGINNING if begun is None else begun
-            self._consumer.assign([*others, *moved])
-        await_start(self._consumer)
+        self._assign(moved)
+
+    def _assign(self, partitions: list[KafkaPartition]) -> None:
+        """Begin to read ``partitions`` where they say; all others go on where they are."""
+        begun = {TopicPartition(each.topic, each.partition): each.offset for each in partitions}
+        self._starts.update(begun)
+        self._logs.unfetched.begin(begun.keys(), self.log_end)
+        if self._cooperative or self._partitions:
+            self._consumer.incremental_assign(partitions)
+        else:  # only the whole assignment can be changed
+            self._consumer.assign([*self._places_of(self.assigned - begun.keys()), *partitions])
+        # A pause or resume would undo the start before librdkafka's thread, which does in turn what
+        # it is asked for, has stopped former fetches, learnt of their end, and started new ones.
+        for _ in range(3):
+            self._consumer.assignment()
+
+    def _places_of(self, partitions: Collection[TopicPartition]) -> list[KafkaPartition]:
+        """Return ``partitions`` with the offsets where the application goes on."""
+        places = self._consumer.position([KafkaPartition(*each) for each in sorted(partitions)])
+        for place in places:
+            if place.offset < 0:
+                begun = self._starts.get(TopicPartition(place.topic, place.partition))
+                place.offset = OFFSET_BEGINNING if begun is None else begun
+        return places
 
     # Commits
 
@@ -727,7 +737,6 @@ class Member:
             topic_id = self._discovery.first_ids.get(each.topic, "") if is_first else ""
             resumed = self._logs.begin(each, offset, topic_id)
             starts[each] = Start(position, firsts.get(each), resumed)
-            self._starts[each] = offset
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
         self._keep_in_kafka(committed)
@@ -736,14 +745,8 @@ class Member:
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
-            self._logs.unfetched.begin(committed.keys(), self.log_end)
         self.assigned = self.assigned.union(committed)  # `|=` would make a set that can change
-        if self._cooperative:
-            self._consumer.incremental_assign(partitions)
-        else:
-            self._consumer.assign(partitions)
-        if partitions:
-            await_start(self._consumer)
+        self._assign(partitions)
         # What this poll returns of a partition that it has released before is of the former claim.
         again = committed.keys() & self._released_in_poll
         self._consumer.pause([KafkaPartition(*each) for each in again])
@@ -773,7 +776,6 @@ class Member:
         for each in partitions:
             self._logs.doubts.pop(each, None)
             self._logs.unfetched.fetched(each)
-        for each in gone:
             self._starts.pop(each, None)
             self._unchanged.pop(each, None)
         if gone:

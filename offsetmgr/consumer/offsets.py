@@ -75,10 +75,10 @@ def answer_with(answer: Future[None], work: Callable[[], None]) -> Future[None]:
 
 
 class MemberStore(OffsetStore):
-    """Commits as the member that ``consumer`` is; ``reader`` reads the same cluster."""
+    """Commits as the member that ``client`` returns; ``reader`` reads the same cluster."""
 
-    def __init__(self, consumer: Consumer, reader: ClusterReader) -> None:
-        self.consumer = consumer
+    def __init__(self, client: Callable[[], Consumer], reader: ClusterReader) -> None:
+        self._client = client
         self._reader = reader
         self.begun: deque[tuple[str, Future[None]]] = deque()
         """Groups and answers of commits, which come in their order."""
@@ -95,7 +95,7 @@ class MemberStore(OffsetStore):
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit; while the coordinator is away, this waits for the time-out of a session."""
         try:
-            answers = self.consumer.commit(offsets=_sent(offsets), asynchronous=False)
+            answers = self._client().commit(offsets=_sent(offsets), asynchronous=False)
         except KafkaException as error:
             raise request_error(f"commit of group {group}", error, right="READ") from error
         _check(group, None, answers or ())
@@ -104,7 +104,7 @@ class MemberStore(OffsetStore):
         """Begin to commit; the answer comes during a later poll, by ``answered``."""
         answer: Future[None] = Future()
         try:
-            self.consumer.commit(offsets=_sent(offsets), asynchronous=True)
+            self._client().commit(offsets=_sent(offsets), asynchronous=True)
         except KafkaException as error:
             what = f"commit of group {group}"
             answer.set_exception(request_error(what, error, right="READ"))

@@ -228,7 +228,7 @@ def test_refused_offsets_are_named_by_group_topic_and_partition() -> None:
         for topic, partition in (ZERO, ONE)
     ]
     with pytest.raises(OffsetsUncommittedError) as refused:
-        MemberStore(consumer, Mock()).commit(
+        MemberStore(lambda: consumer, Mock()).commit(
             "etl", dict.fromkeys((ZERO, ONE), OffsetAndMetadata(5))
         )
     assert refused.value.errors.keys() == {ManagerKey("etl", *ZERO), ManagerKey("etl", *ONE)}
