@@ -17,6 +17,7 @@ from offsetmgr.coordinator.logs import recreated
 from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
+    OffsetFetchError,
     OffsetManagerError,
     OffsetRegressionError,
     OffsetTimeoutError,
@@ -435,6 +436,11 @@ class OffsetManager(PooledActor):
 
     def can_be_read(self) -> None:
         self.phase, self.read_at, self.read_failures = Phase.READY, inf, 0
+
+    def was_read(self) -> None:
+        self.read_at, self.read_failures = inf, 0
+        if isinstance(self.last_error, OffsetFetchError):
+            self.last_error = None
 
     def doubt(self, version: Version, now: float) -> None:
         """Enter a commit of an unknown outcome that the next read need not wait for."""

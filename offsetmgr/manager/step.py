@@ -233,7 +233,8 @@ def _read_in_doubt(manager: OffsetManager, event: Read, now: float) -> Effects:
 def _verify(manager: OffsetManager, event: Read, now: float) -> Effects:
     """Compare what is committed with what should be."""
     is_old, last, found = manager.recommit_at <= now, manager.committed, event.found
-    stopped, manager.read_at = manager.phase is Phase.STOPPED, inf
+    stopped = manager.phase is Phase.STOPPED
+    manager.was_read()
     learn_topic(manager, event)
     reading, version = _judge(manager, found)
     if reading is _Reading.OLDER:
@@ -329,6 +330,12 @@ def _fetch_failed(manager: OffsetManager, event: ReadFailed, now: float) -> Effe
     _back_off_read(manager, failure, now)
     _not_read(manager, event, now)
     return [] if reported else [error]
+
+
+def _read_failed(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
+    """Put off a verification; a read that must precede the next commit is tried again."""
+    failed = _not_read if manager.read_at == inf else _fetch_failed
+    return failed(manager, event, now)
 
 
 def _still_in_doubt(manager: OffsetManager, event: ReadFailed, now: float) -> Effects:
@@ -549,7 +556,7 @@ _LIVE: Final[Mapping[type[Event], Callable[..., Effects]]] = {
 
 TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Callable[..., Effects]]]] = {
     Phase.FETCHING: {Read: _begin, ReadFailed: _fetch_failed, **_LIVE},
-    Phase.READY: {Read: _verify, ReadFailed: _not_read, **_LIVE},
+    Phase.READY: {Read: _verify, ReadFailed: _read_failed, **_LIVE},
     Phase.IN_DOUBT: {Read: _read_in_doubt, ReadFailed: _still_in_doubt, **_LIVE},
     Phase.STOPPED: {
         Read: _verify,

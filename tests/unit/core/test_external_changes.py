@@ -12,12 +12,13 @@ from offsetmgr.coordinator.memory import Refuse, Unknown
 from offsetmgr.errors import (
     Fault,
     OffsetCommitError,
+    OffsetFetchError,
     OffsetNoticeError,
     OffsetRegressionError,
     Scope,
 )
 from offsetmgr.types import StopResult
-from tests.unit.core.core import LOADING, TIMED_OUT, Core, at, tp
+from tests.unit.core.core import GROUP_DENIED, LOADING, TIMED_OUT, TOPIC_DENIED, Core, at, tp
 
 if TYPE_CHECKING:
     from actors import Future
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 VERIFY_S = 60.0
+UNSTABLE = 88
 
 
 def begun(**settings: Any) -> tuple[Core, ManagerHandle]:
@@ -274,3 +276,30 @@ def test_theirs_is_put_back_where_a_late_commit_of_a_stopped_manager_replaces_it
     landed = core.holds()
     core.advance(30.0)
     assert (landed, core.holds()) == (at(13), at(40))
+
+
+@pytest.mark.parametrize("code", [UNSTABLE, TOPIC_DENIED, LOADING, GROUP_DENIED])
+def test_a_refused_look_before_a_commit_is_repeated_with_pauses_and_reported_once(
+    code: int,
+) -> None:
+    """The kind: what the next commit waits for fails, and goes on failing.
+
+    A lower offset makes the manager look, which Kafka refuses, as in an open transaction.
+    """
+    core, handle = begun(retry_backoff_max_s=5.0)
+    core.coordinator.inject("fetch", *[Refuse(code)] * 30)
+    before = len(core.requests("fetch"))
+    with pytest.raises(OffsetRegressionError):
+        handle.submit(5)
+    core.advance(1.0)
+    handle.submit(20)
+    core.advance(59.0)
+    assert 10 < len(core.requests("fetch")) - before < 30
+    (failure,) = (error for _, error in core.listener.failures)
+    assert isinstance(failure, OffsetFetchError)
+    assert failure.info.code == code
+    (result,) = core.flush([handle], 0.5)
+    assert str(result.error) == str(failure)
+    core.advance(VERIFY_S * 2)
+    assert core.holds() == at(20)
+    assert handle.status().last_error is None
