@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -70,42 +71,35 @@ def _names_of_plan(asked: PlanRequest) -> Names:
     return Names({asked.group, *other}, topics)
 
 
+@dataclass(eq=False)
 class Changes:
     """History, plan and reset; each works in a thread that may wait for Kafka."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        service: OffsetService,
-        threads: ReadThreads,
-        wall: Callable[[], float],
-    ) -> None:
-        self._service = service
-        self._threads = threads
-        self._wall = wall
-        self._kafka = settings.kafka.for_librdkafka()
-        self._store = settings.database
-        self._timeout_s = settings.commit.request_timeout_s
-        self._history_s = HISTORY_REQUESTS * self._timeout_s
-        self._histories = ReadThreads(1)
-        """A history may be of a million commits: one at a time."""
-        self._resetting: set[str] = set()
-        """Groups of which a reset is under way: another one would be checked against the offsets
-        before it."""
+    settings: Settings
+    service: OffsetService
+    threads: ReadThreads
+    wall: Callable[[], float]
+    _histories: ReadThreads = field(default_factory=lambda: ReadThreads(1))
+    """A history may be of a million commits: one at a time."""
+    _resetting: set[str] = field(default_factory=set)
+    """Groups of which a reset is under way: another one would be checked against the offsets
+    before it."""
 
     @operation("GET", "/v1/history", HistoryQuery, StepsAnswer, needs=names_in("group", "topic"))
     async def history(self, by: Requester, asked: HistoryQuery) -> StepsAnswer:
         """Return the commits of a group that Kafka still has."""
-        if self._store is not None:
+        if self.settings.database is not None:
             fix = "ask for a group that Kafka keeps: a database keeps no earlier offsets"
             raise InvalidValueError("query.group", asked.group, "has no history", fix)
-        now_s = self._wall()
+        now_s = self.wall()
         since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
 
         def read() -> StepsAnswer:
             newest: deque[CommitStep] = deque(maxlen=asked.limit)
             found = 0
-            commits = read_commits(self._kafka, {asked.group}, timeout_s=self._history_s)
+            timeout_s = HISTORY_REQUESTS * self.settings.commit.request_timeout_s
+            config = self.settings.kafka.for_librdkafka()
+            commits = read_commits(config, {asked.group}, timeout_s=timeout_s)
             for step in steps(commits, since_s, asked.topic, asked.partition):
                 if by.sees(None, step.partition.topic):
                     found += 1
@@ -134,7 +128,7 @@ class Changes:
             answer = self._answer(asked, rows, refused=refused)
             return msgspec.structs.replace(answer, topic_ids=change.topic_ids)
 
-        threads = self._histories if asked.mode == "to-history" else self._threads
+        threads = self._histories if asked.mode == "to-history" else self.threads
         return await threads.run(by, make)
 
     @operation("POST", "/v1/reset", ResetRequest, PlanAnswer, needs=names_in("group", "partitions"))
@@ -145,7 +139,7 @@ class Changes:
         }
         before = {each.where: each.current for each in asked.partitions}
         rows = [PlannedOffset(where, before[where], new) for where, new in offsets.items()]
-        begun = False
+        begun = given_up = False
 
         def check_and_commit() -> dict[TopicPartition, str]:
             nonlocal begun
@@ -154,6 +148,8 @@ class Changes:
                 ids = asked.topic_ids
                 stale = change.check_unchanged(asked.group, rows, ids, live=asked.live)
                 begun = True
+                if given_up:  # nothing is changed that the audit log does not have
+                    raise OffsetConflictError("the service has stopped")
                 for where in stale:
                     del offsets[where]
                 return stale if asked.live else stale | change.commit(asked.group, offsets)
@@ -163,15 +159,17 @@ class Changes:
             raise OffsetConflictError(text)
         self._resetting.add(asked.group)
         try:
-            failures = await self._threads.run(by, check_and_commit)
+            failures = await self.threads.run(by, check_and_commit)
             if asked.live and offsets:
                 entries = [SubmitEntry(*where, *value[:2]) for where, value in offsets.items()]
+                timeout_s = self.settings.commit.request_timeout_s
                 rewind = SubmitRequest(
-                    asked.group, entries, asked.topic_ids, wait=True, timeout_s=self._timeout_s
+                    asked.group, entries, asked.topic_ids, wait=True, timeout_s=timeout_s
                 )
-                answer = await self._service.rewind(by, rewind)
+                answer = await self.service.rewind(by, rewind)
                 failures |= rewind_failures(msgspec.to_builtins(answer), offsets)
         except BaseException as error:  # also the stop of the service
+            given_up = True
             if begun:
                 self._record(by, "unknown", asked, {"error": error_text(error)})
             raise
@@ -191,19 +189,20 @@ class Changes:
             for each in asked.partitions
         ]
         done = {"partitions": moves, "live": asked.live, "failures": failures}
-        self._service.audit.record(by, "reset", outcome, group=asked.group, **done)
+        self.service.audit.record(by, "reset", outcome, group=asked.group, **done)
 
     def _changes(self) -> GroupChanges:
+        timeout_s = self.settings.commit.request_timeout_s
         return GroupChanges(
-            self._kafka,
-            timeout_s=self._timeout_s,
-            history_s=self._history_s,
-            store=self._store,
+            self.settings.kafka.for_librdkafka(),
+            timeout_s=timeout_s,
+            history_s=HISTORY_REQUESTS * timeout_s,
+            store=self.settings.database,
         )
 
     def _owners(self, group: str) -> set[str]:
         # Compared, since a client can hold no group of a name that it may not use.
-        return {each.owner for each in self._service.factory.managers() if each.key.group == group}
+        return {each.owner for each in self.service.factory.managers() if each.key.group == group}
 
     def _check_owners(self, change: GroupChanges, asked: PlanRequest | ResetRequest) -> None:
         """Raise GroupHeldError; HttpStatusError where a live reset finds no manager."""

@@ -6,9 +6,9 @@ import asyncio
 import socket
 import threading
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from itertools import chain
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -24,7 +24,7 @@ from offsetmgr.kafka.commit_log import TOPIC, CommitRecord, CommitTail
 from offsetmgr.kafka.connections import MOVED_WAIT_S
 from offsetmgr.lag.burrow import Status
 from offsetmgr.lag.burrow_api import BurrowApi
-from offsetmgr.lag.measure import measure
+from offsetmgr.lag.measure import PartitionLag, measure
 from offsetmgr.lag.metrics import families, read_errors
 from offsetmgr.lag.report import OwningClient, lag_report, listing_report, with_watch
 from offsetmgr.lag.store_reader import open_cluster
@@ -48,7 +48,7 @@ from offsetmgr.text import listed, visible
 from offsetmgr.workers import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from prometheus_client import Metric
     from starlette.responses import Response
@@ -116,48 +116,41 @@ class StreamsAnswer(msgspec.Struct, frozen=True):
     processors: list[dict[str, Any]]
 
 
+@dataclass(eq=False)
 class GroupWatch(Collector):
     """Watches groups, and answers what is asked of them over HTTP."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        factory: Factory,
-        clock: Clock,
-        wall: Callable[[], float],
-        threads: ReadThreads,
-    ) -> None:
-        """``clock`` is that of ``factory``, ``wall`` the wall clock."""
-        self._all_settings = settings
-        self._factory = factory
-        self._clock = clock
-        self._wall = wall
-        self._threads = threads
-        self._quick = ReadThreads(1)
-        """For answers from memory, which wait for no read of Kafka."""
-        self._settings = settings.watch
-        self._chosen: Mapping[str, bool | None] = {}
-        """The groups of the last round, with True if ``watch.groups`` names them."""
-        self._lock = threading.Lock()
-        self._reader: ClusterReader | None = None
-        self._watcher: Watcher | None = None
+    settings: Settings
+    factory: Factory
+    clock: Clock
+    """The clock of ``factory``."""
+    wall: Callable[[], float]
+    threads: ReadThreads
+    listing: Mapping[str, GroupListing] = field(default_factory=dict)
+    """The groups of the cluster, as of the last good round."""
+    error: OffsetManagerError | None = None
+    """Why the last round failed, or why not all groups are listed."""
+    failed_rounds: int = 0
+    """The last rounds, if they have failed, since the last good one."""
+    read_at_s: float | None = None
+    """The time of the last good round, in seconds since 1970."""
+    _quick: ReadThreads = field(default_factory=lambda: ReadThreads(1))
+    """For answers from memory, which wait for no read of Kafka."""
+    _chosen: Mapping[str, bool | None] = field(default_factory=dict)
+    """The groups of the last round, with True if ``watch.groups`` names them."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _reader: ClusterReader | None = None
+    _watcher: Watcher | None = None
+    _looked_s: float | None = None
+    _look: threading.Event = field(default_factory=threading.Event)
+    _tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Of processors, as somebody has seen them last."""
+    _failures: int = 0
+    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self._worker = Worker("offsetmgr-watch", self._watch)
-        self._looked_s: float | None = None
-        self._look = threading.Event()
-        self.listing: Mapping[str, GroupListing] = {}
-        """The groups of the cluster, as of the last good round."""
-        self.error: OffsetManagerError | None = None
-        """Why the last round failed, or why not all groups are listed."""
-        self.failed_rounds = 0
-        """The last rounds, if they have failed, since the last good one."""
-        self.read_at_s: float | None = None
-        """The time of the last good round, in seconds since 1970."""
-        self._tables: Mapping[str, dict[str, Any]] = {}
-        """Of processors, as somebody has seen them last."""
-        self._failures = 0
-        self._repeats = RepeatLimiter()
-        self._ended = threading.Event()
-        self._host = socket.gethostname()
 
     def start(self) -> None:
         """Begin to watch, unless that was done.  The next call tries again where it failed."""
@@ -165,7 +158,7 @@ class GroupWatch(Collector):
 
     def look(self, by: Requester) -> Mapping[str, GroupLag]:
         """Return the groups as of the last round; the service's own are watched from now on."""
-        self._looked_s = self._clock.now()
+        self._looked_s = self.clock.now()
         self._look.set()
         self.start()
         return self._view(by)
@@ -182,19 +175,19 @@ class GroupWatch(Collector):
     def trouble(self) -> str:
         """Why the service is not ready: the watch of ``watch.groups`` is failing; else empty."""
         rounds, error = self.failed_rounds, self.error  # its thread may replace them
-        if not self._settings.groups or rounds < UNREADY_ROUNDS:
+        if not self.settings.watch.groups or rounds < UNREADY_ROUNDS:
             return ""
         code = error.code if error else "unknown"
         return f"the last {rounds} rounds of the watch failed ({code})"
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of the watch, and of the groups of ``watch.groups``."""
-        cluster, other_names = self._all_settings.cluster_name, self._settings.other_names
+        cluster, other_names = self.settings.cluster_name, self.settings.watch.other_names
         text = "Rounds of the watch that failed; the groups have no other series until a good one."
         failed = CounterMetricFamily("offsetmgr_failed_watch_rounds", text, labels=["cluster_name"])
         failed.add_metric([cluster], self._failures)
         yield failed
-        if self._settings.groups:
+        if self.settings.watch.groups:
             view, unlisted = self._selected(self._watched), self.error is not None
             yield from families(cluster, view, other_names=other_names, unlisted=unlisted)
 
@@ -214,21 +207,21 @@ class GroupWatch(Collector):
             shown, missing = rows_that_fit(seen, lambda _: False)
             return GroupsAnswer(**listing_report(shown, [*errors, *filter(None, [missing])]))
 
-        return await self._threads.run(by, read)
+        return await self.threads.run(by, read)
 
     @operation("GET", "/v1/lag", LagQuery, GroupsAnswer, needs=names_in("group"))
     async def lag(self, by: Requester, asked: LagQuery) -> GroupsAnswer:
         """Return the current lag of groups, read from Kafka."""
 
-        def read() -> dict[str, Any]:
+        def read() -> GroupsAnswer:
             watcher = self._watcher
             ages = None if watcher is None else watcher.ages
             view = self._view(by)
-            measured = measure(self.reader(), asked.group, self._wall(), ages)
+            measured = measure(self.reader(), asked.group, self.wall(), ages)
             found = (with_watch(each, view.get(each.name)) for each in measured)
-            return lag_report(found, self._committers(asked.group), asked.field)
+            return GroupsAnswer([self._report(each, asked.field) for each in found])
 
-        return GroupsAnswer(**await self._threads.run(by, read))
+        return await self.threads.run(by, read)
 
     @operation("GET", "/v1/watched", WatchedQuery, WatchedAnswer, needs=names_in("group"))
     async def watched(self, by: Requester, asked: WatchedQuery) -> WatchedAnswer:
@@ -247,18 +240,25 @@ class GroupWatch(Collector):
 
         return await self._quick.run(by, read)
 
-    def _report(self, group: GroupLag) -> dict[str, Any]:
-        """Return a watched group in the shape that docs/operator.md describes."""
-        rows: list[dict[str, Any]] = lag_report([group], self._committers([group.name]))["groups"]
+    def _report(self, group: GroupLag, fields: Sequence[str] = ()) -> dict[str, Any]:
+        """Return a group in the shape that docs/operator.md describes.
+
+        It has the partitions, too, of which this service has committed nothing yet.
+        """
+        owners = self._owners(group.name)
+        known = {(group.name, each.partition) for each in group.partitions}
+        further = [PartitionLag(each, None) for name, each in owners if (name, each) not in known]
+        whole = group._replace(partitions=tuple(sorted((*group.partitions, *further))))
+        rows: list[dict[str, Any]] = lag_report([whole], owners, fields)["groups"]
         return rows[0]
 
     @operation("GET", "/v1/streams", ApiRequest, StreamsAnswer, needs=no_names)
     async def streams(self, by: Requester, _: object) -> StreamsAnswer:
         """Return the views of the setting ``streams``, and processors among the watched groups."""
-        urls = self._all_settings.streams
-        asked = (self._threads.run(by, partial(view_status, url, VIEW_TIMEOUT_S)) for url in urls)
+        urls = self.settings.streams
+        asked = (self.threads.run(by, partial(view_status, url, VIEW_TIMEOUT_S)) for url in urls)
         views = [each for each in await asyncio.gather(*asked) if _may_be_shown(by, each)]
-        return StreamsAnswer(views, await self._threads.run(by, partial(self._processors, by)))
+        return StreamsAnswer(views, await self.threads.run(by, partial(self._processors, by)))
 
     def _processors(self, by: Requester) -> list[dict[str, Any]]:
         from offsetmgr.streams.topics import tables_of  # noqa: PLC0415 -- only where asked for
@@ -273,11 +273,11 @@ class GroupWatch(Collector):
     ) -> Operation:
         async def answer(by: Requester, asked: ApiRequest) -> Response:
             fields = msgspec.structs.asdict(asked)
-            api = BurrowApi(self._all_settings.cluster_name, self._selected(self._view(by)))
+            api = BurrowApi(self.settings.cluster_name, self._selected(self._view(by)))
             found = await self._quick.run(by, lambda: read(api, **fields))
             if isinstance(found, dict) and isinstance(found.get("topics"), list):
                 found["topics"] = [each for each in found["topics"] if by.sees(None, each)]
-            request = {"url": path.format(**fields), "host": self._host}
+            request = {"url": path.format(**fields), "host": socket.gethostname()}
             if isinstance(found, str):
                 problem = {"error": True, "message": found, "request": request}
                 return json_response(problem, HTTPStatus.NOT_FOUND)
@@ -304,9 +304,9 @@ class GroupWatch(Collector):
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
         return {name: group for name, group in view.items() if self._chosen.get(name)}
 
-    def _committers(self, groups: Iterable[str]) -> dict[tuple[str, TopicPartition], OwningClient]:
+    def _owners(self, group: str) -> dict[tuple[str, TopicPartition], OwningClient]:
         found = {}
-        for each in chain.from_iterable(map(self._factory.managers, groups)):
+        for each in self.factory.managers(group):
             status = each.status()
             found[each.key.group, each.key.topic_partition] = OwningClient(
                 each.owner,
@@ -319,13 +319,13 @@ class GroupWatch(Collector):
 
     def wall_s(self, at_s: float) -> float:
         """Return seconds since 1970 of a time of the managers' clock."""
-        return at_s + self._wall() - self._clock.now()
+        return at_s + self.wall() - self.clock.now()
 
     def reader(self) -> ClusterReader:
         """Return the reader, made at its first use.  Raises InvalidValueError."""
         with self._lock:
             if self._reader is None:
-                settings = self._all_settings
+                settings = self.settings
                 timeout_s = max(settings.commit.request_timeout_s, _LEAST_READ_S)
                 kafka = settings.kafka.for_librdkafka()
                 self._reader = open_cluster(kafka, settings.database, timeout_s)
@@ -334,12 +334,12 @@ class GroupWatch(Collector):
     # The thread that watches
 
     def _watch(self) -> None:
-        settings, tail = self._all_settings, None
+        settings, tail = self.settings, None
         if settings.watch.groups and settings.database is None:
             tail = CommitTail(settings.kafka.for_librdkafka())
         while not self._ended.is_set():
             self._look.clear()
-            if not self._settings.groups and not self._is_looked_at():
+            if not self.settings.watch.groups and not self._is_looked_at():
                 self._watcher, self.failed_rounds = None, 0
                 self._look.wait(LOOKED_S)
                 continue
@@ -348,12 +348,12 @@ class GroupWatch(Collector):
             except Exception as error:  # noqa: BLE001 -- one bad round must not end the watch
                 if not self._ended.is_set():  # else the reader was closed in its middle
                     self._fail(error)
-            self._ended.wait(self._settings.interval_s)
+            self._ended.wait(self.settings.watch.interval_s)
         if tail is not None:
             tail.close()
 
     def _is_looked_at(self) -> bool:
-        return self._looked_s is not None and self._clock.now() - self._looked_s < LOOKED_S
+        return self._looked_s is not None and self.clock.now() - self._looked_s < LOOKED_S
 
     def _round(self, tail: CommitTail | None) -> None:
         """Read the groups of ``watch.groups``, and for the page those that the service holds."""
@@ -361,9 +361,9 @@ class GroupWatch(Collector):
         if self._watcher is None:
             self._watcher = Watcher(
                 reader,
-                self._wall,
-                min_distance_s=self._settings.min_distance_s,
-                allowed_lag=self._settings.allowed_lag,
+                self.wall,
+                min_distance_s=self.settings.watch.min_distance_s,
+                allowed_lag=self.settings.watch.allowed_lag,
             )
         found, errors = reader.groups()
         listing = {each.name: each for each in found}
@@ -372,15 +372,15 @@ class GroupWatch(Collector):
         offered = [each.name for each in self.listing.values() if each.has_offsets]
         # A list lacks groups whose coordinator is moving; their descriptions say if they are gone.
         offered += self._selected(self._watched)
-        held = [each.key.group for each in self._factory.managers()] if self._is_looked_at() else []
-        self._chosen = chosen_names(self._settings.groups, (*offered, *held), self._chosen)
+        held = [each.key.group for each in self.factory.managers()] if self._is_looked_at() else []
+        self._chosen = chosen_names(self.settings.watch.groups, (*offered, *held), self._chosen)
         late = [visible(name, _NAME_CHARS) for name, found in self._chosen.items() if found is None]
         if late:
             text = f"watch.groups takes too long for the names of {listed(late)}; simplify it"
             self._warn("groups_unmatched", OffsetManagerError(text), groups=len(late))
         names = [*filter(self._chosen.get, offered), *held]
         view = self._watcher.poll(names, None if tail is None else self._new_commits(tail))
-        self.failed_rounds, self.read_at_s = 0, self._wall()
+        self.failed_rounds, self.read_at_s = 0, self.wall()
         self.error = errors[0] if errors else None
         if errors:
             self._warn("groups_unlisted", errors[0])
@@ -418,7 +418,7 @@ class GroupWatch(Collector):
             return None
 
     def _warn(self, event: str, error: OffsetManagerError, **more: object) -> None:
-        repeats = self._repeats.suppressed((event, error.code, str(error)), self._clock.now())
+        repeats = self._repeats.suppressed((event, error.code, str(error)), self.clock.now())
         if repeats is not None:
             log.warning(event, code=error.code, error=str(error), not_shown_before=repeats, **more)
 

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,11 +17,13 @@ from offsetmgr.service import audit
 from offsetmgr.service.audit import AuditLog
 from tests.logs import capture_logs
 from tests.service.identities import OWN, as_identity, identities
-from tests.service.support import WAIT_S, Running, identity, memory_process, running
+from tests.service.support import WAIT_S, Running, asking, identity, memory_process, running
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from typing_extensions import Self
 
 
 def test_each_change_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +176,39 @@ def test_only_a_regular_file_is_taken(tmp_path: Path) -> None:
     os.mkfifo(path)
     record(made)
     assert made.dropped == 1
+
+
+def test_a_reset_that_a_stop_overtakes_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: something is changed behind the last line of the audit log."""
+    asked, stopped, left = threading.Event(), threading.Event(), threading.Event()
+    committed: list[object] = []
+
+    class SlowKafka:
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            left.set()
+
+        def check_free(self, _group: str) -> None:
+            asked.set()
+            assert stopped.wait(WAIT_S)
+
+        def check_unchanged(self, *_: object, **__: object) -> dict[Any, str]:
+            return {}
+
+        def commit(self, *changes: object) -> dict[Any, str]:
+            committed.append(changes)
+            return {}
+
+    monkeypatch.setattr("offsetmgr.service.changes.GroupChanges", lambda *_, **__: SlowKafka())
+    row = {"topic": "orders", "partition": 0, "current": None, "new": 3}
+    body = json.dumps({"group": "g", "partitions": [row]}).encode()
+    with capture_logs() as records, ExitStack() as waiting:
+        with running() as service:
+            waiting.enter_context(asking(service, "POST /v1/reset", body))
+            assert asked.wait(WAIT_S)
+        stopped.set()
+        assert left.wait(WAIT_S)
+    told = [each for each in records if each["event"] == "audit"]
+    assert (committed, told) == ([], [])

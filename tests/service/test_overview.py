@@ -122,6 +122,19 @@ def test_the_overview_shows_clients_and_uncommitted_offsets(
     assert found["watch"]["groups"] == ""
 
 
+def test_a_group_shows_a_partition_without_a_commit(
+    service: Running, etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: a group is in trouble, and its own view shows none.  Kafka has no offset of it."""
+    monkeypatch.setattr(service.service.assembly.watch, "reader", lambda: None)
+    monkeypatch.setattr("offsetmgr.service.watch.measure", lambda *_: [GroupLag("g", None, ())])
+    service.coordinator.inject("commit", *[Refuse(29)] * 1_000)
+    etl.post("/v1/offsets", json={**OFFSETS, "wait": True}).raise_for_status()
+    (row,) = etl.get("/v1/lag?group=g").json()["groups"][0]["partitions"]
+    assert (row["topic"], row["committed"], row["submitted"]) == ("orders", None, 7)
+    assert row["error"]["code"] == "TOPIC_AUTHORIZATION_FAILED"
+
+
 def test_a_group_that_is_deleted_during_an_answer_hides_no_other(service: Running) -> None:
     """The kind: what the watch replaces is read twice for one answer."""
     watch = service.service.assembly.watch

@@ -99,6 +99,11 @@ export function ago(at) {
   return `${duration(now() - at)} ago`;
 }
 
+/** Return a message of others with a full stop, unless it ends like a sentence. */
+export function sentence(text) {
+  return /[.?!]$/.test(text) ? text : `${text}.`;
+}
+
 /** Return a time (seconds since 1970) as the commands print it, in UTC. */
 export function clock(at) {
   if (at === null || at === undefined) {

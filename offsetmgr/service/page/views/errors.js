@@ -1,6 +1,6 @@
 // The live stream of commit errors, one entry for each cause.
 
-import { clock, count, el, groupLink, plural, setText } from "../dom.js";
+import { clock, count, el, groupLink, plural, sentence, setText } from "../dom.js";
 import { failures } from "../failures.js";
 
 const SHOWN_PARTITIONS = 8;
@@ -57,7 +57,7 @@ function fill(card, { error, times, firstAt, lastAt, partitions }) {
   const [, when, message, cure, where] = card.children;
   const again = times > 1 ? `${plural(times, "time")} since ${clock(firstAt)}, last at ` : "";
   setText(when, `${again}${clock(lastAt)} UTC`);
-  setText(message, `${error.message}.`);
+  setText(message, sentence(error.message));
   setText(cure, toDo(error));
   const named = [...partitions].slice(0, SHOWN_PARTITIONS).join(", ");
   const more = partitions.size - SHOWN_PARTITIONS;

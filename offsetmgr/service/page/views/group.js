@@ -3,7 +3,8 @@
 import { get } from "../api.js";
 import { LagChart } from "../chart.js";
 import {
-  ago, button, count, duration, el, groupLink, meaning, NAMELESS, rate, setText, tone, urgency,
+  ago, button, count, duration, el, groupLink, meaning, NAMELESS, rate, sentence, setText, tone,
+  urgency,
 } from "../dom.js";
 import { Poll } from "../poll.js";
 import { ResetDialogue } from "../reset.js";
@@ -185,7 +186,7 @@ function problemsOf(group) {
 
 function problem(where, message, hint) {
   const cure = message.includes(hint) ? "" : ` To do: ${hint}.`;
-  return el("li", {}, el("strong", {}, where), `${message}.${cure}`);
+  return el("li", {}, el("strong", {}, where), `${sentence(message)}${cure}`);
 }
 
 function openLag(root, tab) {

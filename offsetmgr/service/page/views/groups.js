@@ -29,7 +29,7 @@ function hint(group) {
 
 const COLUMNS = [
   groupColumn(24, 17, (row) => row.name),
-  statusColumn("Status", 12, word, look, { narrow: 12, hint }),
+  statusColumn("Status", 15, word, look, { narrow: 12, hint }),
   numberColumn("Lag", 10, (row) => row.lag, count, { narrow: 9 }),
   numberColumn("Behind", 10, (row) => row.lag_seconds, duration),
   numberColumn("Committed", 10, (row) => row.rate_out, rate),

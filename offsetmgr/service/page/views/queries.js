@@ -7,21 +7,21 @@ import { openListing } from "./listing.js";
 const LOOK = { running: "good", failed: "bad", failing: "bad", stopped: "warn" };
 
 const COLUMNS = [
-  { title: "Query", width: 20, narrow: 13, text: (row) => row.name ?? row.id },
+  { title: "Query", width: 15, narrow: 13, text: (row) => row.name ?? row.id },
   statusColumn("State", 10, (row) => row.state, (row) => LOOK[row.state] ?? "", {
     narrow: 11,
     hint: (row) => row.error ?? "",
   }),
-  groupColumn(18, undefined, (row) => row.groups[0] ?? null),
+  groupColumn(14, undefined, (row) => row.groups[0] ?? null),
   numberColumn("Last batch", 11, (row) => row.batch_id, count, { narrow: 12 }),
   numberColumn("Began", 13, (row) => row.began_at ?? null, ago),
   numberColumn("Records", 9, (row) => row.input_rows),
-  numberColumn("Lag", 9, (row) => row.lag ?? null),
-  numberColumn("Took", 9, (row) => row.batch_ms, milliseconds),
+  numberColumn("Lag", 8, (row) => row.lag ?? null),
+  numberColumn("Took", 8, (row) => row.batch_ms, milliseconds),
   numberColumn("Input", 10, (row) => row.input_rows_per_second, rate),
   numberColumn("Processed", 10, (row) => row.processed_rows_per_second, rate),
-  numberColumn("Reported", 13, (row) => row.reported_at, ago),
-  { title: "Client", width: 14, text: (row) => row.client },
+  numberColumn("Reported", 12, (row) => row.reported_at, ago),
+  { title: "Client", width: 12, text: (row) => row.client },
 ];
 
 // A followed checkpoint as a row of the table.

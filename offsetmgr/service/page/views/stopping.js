@@ -11,7 +11,7 @@ const COLUMNS = [
   numberColumn("Submitted", 14, (row) => row.submitted?.offset),
   numberColumn("Committed", 14, (row) => row.committed?.offset),
   { title: "Client", width: 18, text: (row) => row.client ?? "" },
-  { title: "Error", width: 50, text: (row) => row.last_error?.message ?? "" },
+  { title: "Error", width: 44, text: (row) => row.last_error?.message ?? "" },
 ];
 
 export function open(root) {
