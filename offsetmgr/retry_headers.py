@@ -131,7 +131,7 @@ def failure_headers(
     if isinstance(error, BaseException):
         stack, error = stack_of(error), error_text(error, MAX_ERROR_CHARS)
     text = shown(error) if error is not None and not isinstance(error, str) else error
-    ours = {
+    ours: dict[str, object] = {
         TOPIC: origin.topic,
         PARTITION: origin.partition,
         OFFSET: origin.offset,
@@ -140,16 +140,13 @@ def failure_headers(
         STACK: stack,
         FIRST: number(before, FIRST, now_ms),
         LAST: now_ms,
+        DUE: due_ms,
+        TIMESTAMP: timestamp_ms,
+        GROUP: group or None,
+        REPLAYS: number(before, REPLAYS) if REPLAYS in before else None,
     }
-    if due_ms is not None:
-        ours[DUE] = due_ms
-    if timestamp_ms is not None:
-        ours[TIMESTAMP] = timestamp_ms
-    if group:
-        ours[GROUP] = group
-    if REPLAYS in before:
-        ours[REPLAYS] = number(before, REPLAYS)
-    texts = ((name, encodable(str(value)).encode()) for name, value in ours.items())
+    known = {name: str(value) for name, value in ours.items() if value is not None}
+    texts = ((name, encodable(value).encode()) for name, value in known.items())
     return [*own_headers(headers), *texts]
 
 

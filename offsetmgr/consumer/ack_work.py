@@ -165,10 +165,6 @@ class Claim(Claimed):
     def commit(self, position: OffsetAndMetadata) -> None:
         self.committed = position
 
-    def is_pending(self, offset: int) -> bool:
-        """True unless ``offset`` is acknowledged, or the partition was released."""
-        return not self.released and offset in self.tracker.pending
-
     @property
     def is_full_for_good(self) -> bool:
         """True if no more can be delivered, and no ack is awaited that would change it."""
@@ -292,7 +288,7 @@ class AckMessage:
     @property
     def is_pending(self) -> bool:
         """True until it is acknowledged, or its partition was released."""
-        return self.claim.is_pending(self.at)
+        return not self.claim.released and self.at in self.claim.tracker.pending
 
     @property
     def given_up(self) -> bool:

@@ -157,7 +157,7 @@ class Member:
             self._store, self._reader.existing_ids, self._reader.log_ranges
         )
         self._claims = Claims(self._store, group, self.report)
-        self._logs = LogWatch(self._reader, group, self.report)
+        self._logs = LogWatch(self._reader, group, self.report, alone=bool(partitions))
         self._discovery = Discovery(
             subscription, self._reader, self._store, group, self.report, kafka, latest=self._latest
         )
@@ -328,7 +328,7 @@ class Member:
             if topic_partition in current:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
-                self._logs.unfetched.fetched(topic_partition)
+                self._logs.unfetched.pop(topic_partition, None)
                 self.work.receive(topic_partition, run)
         self._is_cut_off = self._is_cut_off and not received
         self.stats.messages += received
@@ -343,7 +343,7 @@ class Member:
         topic_partition = TopicPartition(topic, event.partition() or 0)
         if error.code() == END:
             if topic_partition in self.assigned and topic_partition not in self._logs.doubts:
-                self._logs.unfetched.fetched(topic_partition)
+                self._logs.unfetched.pop(topic_partition, None)
                 self.work.reach_end(topic_partition, offset or 0)
         elif error.code() in OUT_OF_RANGE:
             if topic_partition in self.assigned:
@@ -505,7 +505,8 @@ class Member:
         """Begin to read ``partitions`` where they say; all others go on where they are."""
         begun = {TopicPartition(each.topic, each.partition): each.offset for each in partitions}
         self._starts.update(begun)
-        self._logs.unfetched.begin(begun.keys(), self.log_end)
+        now_s = time.monotonic()
+        self._logs.unfetched.update((each, (self.log_end(each), now_s)) for each in begun)
         if self._cooperative or self._partitions:
             self._consumer.incremental_assign(partitions)
         else:  # only the whole assignment can be changed
@@ -775,7 +776,7 @@ class Member:
         self._released_in_poll.update(gone)
         for each in partitions:
             self._logs.doubts.pop(each, None)
-            self._logs.unfetched.fetched(each)
+            self._logs.unfetched.pop(each, None)
             self._starts.pop(each, None)
             self._unchanged.pop(each, None)
         if gone:

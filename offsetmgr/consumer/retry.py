@@ -13,7 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, KafkaException
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
+    IsolationLevel,
+    KafkaException,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -23,14 +29,19 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.consumer.topics import INTERNAL, missing_partition
-from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.errors import (
+    InvalidValueError,
+    KafkaRequestError,
+    OffsetManagerError,
+    OffsetTimeoutError,
+)
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.config import asking_config
 from offsetmgr.kafka.errors import is_too_large, known, request_error
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.kafka.producer import UNBOUNDED, MessageProducer, open_producer
-from offsetmgr.kafka.topics import create_topics
+from offsetmgr.kafka.topics import LATEST, create_topics
 from offsetmgr.retry_headers import (
     CUT,
     DUE,
@@ -61,6 +72,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.answers import Written
     from offsetmgr.retry_headers import Headers
+    from offsetmgr.types import PartitionRange
 
 _LONGEST_DELAY_S: Final = 3600.0
 """Longest delay in a retry topic where ``delays_s`` has no longer one.  A later time, which
@@ -303,18 +315,6 @@ class Letter(NamedTuple):
     """The reason why it cannot be replayed, to its origin at least; empty if none is known."""
 
 
-def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
-    """Return the letters of ``topic`` as ``readable_letters``.
-
-    Raises KafkaRequestError, also where one partition cannot be read; OffsetTimeoutError where it
-    was not read to its end in time.
-    """
-    letters, unread = readable_letters(kafka, topic, timeout_s)
-    for failure in unread.values():
-        raise failure
-    return letters
-
-
 def readable_letters(
     kafka: Mapping[str, object], topic: str, timeout_s: float
 ) -> tuple[list[Letter], dict[TopicPartition, OffsetManagerError]]:
@@ -323,13 +323,16 @@ def readable_letters(
     A consumer that is killed may have written a letter twice: such copies are one letter, replayed
     if one of them is.
 
+    A partition with an open transaction, behind which there may be others, is not read to its end.
+
     Raises KafkaRequestError; OffsetTimeoutError where it was not read to its end in time.
     """
     with ClusterReader(kafka, timeout_s=timeout_s) as reader:
         numbers = known(reader.partitions_of([topic])[topic])
         logs = reader.log_ranges([TopicPartition(topic, each) for each in numbers])
-    unread = {each: log for each, log in logs.items() if isinstance(log, OffsetManagerError)}
-    starts = dict.fromkeys(logs.keys() - unread.keys(), OFFSET_BEGINNING)
+        unread = {each: log for each, log in logs.items() if isinstance(log, OffsetManagerError)}
+        starts = dict.fromkeys(logs.keys() - unread.keys(), OFFSET_BEGINNING)
+        unread |= _in_transactions(reader, {each: known(logs[each]) for each in starts})
     marks: set[tuple[int, int]] = set()
     letters = []
     for message in read_to_end(kafka, starts, timeout_s):
@@ -347,6 +350,22 @@ def readable_letters(
         before = once.get(same, letter)
         once[same] = before._replace(replayed=before.replayed or replayed)
     return list(once.values()), unread
+
+
+def _in_transactions(
+    reader: ClusterReader, logs: Mapping[TopicPartition, PartitionRange]
+) -> dict[TopicPartition, OffsetManagerError]:
+    """Return an error for each log whose end cannot be read until a transaction ends."""
+    found: dict[TopicPartition, OffsetManagerError] = {}
+    asked = {KafkaPartition(*each): LATEST for each in logs}
+    committed = IsolationLevel.READ_COMMITTED
+    answers = reader.admin.list_offsets(asked, isolation_level=committed) if asked else {}
+    for where, log in logs.items():
+        readable = reader.result(answers[KafkaPartition(*where)], f"log of {where}").offset
+        if readable < log.high_watermark:
+            text = f"what is in {where} from offset {readable} on waits for an open transaction"
+            found[where] = OffsetTimeoutError(f"{text}; try again once that has ended")
+    return found
 
 
 def _letter(message: Message, headers: list[tuple[str, bytes | None]]) -> Letter:
@@ -406,7 +425,9 @@ class Replayer:
         be sent; the letters of finished transactions are replayed then, and marked so.
         """
         # Read after the producer has fenced all others: nobody can replay any more.
-        now = read_letters(self._kafka, self._topic, self._timeout_s)
+        now, unread = readable_letters(self._kafka, self._topic, self._timeout_s)
+        for failure in unread.values():
+            raise failure
         waiting = {each.place: each for each in now if not each.replayed}
         # Another letter in the same place is of a recreated topic, and was not chosen.
         wanted = [each for each in letters if waiting.get(each.place) == each]

@@ -8,10 +8,9 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
-from offsetmgr.consumer.client import Unfetched
 from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
@@ -28,12 +27,19 @@ if TYPE_CHECKING:
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata
 
+_Found: TypeAlias = (
+    "tuple[list[str], dict[TopicPartition, int], dict[str, str], dict[str, OffsetManagerError]]"
+)
+
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
 
 SETTLED_REFRESHES: Final = 1.2
 """Refreshes of librdkafka's metadata from a rebalance to a look for unassigned partitions."""
 _LONGEST_SETTLED_S: Final = 3_600.0
+
+_FETCH_S: Final = 3.0
+"""A fetch of a new log is answered within this time, as topics are looked up each second."""
 
 LOOK_S: Final = 1.0
 """A commit uses topic ids that were looked up so recently, and waits so long for them."""
@@ -159,27 +165,19 @@ class Discovery:
         return topics != before
 
     def _discover(self) -> _Found:
+        """Return the topics to read, ends and ids of new ones, and why others are not read yet."""
         existing = self._reader.topic_names() if self.subscription.include is not None else ()
         topics = self.subscription.of(existing)
         unplaced = topics if self._unplaced is None else [e for e in topics if e in self._unplaced]
         # What waits in a retry topic is acknowledged where it came from: none of it may be skipped.
         unplaced = [each for each in unplaced if each not in self.subscription.retries]
         if not unplaced:
-            return _Found(topics, {}, {}, {})
+            return topics, {}, {}, {}
         ids = self._reader.topic_ids(unplaced)
         first_ids = {topic: each for topic, each in ids.items() if isinstance(each, str)}
         firsts, failures = first_positions(self._reader, self._store, self._group, unplaced)
         readable = [each for each in topics if each not in failures]
-        return _Found(readable, firsts, first_ids, failures)
-
-
-class _Found(NamedTuple):
-    """The topics to read, where the logs end of new ones, and why others cannot be read yet."""
-
-    topics: list[str]
-    firsts: dict[TopicPartition, int]
-    first_ids: dict[str, str]
-    failures: dict[str, OffsetManagerError]
+        return readable, firsts, first_ids, failures
 
 
 def first_positions(
@@ -313,8 +311,14 @@ class LogWatch:
     """
 
     def __init__(
-        self, reader: ClusterReader, group: str, report: Callable[[OffsetManagerError, str], None]
+        self,
+        reader: ClusterReader,
+        group: str,
+        report: Callable[[OffsetManagerError, str], None],
+        *,
+        alone: bool,
     ) -> None:
+        """``alone``: without membership, where librdkafka reports no missing topics."""
         self.doubts: dict[TopicPartition, int | None] = {}
         """Partitions whose offset is not in their log; None if their topic was recreated."""
         self.missing: frozenset[str] = frozenset()
@@ -323,10 +327,13 @@ class LogWatch:
         """Offsets at which partitions were claimed, or up to which they were committed since."""
         self.recreated: set[str] = set()
         """Topics that were recreated since the member's client was opened."""
-        self.unfetched = Unfetched()
+        self.unfetched: dict[TopicPartition, tuple[int | None, float]] = {}
+        """Partitions of which nothing was received since their reading began: the ends of their
+        logs at the last fetch before, None without one, and when it began."""
         self._reader = reader
         self._group = group
         self._report = report
+        self._alone = alone
         self._ids: dict[TopicPartition, str] = {}
         self._topic_ids: dict[str, str] = {}
         self._seen_at_s = -inf
@@ -381,6 +388,8 @@ class LogWatch:
                 if self._topic_ids.setdefault(each.topic, topic_id) != topic_id:
                     self._topic_ids[each.topic] = topic_id
                     self.recreated.add(each.topic)
+            elif self._alone and isinstance(topic_id, OffsetManagerError):
+                self._report(topic_id, "could not look up a topic")
         return True
 
     def unread(
@@ -389,11 +398,21 @@ class LogWatch:
         """Return those of ``reading``, which are not paused, that the member's client cannot read.
 
         ``ends`` are the ends of the logs at their last fetches.
+
+        librdkafka (2.16, issue 4898) takes no leader whose epoch is lower than the one it knows.
+        The epochs of a recreated topic begin with 0 again, so after a fail-over of the former topic
+        it asks the former leader forever, in silence.  Only another client reads the new log.
         """
         if not self.recreated:
             return []
-        recreated = {each for each in reading if each.topic in self.recreated}
-        return self.unfetched.found(ends, recreated - self.doubts.keys())
+        now_s = time.monotonic()
+        for each, (end, _) in list(self.unfetched.items()):
+            if ends.get(each) != end:
+                del self.unfetched[each]
+            elif each.topic not in self.recreated or each in self.doubts or each not in reading:
+                self.unfetched[each] = end, now_s
+        late = [each for each, (_, at_s) in self.unfetched.items() if now_s - at_s >= _FETCH_S]
+        return sorted(late)
 
     def leave_out_former(
         self,

@@ -10,12 +10,13 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.consumer import AckConsumer
+from offsetmgr.consumer.retry import readable_letters
 from tests.conftest import create_topic
 from tests.tables import delete
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from confluent_kafka import Message
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         PartitionStream,
     )
     from offsetmgr.consumer.ack_work import OrderedBy
+    from offsetmgr.consumer.retry import Letter
     from offsetmgr.devkafka import DevKafka
     from tests.kafka.mock_cluster import MockCluster
 
@@ -96,6 +98,13 @@ def send(
 
 def number_of(message: Message | AckMessage) -> int:
     return int(message.value() or b"-1")
+
+
+def read_letters(kafka: Mapping[str, object], topic: str, timeout_s: float) -> list[Letter]:
+    """Return the letters of ``topic``, all of which can be read."""
+    letters, unread = readable_letters(kafka, topic, timeout_s)
+    assert not unread
+    return letters
 
 
 def polled(consumer: Any) -> Any:

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from offsetmgr.consumer import AckConsumer, AckSettings, RetryPolicy
-from offsetmgr.consumer.retry import Letter, read_letters, read_retried
+from offsetmgr.consumer.retry import Letter, read_retried
 from tests.commands import run
 from tests.conftest import create_topic
 from tests.kafka.group_member import FAILURES
@@ -39,6 +39,7 @@ from tests.kafka.messages import (
     handled,
     number_of,
     polled,
+    read_letters,
     running,
     send,
 )

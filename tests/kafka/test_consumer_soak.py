@@ -22,14 +22,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import NewTopic
 
-from offsetmgr.consumer.retry import read_letters
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.errors import known
 from offsetmgr.kafka.topics import create_topics
 from offsetmgr.types import TopicPartition
 from tests.kafka.group_member import FAILURES, HANGS
-from tests.kafka.messages import WAIT_S
+from tests.kafka.messages import WAIT_S, read_letters
 from tests.kafka.raw_headers import produce_raw
 
 if TYPE_CHECKING:

@@ -225,7 +225,10 @@ def reported(consumer: Any, caplog: pytest.LogCaptureFixture, code: str) -> Kafk
 def test_a_misspelt_topic_is_reported_once(
     kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its error names it; the others are read, and it is read as soon as it exists."""
+    """Its error names it; the others are read, and it is read as soon as it exists.
+
+    So is a missing partition of a consumer alone, and later its deleted topic.
+    """
     filled(kafka, group, 4)
     config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
     with GroupConsumer(config, group, [group, f"{group}-no"]) as consumer:
@@ -238,6 +241,10 @@ def test_a_misspelt_topic_is_reported_once(
     with GroupConsumer(config, group, include=f"{group}-n0") as consumer:
         error = reported(consumer, caplog, "UNKNOWN_TOPIC_OR_PARTITION")
         assert "no topic matches" in str(error)
+    with GroupConsumer(config, group, partitions=[(group, 0), (group, 9)]) as consumer:
+        assert reported(consumer, caplog, "UNKNOWN_TOPIC_OR_PARTITION").partition == 9
+        delete(kafka, group)
+        assert reported(consumer, caplog, "UNKNOWN_TOPIC_OR_PARTITION").topic == group
 
 
 def test_another_strategy_in_the_group_is_reported_once(

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from offsetmgr.consumer import AckSettings, RetryPolicy
-from offsetmgr.consumer.retry import Letter, Replayer, read_letters
+from offsetmgr.consumer.retry import Letter, Replayer
 from offsetmgr.errors import KafkaRequestError
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.kafka.leaders import give_back_to_preferred
-from tests.kafka.messages import WAIT_S, handled, replace_topic, send
+from tests.kafka.messages import WAIT_S, handled, read_letters, replace_topic, send
 from tests.kafka.test_acks import all_of
 
 if TYPE_CHECKING:
@@ -116,20 +117,31 @@ def test_two_replays_at_once_send_a_letter_once(kafka: DevKafka, group: str) -> 
 def test_a_partition_that_cannot_be_read_hides_no_letters_of_others(
     kafka3: DevKafka, group: str
 ) -> None:
-    """It is named.  Nothing is replayed meanwhile: a copy of a letter may be marked in it."""
+    """It is named, as is one with an open transaction, which hides the letters behind it.
+
+    Nothing is replayed meanwhile: a letter, or a copy of one, may be marked as replayed in it.
+    """
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
     admin.create_topics([NewTopic(group, 3, replication_factor=1)])[group].result(WAIT_S)
     send(kafka3, group, *({"value": "x", "partition": number} for number in range(3)))
     servers = "--bootstrap-servers", kafka3.bootstrap_servers, "--timeout", "10"
+    held = Producer({"bootstrap.servers": kafka3.bootstrap_servers, "transactional.id": group})
+    held.init_transactions(WAIT_S)
+    held.begin_transaction()
+    held.produce(group, "x", partition=2)
+    assert held.flush(WAIT_S) == 0
+    replay = "dlq", "replay", group, "--to", f"{group}-2", "--execute", *servers
+    assert run_alone(*replay).status == 3
     dead = kafka3.broker(admin.list_topics(group).topics[group].partitions[1].leader)
     dead.kill()
     try:
         listed = run_alone("dlq", "list", group, "--json", *servers)
-        replayed = run_alone("dlq", "replay", group, "--to", f"{group}-2", "--execute", *servers)
+        replayed = run_alone(*replay)
     finally:
         dead.start()
+        held.abort_transaction(WAIT_S)
     assert [each["letter"] for each in listed.json()["letters"]] == ["0:0", "2:0"]
-    assert listed.json()["unread"].keys() == {f"{group}-1"}
+    assert listed.json()["unread"].keys() == {f"{group}-1", f"{group}-2"}
     assert (listed.status, replayed.status) == (1, 3)
     give_back_to_preferred(kafka3)
 

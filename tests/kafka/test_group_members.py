@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.acked_ranges import decode_acks
-from offsetmgr.consumer.retry import read_letters
 from offsetmgr.kafka.cluster import ClusterReader
 from tests.conftest import create_topic
+from tests.kafka.messages import read_letters
 from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
