@@ -13,6 +13,7 @@ from offsetmgr.errors import (
     KafkaRequestError,
     OffsetManagerError,
     OffsetNoticeError,
+    OffsetStoreError,
     shown,
 )
 
@@ -81,7 +82,7 @@ def error_body(error: OffsetManagerError) -> ErrorBody:
     values |= {"message": str(error), "notice": isinstance(error, OffsetNoticeError)}
     if isinstance(error, InvalidValueError) and not isinstance(error, MissingError):
         values["value"] = shown(error.value)
-    if isinstance(error, (CoordinatorError, KafkaRequestError)):
+    if isinstance(error, (CoordinatorError, KafkaRequestError, OffsetStoreError)):
         info = error.info
         values |= {"kafka_code": info.code, "scope": info.scope.value, "fault": info.fault.value}
     return ErrorBody(**values)
@@ -102,7 +103,7 @@ def status_of(error: OffsetManagerError) -> HTTPStatus:
     """Return the HTTP status of an error that ends a request."""
     if isinstance(error, HttpStatusError):
         return error.status
-    if isinstance(error, KafkaRequestError):
+    if isinstance(error, (KafkaRequestError, OffsetStoreError)):
         late = error.info.name in LATE_CODES
         return HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
     if isinstance(error, InvalidValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -131,40 +132,35 @@ def _event(name: str, data: msgspec.Struct | dict[str, object]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), encode(data))
 
 
+@dataclass(eq=False)
 class EventHub:
-    """The event streams, which are told of commits, failures and stops by any thread."""
+    """The event streams, which are told of commits, failures and stops by any thread.
 
-    def __init__(
-        self,
-        factory: Factory,
-        clock: Clock,
-        *,
-        wall: Callable[[], float],
-        streams: int,
-        managers: int,
-        share: Callable[[str, int], int] = lambda _identity, limit: limit,
-    ) -> None:
-        """``wall`` is the wall clock, ``streams`` the limit of readers, ``managers`` of managers.
+    Failures are numbered from the wall clock's time on, so that a reader that comes back after a
+    restart is not taken for one that is up to date.
+    """
 
-        ``share`` returns how much of a limit an identity may use.
-        Failures are numbered from the wall clock's time on, so that a reader that comes back after
-        a restart is not taken for one that is up to date.
-        """
-        self._factory = factory
-        self._clock = clock
-        self._stream_limit = streams
-        self._share = share
-        self._news_limit = 2 * managers + NEWS_KEPT
-        self._wall = wall
-        self._first_number = int(wall() * 1_000_000)
-        self._repeats = RepeatLimiter()
-        self._lock = Lock()
-        self._number = self._first_number
-        self._failures: deque[FailureEvent] = deque(maxlen=FAILURES_KEPT)
-        self._readers: tuple[EventStream, ...] = ()
-        self._by_client: dict[str | None, list[EventStream]] = {}
-        """The readers of commits and stops, by the client of these; "" is for all clients'."""
-        self._closed = False
+    factory: Factory
+    clock: Clock
+    wall: Callable[[], float]
+    """The wall clock."""
+    streams: int
+    """The limit of readers."""
+    managers: int
+    """The limit of managers."""
+    share: Callable[[str, int], int] = lambda _identity, limit: limit
+    """Returns how much of a limit an identity may use."""
+    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
+    _lock: Lock = field(default_factory=Lock)
+    _failures: deque[FailureEvent] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
+    _readers: tuple[EventStream, ...] = ()
+    _by_client: dict[str | None, list[EventStream]] = field(default_factory=dict)
+    """The readers of commits and stops, by the client of these; "" is for all clients'."""
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._first_number = self._number = int(self.wall() * 1_000_000)
+        self._news_limit = 2 * self.managers + NEWS_KEPT
 
     # On the managers' threads
 
@@ -180,11 +176,11 @@ class EventHub:
         """Tell readers; log one failure of each group and code once in a while."""
         client = self._owner(key)
         with self._lock:
-            self._failures.append(FailureEvent(self._number, key, client, self._wall(), error))
+            self._failures.append(FailureEvent(self._number, key, client, self.wall(), error))
             self._number += 1
             for reader in self._readers:
                 reader.wake()
-        suppressed = self._repeats.suppressed((key.group, error.code), self._clock.now())
+        suppressed = self._repeats.suppressed((key.group, error.code), self.clock.now())
         if suppressed is not None:
             commit_log.warning(
                 _log_event(error),
@@ -204,7 +200,7 @@ class EventHub:
                             reader.tell(kind, key, event, self._news_limit)
 
     def _owner(self, key: ManagerKey) -> str | None:
-        handle = self._factory.get(key)
+        handle = self.factory.get(key)
         return None if handle is None else handle.owner
 
     # On the event loop
@@ -226,13 +222,13 @@ class EventHub:
 
         Raises OverloadedError if too many streams are open, of all or of one client.
         """
-        if len(self._readers) >= self._stream_limit:
+        if len(self._readers) >= self.streams:
             raise OverloadedError(
-                f"{self._stream_limit} event streams are open, the limit (limits.event_streams); "
+                f"{self.streams} event streams are open, the limit (limits.event_streams); "
                 "close some, or raise it"
             )
-        limit = self._stream_limit
-        share = self._share(by.identity, limit) if by.identity else max(SHARE, limit // 4)
+        limit = self.streams
+        share = self.share(by.identity, limit) if by.identity else max(SHARE, limit // 4)
         if sum(each.by.who == by.who for each in self._readers) >= share:
             whose = by.who or "clients without a name"
             raise OverloadedError(f"{share} event streams of {whose} are open; close some")
@@ -290,7 +286,7 @@ class EventHub:
         """Yield the reader's events, until it goes or the service stops."""
         # At once: the reader then knows that it misses nothing from here on.
         yield b": connected\n\n"
-        managers = [] if reader.asked.only else self._factory.managers(reader.asked.group)
+        managers = [] if reader.asked.only else self.factory.managers(reader.asked.group)
         keys = [each.key for each in managers if reader.wants(each.key, each.owner)]
         for start in range(0, len(keys), BATCH):
             for key in keys[start : start + BATCH]:
@@ -309,7 +305,7 @@ class EventHub:
 
     def _present(self, reader: EventStream, key: ManagerKey) -> None:
         """Tell what is committed now by a manager that has committed something."""
-        handle = self._factory.get(key)
+        handle = self.factory.get(key)
         status = None if handle is None else handle.status()
         # An initial offset is not a commit.
         if status is None or status.committed is None or status.committed_at is None:

@@ -7,11 +7,14 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from offsetmgr.answers import FenceCounts
+from offsetmgr.codes import STORE_FAILED, error_info
 from offsetmgr.coordinator.memory import Refuse
+from offsetmgr.errors import OffsetStoreError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.service.support import WAIT_S, Running, running
 from tests.waiting import eventually, until
@@ -206,8 +209,13 @@ def test_kafka_can_be_read_without_a_manager(service: Running) -> None:
         assert "orders" in anybody.get("/v1/topic-names").json()["names"]
 
 
-def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client) -> None:
-    """502 where it refuses, 504 where it does not answer, with what it said."""
+def test_a_kafka_that_fails_is_a_bad_gateway(
+    service: Running, etl: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """502 where it refuses, 504 where it does not answer, with what it said.
+
+    So is a database in its place; 500 is a fault of the service.
+    """
     service.coordinator.inject("fetch", Refuse(30))
     answer = etl.get("/v1/offsets", params={"group": GROUP})
     assert answer.status_code == 502
@@ -217,6 +225,10 @@ def test_a_kafka_that_fails_is_a_bad_gateway(service: Running, etl: httpx.Client
     service.coordinator.inject("topic_names", Refuse(31))
     answer = etl.get("/v1/topic-names")
     assert (answer.status_code, answer.json()["error"]["kafka_code"]) == (502, 31)
+    failed = OffsetStoreError("read of the store", error_info(STORE_FAILED))
+    monkeypatch.setattr(service.service.assembly.watch, "reader", Mock(side_effect=failed))
+    answer = etl.get("/v1/groups")
+    assert (answer.status_code, answer.json()["error"]["fault"]) == (502, "network")
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ async def test_a_commit_is_offered_to_readers_of_its_client_alone(
     monkeypatch.setattr(EventStream, "wants", wants)
     callers = [Caller(name=name) for name in ("etl", "other")]
     mine, _ = [await hub.events(ANYBODY._replace(caller=each), EventsQuery()) for each in callers]
-    hub._factory.spawn(*A, owner="etl")
+    hub.factory.spawn(*A, owner="etl")
     hub.committed({A: OffsetAndMetadata(5)})
     assert offered == [mine]
     assert names(hub.take(mine)) == ["committed"]
