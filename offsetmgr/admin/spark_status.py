@@ -33,7 +33,7 @@ class PartitionStatus(NamedTuple):
     @property
     def repeated(self) -> int:
         """Records that a restart hands to the sink again, if the sink had them already."""
-        return self.begun - self.finished
+        return max(self.begun - self.finished, 0)
 
     @property
     def lost(self) -> int:
@@ -53,7 +53,7 @@ class PartitionStatus(NamedTuple):
             notes.append(str(self.error))
         elif self.log is None:
             notes.append("does not exist: the query fails")
-        elif self.finished > self.log.high_watermark:
+        elif self.finished > min(self.log.high_watermark, self.begun):
             notes.append("beyond the end of the log: the topic was recreated, or its log cut")
         if self.lost:
             notes.append(f"{self.lost} offsets expired unread: lost")

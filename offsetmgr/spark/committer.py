@@ -320,12 +320,10 @@ class Committer:
             del by.expected[snapshot.run]
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
-        parts = by.groups.parts(snapshot)
-        for group in by.groups.names() - parts.keys():
-            if self._groups[group].is_running(snapshot.run):  # all its topics were deleted
-                parts[group] = snapshot._replace(sources=())
-        for group, part in parts.items():
+        for group, part in by.groups.parts(snapshot).items():
             state = self._groups[group]
+            if not any(part.sources) and not state.is_running(snapshot.run):
+                continue  # if it runs, its topics were deleted
             committed: dict[TopicPartition, int] = {}
             # Only for the log that a group goes back, so it is omitted when somebody waits.
             is_due = time.monotonic() >= self._look_up_at

@@ -143,7 +143,8 @@ class SessionFiles:
     def __init__(self, spark: SparkSession, jvm: Any, location: str) -> None:
         self.location = location
         self._jvm = jvm
-        self._settings = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 -- PySpark offers no files
+        # As for Spark's own checkpoints: what spark.conf sets counts, such as a key of a store.
+        self._settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
         def content(path: Any, system: Any) -> str:
@@ -175,7 +176,7 @@ class SessionFiles:
         """Return what ``read`` makes of a path; None if nothing is there, also not any more."""
         with self._opened(name) as (path, system):
             try:
-                return read(path, system) if system.exists(path) else None
+                return read(path, system)
             except Exception:
                 if system.exists(path):  # such as a folder in the place of a file
                     raise

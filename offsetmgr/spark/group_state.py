@@ -74,16 +74,15 @@ class Groups(NamedTuple):
 
     def parts(self, snapshot: Snapshot) -> dict[str, Snapshot]:
         """Return what a snapshot says of each group, by the group's name."""
-        sources: dict[str, list[dict[TopicPartition, int]]] = {}
-        for source in snapshot.sources:
-            of_source: dict[str, dict[TopicPartition, int]] = {}
+        parts: dict[str, list[dict[TopicPartition, int]]] = {
+            group: [{} for _ in snapshot.sources] for group in sorted(self.names())
+        }
+        for number, source in enumerate(snapshot.sources):
             for partition, offset in source.items():
                 group = self.group_of(partition.topic)
                 if group is not None:
-                    of_source.setdefault(group, {})[partition] = offset
-            for group, offsets in of_source.items():
-                sources.setdefault(group, []).append(offsets)
-        return {group: snapshot._replace(sources=tuple(each)) for group, each in sources.items()}
+                    parts[group][number][partition] = offset
+        return {group: snapshot._replace(sources=tuple(each)) for group, each in parts.items()}
 
     def ungrouped(self, snapshot: Snapshot) -> set[str]:
         """Return the topics of a snapshot that have no group, though they should."""

@@ -108,7 +108,8 @@ def finished_batch(
 ) -> Snapshot:
     """Return the position of a query that reports none; its checkpoint was read at ``at_s``."""
     at = datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds")
-    return Snapshot(run, name, at.replace("+00:00", "Z"), batch_id, (offsets,), {}, figures)
+    at = at.replace("+00:00", "Z")
+    return Snapshot(run, name, at, batch_id, (offsets,), {}, figures, is_whole=True)
 
 
 def read_snapshot(progress: Any) -> Snapshot:

@@ -39,12 +39,17 @@ def test_a_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_broke_off_is_read_again(tmp_path: Path) -> None:
-    """From the end of the one before it; a first batch from where its source began."""
+    """From the end of the one before it; a first batch from where its source began.
+
+    Nothing of a partition whose topic was recreated before the batch, which ends lower.
+    """
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))
-    files.batch(8, orders(35, 40), finished=False)
+    files.batch(8, orders(35, 2), finished=False)
     found = status(positions(files.files), None, LOGS)
-    assert [each.note for each in found] == ["5 offsets are read again", ""]
+    recreated = "beyond the end of the log: the topic was recreated, or its log cut"
+    assert [each.note for each in found] == ["5 offsets are read again", recreated]
+    assert [each.repeated for each in found] == [5, 0]
     first = WrittenCheckpoint(tmp_path / "first")
     first.began(0, orders(3, 4))
     first.batch(0, orders(5, 4), finished=False)

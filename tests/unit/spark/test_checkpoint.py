@@ -201,7 +201,7 @@ def test_a_file_that_is_removed_while_a_session_reads_it_is_missing(kind: str) -
     system = session._jvm.org.apache.hadoop.fs.Path().getFileSystem()
     system.open.side_effect = system.listStatus.side_effect = RuntimeError("no such file")
     for read in (Checkpoint.read, Checkpoint.names):
-        system.exists.side_effect = [True, kind == "folder"]
+        system.exists.return_value = kind == "folder"
         checkpoint = Checkpoint("hdfs://jobs/etl", session)
         if kind == "file":
             assert not read(checkpoint, "commits/1")

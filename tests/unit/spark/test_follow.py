@@ -429,6 +429,24 @@ def test_a_quiet_query_gives_its_managers_back(
         follower.close()
 
 
+def test_a_deleted_topic_of_a_followed_query_keeps_no_manager(
+    coordinator: MemoryCoordinator, tmp_path: Path
+) -> None:
+    """As of a pattern: the next batch names it no longer, and its offset is refused forever."""
+    written = WrittenCheckpoint(tmp_path / "c")
+    written.batch(0, orders(5), {"clicks": {"0": 5}})
+    with following(coordinator, follow(tmp_path / "c")) as follower:
+        eventually(lambda: set(coordinator.broker.committed("etl")), {ORDERS, CLICKS})
+        coordinator.broker.delete_topic("clicks")
+        written.batch(1, orders(6), {"clicks": {"0": 6}})
+        eventually(lambda: offset_of(coordinator.broker, "etl"), 6)
+        written.batch(2, orders(7))
+        managers = follower.client._factory.managers  # type: ignore[attr-defined]
+        eventually(lambda: [each.key.topic for each in managers()], ["orders"])
+        assert offset_of(coordinator.broker, "etl") == 7
+        eventually(lambda: follower.queries()[0].problem, None)
+
+
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
