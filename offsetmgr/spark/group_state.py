@@ -266,7 +266,8 @@ class GroupState:
         left: list[TopicPartition] = []
         is_next = False
         if query is not None and query.run_id == run_id:
-            is_next = snapshot.batch_id > query.batch_id
+            # While it is idle, Spark's reports have the number of the batch to come.
+            is_next = (snapshot.batch_id, snapshot.timestamp) > (query.batch_id, query.timestamp)
         else:
             for each, before in self._queries.items():
                 has_name = name is not None and before.name == name

@@ -100,7 +100,7 @@ class CommitListener(Subscription, StreamingQueryListener):
 
     @_without_raising
     def take_up(self, query: StreamingQuery) -> None:
-        """Hand over the progress of a query that runs already."""
+        """Note a query that runs; its progress is handed over."""
         run = Run.of(query)
         self.ids.add(run.query_id)
         if self.is_wanted(query.name):
@@ -145,12 +145,10 @@ class CommitListener(Subscription, StreamingQueryListener):
 
     @_without_raising
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 -- Spark's name
-        self.ids.add(str(event.id))
-        if self.is_wanted(event.name):
-            # Looked up while Spark waits: a run with nothing to do may be over in a moment.
-            query = self._spark.streams.get(str(event.id))
-            if query is not None:
-                self._expect(Run.of(event), query)
+        # Looked up while Spark waits: a run with nothing to do may be over in a moment.
+        query = self._spark.streams.get(str(event.id))
+        if query is not None:
+            self.take_up(query)
 
     @_without_raising
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 -- Spark's name

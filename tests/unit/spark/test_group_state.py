@@ -50,10 +50,14 @@ def test_a_lower_offset_in_a_repeated_report_is_refused_alone(state: GroupState)
     assert set(decision.commits) == {OTHER}
 
 
-def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState) -> None:
-    """The query reads another log, such as of a recreated topic: a rewind, reported once."""
-    state.progress(snapshot({0: 100, 1: 5}), {}, CALL)
-    decision = state.progress(snapshot({0: 30, 1: 6}, batch=1), {}, CALL)
+@pytest.mark.parametrize("idle", [0, 1], ids=["busy", "idle"])
+def test_a_lower_offset_in_a_later_batch_is_followed(state: GroupState, idle: int) -> None:
+    """The query reads another log, such as of a recreated topic: a rewind, reported once.
+
+    The report of an idle query has the number of its next batch already.
+    """
+    state.progress(snapshot({0: 100, 1: 5}, batch=idle), {}, CALL)
+    decision = state.progress(snapshot({0: 30, 1: 6}, batch=1, second=1), {}, CALL)
     assert (decision.submits, decision.rewinds) == ({OTHER: 6}, {KEY: 30})
     assert decision.other_log == {KEY: Lower(30, 100)}
     following = state.progress(snapshot({0: 40, 1: 6}, batch=3), {}, CALL)
