@@ -221,13 +221,10 @@ class Checkpoint:
 
     def _positions_before(self, batch_id: int) -> tuple[Positions, ...]:
         """Return the sources' positions at the beginning of a batch; empty for the first."""
-        if batch_id == 0:
-            return ()
-        if self.read(f"offsets/{batch_id - 1}"):
-            return self.batch(batch_id - 1).positions
-        # Of a batch that was not written, as the progress is tracked asynchronously.
-        before = max((each for each in self._batches("offsets") if each < batch_id), default=None)
-        return () if before is None else self.batch(before).positions
+        before = batch_id - 1
+        if not self.read(f"offsets/{before}"):  # as the progress is tracked asynchronously
+            before = max((each for each in self._batches("offsets") if each < batch_id), default=-1)
+        return () if before < 0 else self.batch(before).positions
 
     def _lines(self, name: str, least: int = 1) -> list[str]:
         """Return the lines of a file behind its version, which are ``least`` if Spark wrote it.

@@ -460,9 +460,8 @@ class Committer:
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
         submitted = self._submit(by, group, decision)
-        if decision.unread:
-            unread = [ManagerKey(group, *partition) for partition in decision.unread]
-            self._unread.update(dict.fromkeys(unread))
+        for partition in decision.unread:
+            self._unread[ManagerKey(group, *partition)] = None
             self._retry_at = 0.0
         by.counts.update(
             submitted=submitted,

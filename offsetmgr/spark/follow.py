@@ -104,21 +104,26 @@ class Follow:
 
 
 def expand(
-    pattern: str, requests: Counter[str], unreadable: dict[str, OSError]
+    pattern: str,
+    requests: Counter[str],
+    unreadable: dict[str, OSError],
+    below: str = "",
+    stars: tuple[str, ...] = (),
 ) -> Iterator[tuple[str, str]]:
     """Yield the locations that ``pattern`` matches, each with its name for ``{name}``.
 
     A location without ``*`` matches itself, even if nothing is there.  Names that begin with a dot
     or an underscore are omitted, as Spark omits them.  ``requests`` counts the lists.  Folders that
-    cannot be listed are omitted, and ``unreadable`` gets their errors.  Raises InvalidValueError.
+    cannot be listed are omitted, and ``unreadable`` gets their errors.  The pattern continues
+    ``below``, a path whose ``stars`` have matched.  Raises InvalidValueError.
     """
-    pattern = pattern.rstrip("/")
-    if "*" not in pattern:
-        yield pattern, pattern.rpartition("/")[2]
+    before, star, rest = pattern.rstrip("/").partition("*")
+    path = below + before
+    folder, slash, start = path.rpartition("/")
+    if not star:
+        yield path, "-".join(stars) if stars else start
         return
-    before, _, rest = pattern.partition("*")
-    folder, slash, start = before.rpartition("/")
-    end, _, below = rest.partition("/")
+    end = rest.partition("/")[0]
     fits = re.compile(re.escape(start) + _ANY + _ANY.join(map(re.escape, end.split("*"))))
     root = folder or slash or "."
     try:
@@ -128,15 +133,9 @@ def expand(
         return
     for name in sorted(names):
         match = fits.fullmatch(name)
-        if match is None or name[0] in "._":
-            continue
-        stars = [*match.groups()]
-        found = "/".join([f"{folder}{slash}{name}", *([below] if below else [])])
-        if "*" not in below:
-            yield found, "-".join(stars)
-            continue
-        for location, further in expand(found, requests, unreadable):
-            yield location, "-".join([*stars, further])
+        if match is not None and name[0] not in "._":
+            found, matched = f"{folder}{slash}{name}", (*stars, *match.groups())
+            yield from expand(rest.removeprefix(end), requests, unreadable, found, matched)
 
 
 class FollowedQuery(NamedTuple):
@@ -201,11 +200,11 @@ class Follower:
 
         The managers are left to whoever closes the client.
         """
-        was_closed, self.closed = self.closed, True
+        self.closed = True
         for search in self.searches:
             search.wake()
         self._unwatch()
-        for each in [] if was_closed else self._followed():
+        for each in self._followed():
             each.drop()
 
     def once(self, timeout: float) -> bool:

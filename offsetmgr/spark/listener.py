@@ -103,11 +103,22 @@ class CommitListener(Subscription, StreamingQueryListener):
         """Note a query that runs; its progress is handed over."""
         run = Run.of(query)
         self.ids.add(run.query_id)
-        if self.is_wanted(query.name):
-            self._expect(run, query)
-            if not query.isActive:
-                # Its end may have been reported before its progress was taken: it is not repeated.
-                self.has_ended(query)
+        if not self.is_wanted(query.name):
+            return
+        self._has_matched = True
+        is_continuous = _is_continuous(query)
+
+        def ask() -> Snapshot | None:
+            if is_continuous or not query.isActive:
+                return self.position(query)
+            # While it runs its files are not read again and again: its first report will come.
+            progress = query.lastProgress
+            return None if progress is None else self._read(progress)
+
+        self.expected[run] = Expected(ask, is_continuous)
+        if not query.isActive:
+            # Its end may have been reported before its progress was taken: it is not repeated.
+            self.has_ended(query)
 
     def has_ended(self, query: StreamingQuery) -> None:
         error = query.exception()
@@ -162,19 +173,6 @@ class CommitListener(Subscription, StreamingQueryListener):
         snapshot = self._read(progress)
         if snapshot is not None:
             self.put(snapshot)
-
-    def _expect(self, run: Run, query: StreamingQuery) -> None:
-        self._has_matched = True
-        is_continuous = _is_continuous(query)
-
-        def ask() -> Snapshot | None:
-            if is_continuous or not query.isActive:
-                return self.position(query)
-            # While it runs its files are not read again and again: its first report will come.
-            progress = query.lastProgress
-            return None if progress is None else self._read(progress)
-
-        self.expected[run] = Expected(ask, is_continuous)
 
     def is_over(self) -> bool:
         return is_stopped(self._spark)

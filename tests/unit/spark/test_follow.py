@@ -469,10 +469,14 @@ def test_wrong_settings_are_refused(settings: dict[str, object], field: str) -> 
 def test_stars_in_several_levels_are_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in the first name, below the working directory or the root of this machine."""
-    for name in ("eu/orders/ckpt", "us/clicks/ckpt", "us/.hidden/ckpt", "us/_logs/ckpt"):
+    """Also in the first name, below the working directory or the root of this machine.
+
+    A folder may be called ``*``, as after a job whose checkpointLocation was such a pattern.
+    """
+    names = ("*/a/ckpt", "eu/orders/ckpt", "us/clicks/ckpt", "us/.hidden/ckpt", "us/_logs/ckpt")
+    for name in names:
         (tmp_path / name).mkdir(parents=True)
-    expected = [("eu/orders/ckpt", "eu-orders"), ("us/clicks/ckpt", "us-clicks")]
+    expected = list(zip(names[:3], ("*-a", "eu-orders", "us-clicks"), strict=True))
     found = expand(f"{tmp_path}/*/*/ckpt", Counter(), {})
     assert [(each.removeprefix(f"{tmp_path}/"), name) for each, name in found] == expected
     assert list(expand("/a/orders/", Counter(), {})) == [("/a/orders", "orders")]
