@@ -271,12 +271,6 @@ class Committer:
         live = [key for key, state in states.items() if state and state.is_running(run)]
         return self._topic_ids.get(run, {}) | self._client.topic_ids_of(live)
 
-    def _remember(self, group: str, run: Run) -> None:
-        if len(self._topic_ids) > _MAX_REMEMBERED:
-            self._topic_ids.clear()
-        keys = [ManagerKey(group, *place) for place in self._groups[group].read_by(run.query_id)]
-        self._topic_ids[run].update(self._client.topic_ids_of(keys))
-
     def warn_once(self, key: tuple[str, ...], message: str) -> None:
         if key not in self._warned:
             if len(self._warned) >= _MAX_REMEMBERED:
@@ -361,10 +355,13 @@ class Committer:
     def end(self, by: Subscription, run: Run, error: str | None) -> bool:
         self.ask(by, run)
         by.expected.pop(run, None)
+        if len(self._topic_ids) > _MAX_REMEMBERED:
+            self._topic_ids.clear()
         for group in by.groups.names():
             state = self._groups[group]
             if state.is_running(run):
-                self._remember(group, run)
+                keys = [ManagerKey(group, *place) for place in state.read_by(run.query_id)]
+                self._topic_ids[run].update(self._client.topic_ids_of(keys))
             self._apply(by, group, state.end(run), f"query {run.query_id}")
         report = self._last_report(run)
         if report is not None:

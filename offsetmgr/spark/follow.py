@@ -393,11 +393,7 @@ class _Followed(_Task):
         super().__init__(follower, search.follow_name, follow, location)
         self.listed_s = follower.now()
         self.state = FollowedCheckpoint(
-            follow.interval_s,
-            follow.keep_alive_s,
-            self.listed_s,
-            follower.rng,
-            follower.first_run,
+            follow.interval_s, follow.keep_alive_s, self.listed_s, follower.rng, follower.first_run
         )
         self._url, self._name = location, name
         self._checkpoint: Checkpoint | None = None

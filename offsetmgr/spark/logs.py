@@ -22,10 +22,7 @@ MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
 
 
 def read_logs(
-    client: Offsets,
-    topics: Iterable[str],
-    deadline: Deadline,
-    unreadable: dict[str, ServiceError],
+    client: Offsets, topics: Iterable[str], deadline: Deadline, unreadable: dict[str, ServiceError]
 ) -> Logs:
     """Return the logs of ``topics``; those that do not exist are omitted.
 

@@ -99,12 +99,7 @@ def lowest(positions: Iterable[Positions]) -> dict[TopicPartition, int]:
 
 
 def finished_batch(
-    run: Run,
-    name: str | None,
-    batch_id: int,
-    offsets: Positions,
-    at_s: float,
-    **figures: object,
+    run: Run, name: str | None, batch_id: int, offsets: Positions, at_s: float, **figures: object
 ) -> Snapshot:
     """Return the position of a query that reports none; its checkpoint was read at ``at_s``."""
     at = datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds")
