@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import wait
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from offsetmgr.client.offsets import by_group
 from offsetmgr.client.partitions import ERROR_LIMIT
@@ -49,10 +49,13 @@ if TYPE_CHECKING:
     from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import Stream
 
+_T = TypeVar("_T")
+
 _log = SafeLogger("offsetmgr.spark")
 
 LOOK_S: Final = 5.0
-"""Longest wait for the logs that the offsets of an ended query are compared with."""
+"""Longest wait for the logs that the offsets of an ended query are compared with, and the least
+for an answer of Spark."""
 
 
 def commit_offsets(
@@ -150,7 +153,8 @@ class OffsetCommits:
         Call it after ``query.awaitTermination()``, because Spark may not report the last batch.
         What was not committed is in the result, with the reason, and is still sent later.  Raises
         InvalidValueError for a query that is not committed here, or whose report is not
-        understood; ManagerStoppedError after ``detach`` and in the child of a fork.
+        understood; OffsetTimeoutError if Spark does not say how far the query is;
+        ManagerStoppedError after ``detach`` and in the child of a fork.
         """
         deadline = Deadline(timeout)
         self._check_process()
@@ -162,29 +166,29 @@ class OffsetCommits:
         if not self._listener.is_wanted(query.name):
             fix = f"flush the query named {self._listener.query_name!r}"
             raise InvalidValueError("query", query.name, "is not committed here", fix)
-        snapshot = self._listener.position(query)
+        asked = _answer(lambda: (self._listener.position(query), query.isActive), deadline)
+        snapshot, is_active = asked
         if snapshot is None:
             return FlushResult({}, {})
         try:
-            return self._flushed(query, snapshot, deadline)
+            return self._flushed(snapshot, deadline, is_active=is_active)
         finally:
-            if not query.isActive:
-                self._listener.has_ended(query)
+            Question(partial(self._listener.end_if_over, query)).wait(LOOK_S)
 
     def release(self, query: StreamingQuery | str, timeout: float = 10.0) -> None:
         """Remove a stopped query (or its name or id) from the minimum of its groups.
 
         A query that still runs is removed when it ends.  Waits up to ``timeout`` seconds until the
         offsets of the other queries are submitted.  Works after ``detach``, too.  Raises
-        InvalidValueError if the groups have no such query, ManagerStoppedError in the child of a
-        fork.
+        InvalidValueError if the groups have no such query, OffsetTimeoutError if Spark does not say
+        whether it runs, ManagerStoppedError in the child of a fork.
         """
-        check_timeout(timeout)
+        deadline = Deadline(timeout)
         self._check_process()
         name = query if isinstance(query, str) else str(getattr(query, "id", query))
-        if not isinstance(query, str) and not getattr(query, "isActive", True):
-            self._listener.has_ended(query)
-        answered = wait([self._listener.release(name)], timeout).done
+        if not isinstance(query, str) and hasattr(query, "runId"):
+            _answer(partial(self._listener.end_if_over, query), deadline)
+        answered = wait([self._listener.release(name)], deadline.left_s).done
         if not all(each.result() for each in answered):
             hint = "give a query of this client, its queryName or its id"
             raise InvalidValueError("query", name, "has not been committed to these groups", hint)
@@ -237,12 +241,10 @@ class OffsetCommits:
                 text = f"on_error of commit_offsets raised {type(raised).__name__}: {shown(raised)}"
                 self._listener.warn_once(("on_error", str(id(self))), text)
 
-    def _flushed(
-        self, query: StreamingQuery, snapshot: Snapshot, deadline: Deadline
-    ) -> FlushResult:
+    def _flushed(self, snapshot: Snapshot, deadline: Deadline, *, is_active: bool) -> FlushResult:
         wanted = self._listener.offsets(snapshot)
         uncommitted: dict[ManagerKey, Uncommitted] = {}
-        if not query.isActive:
+        if not is_active:
             uncommitted = self._of_former_logs(snapshot.run, wanted, deadline)
             snapshot = snapshot.without({key.topic_partition for key in uncommitted})
             wanted = {key: offset for key, offset in wanted.items() if key not in uncommitted}
@@ -301,3 +303,13 @@ class OffsetCommits:
                 refused = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), detail)
                 found[key] = Uncommitted(OffsetAndMetadata(offset), refused)
         return found
+
+
+def _answer(ask: Callable[[], _T], deadline: Deadline) -> _T:
+    """Return what Spark answers; a Spark Connect that is gone is asked for minutes."""
+    question = Question(ask)
+    if question.error is not None:  # a process without room for threads
+        return ask()
+    if not question.wait(max(deadline.left_s, LOOK_S)):
+        raise OffsetTimeoutError("Spark did not answer in time")
+    return question.result()

@@ -326,7 +326,8 @@ class Committer:
                 committed = {key.topic_partition: offset for key, offset in found.items()}
             decision = state.progress(part, committed, by)
             self._apply(by, group, decision, snapshot.label)
-        for topic in by.groups.ungrouped(snapshot):
+        topics = {partition.topic for source in snapshot.sources for partition in source}
+        for topic in topics - {*by.groups.ignored}:
             if not any(
                 each.commits(snapshot.name, topic, by.session) for each in self._subscriptions
             ):
@@ -335,15 +336,12 @@ class Committer:
                     f"topic {topic} of {snapshot.label} is not committed: groups={{...}} does not "
                     "name it",
                 )
-        groups = [each for each, state in self._groups.items() if state.is_running(snapshot.run)]
-        report = QueryReport(
-            *snapshot.run,
-            "running",
-            None if snapshot.name is None else encodable(snapshot.name)[:_SHOWN_CHARS],
-            tuple(sorted(groups)[:_SHOWN_GROUPS]),
-            snapshot.batch_id,
-            snapshot.timestamp,
-        )._replace(**snapshot.figures)
+        groups = sorted(g for g, state in self._groups.items() if state.is_running(snapshot.run))
+        name = None if snapshot.name is None else encodable(snapshot.name)[:_SHOWN_CHARS]
+        report = QueryReport(*snapshot.run, "running", name, tuple(groups[:_SHOWN_GROUPS]))
+        report = report._replace(
+            batch_id=snapshot.batch_id, time=snapshot.timestamp, **snapshot.figures
+        )
         self._reports[snapshot.run.query_id] = snapshot.run, report
         self._client.report_query(report)
         return True

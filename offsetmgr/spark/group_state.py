@@ -84,12 +84,6 @@ class Groups(NamedTuple):
                     parts[group][number][partition] = offset
         return {group: snapshot._replace(sources=tuple(each)) for group, each in parts.items()}
 
-    def ungrouped(self, snapshot: Snapshot) -> set[str]:
-        """Return the topics of a snapshot that have no group, though they should."""
-        topics = {partition.topic for source in snapshot.sources for partition in source}
-        topics -= {*self.ignored}
-        return {topic for topic in topics if self.group_of(topic) is None}
-
 
 class Caller(Protocol):
     """A call of ``commit_offsets``."""

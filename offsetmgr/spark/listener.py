@@ -116,13 +116,13 @@ class CommitListener(Subscription, StreamingQueryListener):
             return None if progress is None else self._read(progress)
 
         self.expected[run] = Expected(ask, is_continuous)
-        if not query.isActive:
-            # Its end may have been reported before its progress was taken: it is not repeated.
-            self.has_ended(query)
+        # Its end may have been reported before its progress was taken: it is not repeated.
+        self.end_if_over(query)
 
-    def has_ended(self, query: StreamingQuery) -> None:
-        error = query.exception()
-        self.end(Run.of(query), None if error is None else str(error))
+    def end_if_over(self, query: StreamingQuery) -> None:
+        if not query.isActive:
+            error = query.exception()
+            self.end(Run.of(query), None if error is None else str(error))
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
         """Return how far a query is, by its last report or, without one, by its checkpoint.
@@ -132,10 +132,9 @@ class CommitListener(Subscription, StreamingQueryListener):
         nobody can read the checkpoint.
         """
         progress = query.lastProgress
-        if progress is not None:
-            snapshot = self._read(progress)
-            if snapshot is not None:
-                return snapshot
+        snapshot = None if progress is None else self._read(progress)
+        if snapshot is not None:
+            return snapshot
         execution = getattr(query, "_jsq", None)
         if execution is None:  # Spark Connect reads no files
             if progress is None:

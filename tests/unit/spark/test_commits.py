@@ -21,9 +21,11 @@ from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
     OffsetCommitError,
+    OffsetTimeoutError,
     error_info,
 )
 from offsetmgr.spark import commit_offsets
+from offsetmgr.spark import commits as committed_by
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
@@ -188,13 +190,17 @@ def test_a_query_that_two_calls_commit_outlives_the_detach_of_one(
 def test_a_topic_of_another_call_is_not_called_uncommitted(
     session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each part of a driver commits its own topic, and sees the queries of all."""
-    topics = ["orders", "clicks", "bills"]
+    """Each part of a driver commits its own topic, and sees the queries of all.
+
+    Neither is one that needs no group, as the tables that a processor reads.
+    """
+    topics = ["orders", "clicks", "bills", "tables"]
     sources = [progress(9, topic=topic)["sources"][0] for topic in topics]
     with (
-        attach(session, client, group=None, groups={"orders": "etl"}),
+        attach(session, client, group=None, groups={"orders": "etl"}) as first,
         attach(session, client, group=None, groups={"clicks": "etl"}, query_name="clicks"),
     ):
+        first._listener.groups = first._listener.groups._replace(ignored=["tables"])
         session.report(9, sources=sources, name="clicks")
         session.report(9, query="p", sources=sources, name="orders")
         eventually(lambda: len(client.committed("etl")), 2)
@@ -203,6 +209,7 @@ def test_a_topic_of_another_call_is_not_called_uncommitted(
         "topic bills of query 'clicks'",
         "topic bills of query 'orders'",
         "topic clicks of query 'orders'",
+        "topic tables of query 'clicks'",
     ]
 
 
@@ -314,6 +321,22 @@ def test_an_idle_run_is_asked_until_it_answers(
     hanging.set()
     assert asked.count("q") == 2
     assert caplog.text.count("query h is not committed: its checkpoint") == 1
+
+
+def test_a_flush_and_a_release_end_in_time_where_spark_does_not_answer(
+    commits: OffsetCommits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Spark Connect, whose client asks a server that is gone for minutes."""
+    monkeypatch.setattr(committed_by, "LOOK_S", 0.1)
+    answered = threading.Event()
+    query: Any = Query("h", answered.wait)
+    with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
+        commits.flush(query, 0.1)
+    query.isActive = False
+    query.exception = answered.wait
+    with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
+        commits.release(query, 0.1)
+    answered.set()
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["held", "stopped"])

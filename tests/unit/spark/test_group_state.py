@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.spark.group_state import Decision, Groups, GroupState, Lower
+from offsetmgr.spark.group_state import Decision, GroupState, Lower
 from offsetmgr.spark.progress import Run, Snapshot
 from offsetmgr.types import TopicPartition
 
@@ -113,13 +113,6 @@ def test_sources_of_one_topic_commit_the_lowest(state: GroupState) -> None:
     joined = state.progress(snapshot({0: 20}, {0: 23}, query="p"), {}, CALL)
     assert (joined.rewinds, joined.shared) == ({KEY: 20}, {"orders"})
     assert state.progress(snapshot({0: 60}, batch=1), {}, CALL).commits[KEY] == 20
-
-
-def test_topics_that_need_no_group_are_not_named() -> None:
-    """As the tables that a processor reads."""
-    groups, read = Groups(by_topic={"bills": "accounts"}), snapshot({0: 1})
-    assert groups.ungrouped(read) == {"orders"}
-    assert not groups._replace(ignored=["orders"]).ungrouped(read)
 
 
 def test_an_ended_run_releases_unshared_partitions(state: GroupState) -> None:
