@@ -190,10 +190,7 @@ def test_a_query_that_two_calls_commit_outlives_the_detach_of_one(
 def test_a_topic_of_another_call_is_not_called_uncommitted(
     session: Session, client: OffsetClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each part of a driver commits its own topic, and sees the queries of all.
-
-    Neither is one that needs no group, as the tables that a processor reads.
-    """
+    """As in parts of a driver that see all queries; nor are tables, which need no group."""
     topics = ["orders", "clicks", "bills", "tables"]
     sources = [progress(9, topic=topic)["sources"][0] for topic in topics]
     with (
@@ -295,7 +292,10 @@ def test_an_idle_run_is_asked_until_it_answers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that cannot be asked, or hangs, delays no other; after an answer none is asked again."""
+    """One that cannot be asked, or hangs, delays no other; after an answer none is asked again.
+
+    A flush and a release end in time where Spark does not answer, as a Spark Connect that is gone.
+    """
     answers: list[object] = [progress(9), None]
     asked: list[str] = []
     hanging = threading.Event()
@@ -311,32 +311,23 @@ def test_an_idle_run_is_asked_until_it_answers(
     monkeypatch.setattr(committing, "TICK_S", 0.01)
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.01)
     monkeypatch.setattr(committing, "LOOK_UP_S", 0.1)
-    with attach(session, client):
-        session.start(Query("h", hanging.wait))
+    monkeypatch.setattr(committed_by, "LOOK_S", 0.1)
+    hung: Any = Query("h", hanging.wait)
+    with attach(session, client) as commits:
+        session.start(hung)
         session.start(Query("p", gone))
         session.start(Query("q", answer))
         eventually(lambda: at(client), 9)
         before = asked.count("p")
         until(lambda: asked.count("p") > before + 1)
+        with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
+            commits.flush(hung, 0.1)
+        hung.isActive, hung.exception = False, hanging.wait
+        with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
+            commits.release(hung, 0.1)
     hanging.set()
     assert asked.count("q") == 2
     assert caplog.text.count("query h is not committed: its checkpoint") == 1
-
-
-def test_a_flush_and_a_release_end_in_time_where_spark_does_not_answer(
-    commits: OffsetCommits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with Spark Connect, whose client asks a server that is gone for minutes."""
-    monkeypatch.setattr(committed_by, "LOOK_S", 0.1)
-    answered = threading.Event()
-    query: Any = Query("h", answered.wait)
-    with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
-        commits.flush(query, 0.1)
-    query.isActive = False
-    query.exception = answered.wait
-    with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
-        commits.release(query, 0.1)
-    answered.set()
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["held", "stopped"])
