@@ -11,6 +11,7 @@ import asyncio
 import ssl
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from h11 import LocalProtocolError
@@ -107,24 +108,24 @@ class Connections:
                 each.abort()
 
 
+@dataclass(eq=False)
 class ClientConnection(asyncio.Protocol):
     """One connection, for uvicorn's protocol behind it."""
 
-    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
-        self.requests = 0
-        """Under way; one, or none."""
-        self.is_answering = False
-        """The request has arrived as a whole, its answer has not left yet."""
-        self.idle_at = time.monotonic()
-        """When the last request ended."""
-        self.stalled_at: float | None = None
-        """Since when the client has not read what waits for it."""
-        self.certificate = ClientCertificate()
-        self._connections = connections
-        self._inner = inner
-        self._is_begun = False
-        """False until the TLS handshake is done."""
-        self._early = b""
+    _connections: Connections
+    _inner: asyncio.Protocol
+    requests: int = 0
+    """Under way; one, or none."""
+    is_answering: bool = False
+    """The request has arrived as a whole, its answer has not left yet."""
+    idle_at: float = field(default_factory=time.monotonic)
+    """When the last request ended."""
+    stalled_at: float | None = None
+    """Since when the client has not read what waits for it."""
+    certificate: ClientCertificate = field(default_factory=ClientCertificate)
+    _is_begun: bool = False
+    """False until the TLS handshake is done."""
+    _early: bytes = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)

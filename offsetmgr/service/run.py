@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -210,37 +211,33 @@ class Assembly:
             self.audit.close(AUDIT_S)
 
 
+@dataclass(eq=False)
 class Service:
     """One run of the service around a coordinator."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        coordinator: Coordinator,
-        system: ActorSystem,
-        logs: Logs,
-        reload: Callable[[], Settings],
-    ) -> None:
-        """``reload`` reads the settings again, for SIGHUP: log level and identities."""
-        self._settings = settings
-        self._system = system
-        self._logs = logs
-        self._reload = reload
-        self._reloading: asyncio.Task[None] | None = None
+    settings: Settings
+    coordinator: Coordinator
+    system: ActorSystem
+    logs: Logs
+    reload: Callable[[], Settings]
+    """Reads the settings again, for SIGHUP: log level and identities."""
+    _reloading: asyncio.Task[None] | None = None
+    _stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        settings, dropped = self.settings, lambda: self.logs.dropped
         self.assembly = Assembly(
-            settings, coordinator, system, wall=time.time, dropped_logs=lambda: logs.dropped
+            settings, self.coordinator, self.system, wall=time.time, dropped_logs=dropped
         )
         certificates = Certificates(settings.tls) if settings.tls.certificate else None
-        streams = settings.limits.event_streams
-        self._server = Server(self.assembly.app, certificates, streams)
-        self._stop_asked = asyncio.Event()
-        self._deserted_s = system.clock.now()
+        self._server = Server(self.assembly.app, certificates, settings.limits.event_streams)
+        self._deserted_s = self.system.clock.now()
 
     async def serve(self, sock: socket.socket, address: Address) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
         self._catch_signals(asyncio.get_running_loop())
-        async with self.assembly.background(watchdog(self._system)):
-            lost = lost_socket_report(address.path, self._system.clock.now)
+        async with self.assembly.background(watchdog(self.system)):
+            lost = lost_socket_report(address.path, self.system.clock.now)
             served = self._server.serve(sock, self._stop_when_deserted, lost)
             serving = asyncio.create_task(served, name="http")
             # The socket listens already: clients that connect from here on are answered.
@@ -259,7 +256,7 @@ class Service:
         self._stop_asked.set()
 
     def _stop_when_deserted(self) -> None:
-        grace_s, now = self._settings.exit_after_last_client_s, self._system.clock.now()
+        grace_s, now = self.settings.exit_after_last_client_s, self.system.clock.now()
         if not grace_s or not self.assembly.registry.deserted:
             self._deserted_s = now
         elif now - self._deserted_s >= grace_s and not self._stop_asked.is_set():
@@ -269,7 +266,7 @@ class Service:
     async def _drain(self) -> int:
         # Health and refusals are still served meanwhile.
         notify("STOPPING=1")
-        stop_timeout_s = self._settings.stop_timeout_s
+        stop_timeout_s = self.settings.stop_timeout_s
         drain_s = max(stop_timeout_s / 2, stop_timeout_s - CLOSING_S)
         log.info("draining", managers=len(self.assembly.factory.managers()), timeout_s=drain_s)
         self.assembly.follows.close()
@@ -302,7 +299,7 @@ class Service:
         if self._stop_asked.is_set():
             log.error("forced_exit", signal=caught.name)
             self.assembly.audit.close(AUDIT_S)
-            self._logs.flush()
+            self.logs.flush()
             os._exit(128 + caught)
         self.stop()
 
@@ -312,7 +309,7 @@ class Service:
         self._reloading = asyncio.create_task(self._reload_settings(), name="reload")
 
     def _read_settings(self) -> tuple[Settings, Tokens]:
-        settings = self._reload()
+        settings = self.reload()
         return settings, tokens_of(settings)
 
     async def _reload_settings(self) -> None:
@@ -332,7 +329,7 @@ class Service:
             return
         self.assembly.health.reload_error = None
         set_level(settings.log_level)
-        now, before = unmasked(settings), unmasked(self._settings)
+        now, before = unmasked(settings), unmasked(self.settings)
         changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
         changed = {name for name in changed if not name.startswith(("identities", "log_level"))}
         needs = {"needs_restart": sorted(changed)} if changed else {}

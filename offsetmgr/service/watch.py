@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from offsetmgr.lag.measure import GroupLag
     from offsetmgr.manager import Factory
     from offsetmgr.service.settings import Settings
-    from offsetmgr.types import TopicPartition
 
 UNREADY_ROUNDS: Final = 3
 """After so many failed rounds in a row the service is not ready."""
@@ -245,7 +244,16 @@ class GroupWatch(Collector):
 
         It has the partitions, too, of which this service has committed nothing yet.
         """
-        owners = self._owners(group.name)
+        owners = {}
+        for each in self.factory.managers(group.name):
+            status = each.status()
+            owners[each.key.group, each.key.topic_partition] = OwningClient(
+                each.owner,
+                status.last_error if status.dirty else None,
+                None if status.submitted is None else status.submitted.offset,
+                None if status.committed_at is None else self.wall_s(status.committed_at),
+                status.phase,
+            )
         known = {(group.name, each.partition) for each in group.partitions}
         further = [PartitionLag(each, None) for name, each in owners if (name, each) not in known]
         whole = group._replace(partitions=tuple(sorted((*group.partitions, *further))))
@@ -303,19 +311,6 @@ class GroupWatch(Collector):
     def _selected(self, view: Mapping[str, GroupLag]) -> dict[str, GroupLag]:
         """Return the groups of ``watch.groups``, whether or not somebody looks at others."""
         return {name: group for name, group in view.items() if self._chosen.get(name)}
-
-    def _owners(self, group: str) -> dict[tuple[str, TopicPartition], OwningClient]:
-        found = {}
-        for each in self.factory.managers(group):
-            status = each.status()
-            found[each.key.group, each.key.topic_partition] = OwningClient(
-                each.owner,
-                status.last_error if status.dirty else None,
-                None if status.submitted is None else status.submitted.offset,
-                None if status.committed_at is None else self.wall_s(status.committed_at),
-                status.phase,
-            )
-        return found
 
     def wall_s(self, at_s: float) -> float:
         """Return seconds since 1970 of a time of the managers' clock."""
