@@ -322,7 +322,7 @@ class Member:
         events = [each for each in found if each.error()] if any(map(Message.error, found)) else []
         messages = [each for each in found if not each.error()] if events else found
         received = 0
-        # A poll also returns messages of partitions that a rebalance in it has released.
+        # A poll also returns what was read of partitions before a rebalance in it released them.
         current = self.assigned - self._released_in_poll
         for topic_partition, run in runs_of(messages):
             if topic_partition in current:
@@ -338,9 +338,9 @@ class Member:
 
     def _take_event(self, event: Message) -> None:
         error, topic, offset = event.error(), event.topic() or "", event.offset()
-        if error is None:
-            return
         topic_partition = TopicPartition(topic, event.partition() or 0)
+        if error is None or topic_partition in self._released_in_poll:
+            return
         if error.code() == END:
             if topic_partition in self.assigned and topic_partition not in self._logs.doubts:
                 self._logs.unfetched.pop(topic_partition, None)

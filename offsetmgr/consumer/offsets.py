@@ -314,7 +314,7 @@ class Claims:
             return {}
         self._backoff.succeeded()
         self._most = None
-        self._forget(claimed)
+        self.drop(claimed)
         committed = question.result()
         return {each: committed[each] for each in claimed}
 
@@ -324,7 +324,8 @@ class Claims:
         Waits up to ``timeout_s`` for a claim under way, which could else end after their next
         owner's.
         """
-        self._forget(partitions)
+        for each in partitions:
+            self._wanted.pop(each, None)
         stale = self._claiming.intersection(partitions)
         self._claiming -= stale
         self.release(stale, timeout_s, claim=self._claim)
@@ -359,10 +360,6 @@ class Claims:
         if (error := answer.exception()) is not None:
             what = f"release for group {self._group}"
             self._report(as_store_error(what, error), "could not give back partitions")
-
-    def _forget(self, partitions: Collection[TopicPartition]) -> None:
-        for each in partitions:
-            self._wanted.pop(each, None)
 
     def _report_late(self, what: str, late_s: float = _LATE_S) -> None:
         late = late_error(f"{what} for group {self._group}", late_s)

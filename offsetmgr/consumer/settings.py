@@ -134,8 +134,9 @@ def kafka_settings(
         "partition.assignment.strategy": settings.strategy,
         # What is out of range is reported here, and decided by us.
         "auto.offset.reset": "error",
+        "group.protocol": "classic",
     }
-    for name in sorted(ours.keys() & kafka.keys()):
+    for name in sorted(each for each in ours if kafka.get(each, ours[each]) != ours[each]):
         hint = "leave it out: the group's name and ConsumerSettings say it"
         raise InvalidValueError("kafka", name, "is set by the consumer itself", hint)
     return {**_DEFAULTS, **kafka, **guarded_callbacks(kafka), **ours}

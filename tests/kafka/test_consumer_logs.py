@@ -21,7 +21,7 @@ from offsetmgr.consumer import (
 )
 from offsetmgr.errors import KafkaRequestError
 from offsetmgr.stores import MemoryOffsetStore
-from offsetmgr.types import OffsetAndMetadata
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
 from tests.kafka.messages import (
     WAIT_S,
@@ -423,6 +423,26 @@ def test_a_late_error_of_a_former_log_skips_nothing(
         until(lambda: not member._logs.doubts)
         assert reader.consumer.errors() == []
         assert reader.read(10) == list(range(10, 20))
+
+
+@KINDS
+def test_the_end_of_a_former_claim_skips_nothing(kafka: DevKafka, group: str, kind: Kind) -> None:
+    """It comes in the same poll as a rebalance that takes the partition, and gives it back."""
+    filled(kafka, group, 10, partitions=1)
+    where = TopicPartition(group, 0)
+    options: dict[str, Any] = {"topics": (), "partitions": [where]}
+    with Reader(kafka, group, kind, {"dwell_s": 0.0, "away_s": 60.0}, **options) as reader:
+        assert reader.read(10, done=False) == list(range(10))
+        end = {"error.return_value": KafkaError(KafkaError._PARTITION_EOF)}
+        place = {"topic.return_value": group, "partition.return_value": 0}
+        member = reader.consumer._member
+        with member._next, member._turn:
+            member._on_revoke([where])
+            member._on_assign([where])
+            member._take_event(Mock(**end, **place, **{"offset.return_value": 10}))
+        reader.consumer.commit_offsets()
+        assert not offset(kafka, group)
+        assert reader.read(10) == list(range(10))
 
 
 def test_two_members_that_start_together_with_latest_skip_the_history(

@@ -430,6 +430,7 @@ def test_a_mark_is_dropped_where_its_partition_was_released(kafka: DevKafka, gro
         ({"include": "a", "exclude": "*"}, "exclude"),
         ({"exclude": "a"}, "exclude"),
         ({"kafka": {"bootstrap.servers": "b:1", "group.id": "other"}}, "ConsumerSettings"),
+        ({"kafka": {"bootstrap.servers": "b:1", "group.protocol": "consumer"}}, "group.protocol"),
         ({"kafka": {"bootstrap.servers": "b:1", "no.such": "1"}}, "librdkafka"),
         ({"kafka": {}}, "bootstrap.servers None is missing"),
         ({"kafka": None}, "config 'NoneType' is neither"),
