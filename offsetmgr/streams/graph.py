@@ -67,7 +67,7 @@ class Edge:
 
 
 def input(topic: str, codec: Codec, callback: Callback) -> Edge:
-    """Read a stream from its newest offset; co-partitioned with inputs, joins and group table."""
+    """Read a stream, at first from its end, or where ``ProcessorSettings.missing`` says."""
     return Edge("input", check_topic(topic), codec, callback)
 
 
@@ -83,17 +83,17 @@ def loop(codec: Codec, callback: Callback) -> Edge:
 
 
 def output(topic: str, codec: Codec) -> Edge:
-    """Let callbacks emit to a stream, which need not be co-partitioned."""
+    """Let callbacks emit to a stream."""
     return Edge("output", check_topic(topic), codec)
 
 
 def join(topic: str, codec: Codec) -> Edge:
-    """Let callbacks read the row of their key in a co-partitioned table."""
+    """Let callbacks read the row of their key in a table."""
     return Edge("join", check_topic(topic), codec)
 
 
 def lookup(topic: str, codec: Codec) -> Edge:
-    """Let callbacks read any row of a table, which need not be co-partitioned."""
+    """Let callbacks read any row of a table."""
     return Edge("lookup", check_topic(topic), codec)
 
 
@@ -149,7 +149,7 @@ class GroupGraph:
 
     @property
     def copartitioned(self) -> list[Edge]:
-        """Inputs and joins: topics that must exist with equal numbers of partitions."""
+        """Inputs and joins, which must exist.  Their numbers of partitions may differ on Spark."""
         return [*self.input_streams, *self.joint_tables]
 
     @property

@@ -102,14 +102,6 @@ class Progress:
     def is_due(self, now_s: float) -> bool:
         return self.connect_s is not None and now_s >= self.connect_s
 
-    @property
-    def hidden_from(self) -> int | None:
-        """The offset of an open transaction for which alone it waits; None if there is none."""
-        at, stable = self.next_offset, self.last_stable_offset
-        if self.state is not TableState.RECOVERING or at is None or stable is None:
-            return None
-        return stable if stable <= at < self.target else None
-
     def connect(self, start: int, target: int, now_s: float) -> None:
         """Begin to recover from offset ``start`` up to before ``target``."""
         self.start = self.next_offset = start

@@ -131,7 +131,9 @@ class Query:
         self._offsets = offsets
         partitions = prepare_topics(topics, graph, settings.dead_letters)
         streams = graph.consumed
-        logs = topics.logs({*streams, *graph.joins, graph.table} - {""})
+        self.topics = {*streams, *graph.joins, graph.table} - {""}
+        """Those that are read, and the table."""
+        logs = topics.logs(self.topics)
         positions = partial(self._starts, logs=logs)
         restore = partial(self._restore, checkpoint.location, partitions.get(graph.table, 0))
         accepts_loss = options.get("failOnDataLoss", "").lower() == "false"
@@ -164,11 +166,6 @@ class Query:
         # Spark takes them from its checkpoint if that has any.
         known = checkpoint.has_offsets()
         self._first = "earliest" if known else spark_json(positions(streams))
-
-    @property
-    def topics(self) -> set[str]:
-        """The topics that are read, and the table."""
-        return {source.topic for source in self.plan.sources} | {self._graph.table} - {""}
 
     def frame(self) -> DataFrame:
         """Return the stream of all that the processor writes, in the columns of Spark's sink."""

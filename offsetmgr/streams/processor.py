@@ -79,28 +79,18 @@ _ROOT: Final = re.compile(
 _STACK: Final = re.compile(r"\n(?:\tat |=== Streaming Query ===)")
 """The first line of Java's stack, or of Spark's plan of the query."""
 
-_DELETED: Final = (
-    "a topic was deleted, or recreated with fewer partitions: start the processor again, which "
-    "names a topic that does not exist"
-)
-_SHARED: Final = (
-    "another processor uses its checkpoint, or files of the checkpoint were deleted: give each "
-    "processor a checkpoint of its own, or a new one"
-)
 _CAUSES: Final = {
     "failOnDataLoss": "Kafka has no longer messages that come next, as a topic was deleted, "
     "recreated or cut: start the processor again, which reports what is missing",
-    "UnknownTopicOrPartition": _DELETED,
-    "not present in metadata": _DELETED,
+    "UnknownTopicOrPartition|not present in metadata": "a topic was deleted, or recreated with "
+    "fewer partitions: start the processor again, which names a topic that does not exist",
     "RecordTooLargeException": "a record is larger than its topic takes: start the processor "
     "again, which fails that message alone, or if it compresses, raise the topic's limit",
     "No module named": "an executor cannot import what callbacks or codecs need: install it there, "
     "send it with --py-files, or define them in the main program",
-    "/commits does not exist": _SHARED,
-    "/offsets does not exist": _SHARED,
-    "CONCURRENT_STREAM_LOG_UPDATE": _SHARED,
-    "queries are concurrently using": _SHARED,
-    "sources in the checkpoint offsets": _SHARED,
+    "/(commits|offsets) does not exist|CONCURRENT_STREAM_LOG_UPDATE|queries are concurrently using"
+    "|sources in the checkpoint offsets": "another processor uses its checkpoint, or files of the "
+    "checkpoint were deleted: give each processor a checkpoint of its own, or a new one",
     "ArithmeticException: long overflow": "a message has a timestamp beyond the year 294000, which "
     "Spark cannot read (kafka-get-offsets.sh --time max-timestamp shows its offset): start the "
     "processor with a new checkpoint behind it, and have brokers refuse such messages "
@@ -111,7 +101,7 @@ _CAUSES: Final = {
     "CANNOT_LOAD_STATE_STORE": "the state in its checkpoint cannot be read, as after files of it "
     "were deleted: start the processor with a new checkpoint, which reads the table from its topic",
 }
-"""Causes of failures, by the words of Spark's that tell of them."""
+"""Causes of failures, by patterns of Spark's words that tell of them."""
 
 _GONE: Final = (ConnectionError, Py4JNetworkError)
 """Raised by calls of a JVM that has ended."""
@@ -197,9 +187,11 @@ class Processor:
         # Spark would end a query that has the same checkpoint, without an error.
         self._spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
         self._reads_tables = False
-        self._is_starting = False
-        """True from a start on that has neither returned a query nor failed."""
+        self._is_stopped = False
+        """True if a stop has come since the begin of the last start."""
         self._query: StreamingQuery | None = None
+        self._started_s = 0.0
+        """Time of the last start, since 1970."""
         self._commits: OffsetCommits | None = None
         self._committing = threading.RLock()
         self._error: ProcessorError | None = None
@@ -220,12 +212,23 @@ class Processor:
         check_session(self._spark)
         if self._is_active:
             return self
+        self._is_stopped = False
+        try:
+            self._begin(available_now=available_now)
+        except Exception:
+            if not self._is_stopped:  # in a signal's handler, which takes over Java's connection
+                raise
+        if self._is_stopped:
+            self._asked(self._stop_queries)
+        return self
+
+    def _begin(self, *, available_now: bool) -> None:
         with (
             self._failing("cannot start"),
             TopicManager(self._kafka, self.settings.topics) as topics,
         ):
             self._check_unshared()
-            self._stop_unknown()
+            self._stop_queries()
             query = Query(
                 self._spark, self._engine, self.settings, topics, self._kafka, self._options,
                 self._files(), self._offsets,
@@ -236,7 +239,7 @@ class Processor:
             groups = Groups(None, dict.fromkeys(self.graph.consumed, group), tables)
             client = check_client(self._offsets)
             self._commits = OffsetCommits(self._spark, client, groups, group, None)
-        self._error = None
+        self._error, self._started_s = None, time.time()
         try:
             writer = query.frame().writeStream.format("kafka").options(**self._options)
             writer = writer.option("checkpointLocation", self._checkpoint)
@@ -245,11 +248,8 @@ class Processor:
                 writer = writer.trigger(availableNow=True)
             elif interval_s:
                 writer = writer.trigger(processingTime=f"{interval_s} seconds")
-            self._is_starting = True
             self._query = writer.queryName(self.graph.group).start()
-            self._is_starting = False
         except Exception as error:
-            self._is_starting = False
             text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
             raise ProcessorError(text) from error
         _processors[str(self._query.id)] = self
@@ -259,13 +259,13 @@ class Processor:
             "processor %s started: %d buckets, %d rows of its table to recover",
             self.graph.group, query.layout.buckets, sum(query.layout.recovery.values()),
         )  # fmt: skip
-        return self
 
     def run(self, *, available_now: bool = False) -> None:
         """Start, wait for the end, and commit.  Raises as ``start``, ProcessorError if it fails."""
         try:
             self.start(available_now=available_now)
-            self.await_end()
+            if not self._is_stopped:
+                self.await_end()
         finally:
             self.stop()
 
@@ -289,7 +289,9 @@ class Processor:
                     return True
                 if deadline.over:
                     return False
-                before, stalled = stalled, self._has_stalled()
+                before = stalled
+                with suppress(Exception):  # of the checkpoint's file system; the query goes on
+                    stalled = self.state == "stalled"
                 if stalled and not before:
                     _log.error(
                         "processor %s has been at one batch for over %.0f s: look for a callback "
@@ -303,13 +305,12 @@ class Processor:
     def stop(self, timeout: float = _STOP_S) -> None:
         """Stop the query, whose batch is repeated by the next start, and commit the offsets."""
         check_timeout(timeout)
+        self._is_stopped = True
         query = None if is_stopped(self._spark) else self._query
-        if query is not None:
-            try:
-                self._asked(query.stop)
-            except ProcessorError:  # as Spark's JVM has ended
-                query = None
-        self._stop_unknown()
+        try:
+            self._asked(self._stop_queries)
+        except ProcessorError:  # as Spark's JVM has ended
+            query = None
         with self._committing:
             commits = self._commits
             if commits is not None:
@@ -373,7 +374,8 @@ class Processor:
             begun
             and begun.at_s is not None
             and (not finished or finished.batch_id < begun.batch_id)
-            and time.time() - begun.at_s > STALLED_S
+            # Of a batch that a former start has begun, the time since then does not count.
+            and time.time() - max(begun.at_s, self._started_s) > STALLED_S
         ):
             return "stalled"
         return "recovering" if self._reads_tables and not finished else "running"
@@ -410,12 +412,11 @@ class Processor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _stop_unknown(self) -> None:
-        """Stop a query that runs although Ctrl-C has ended its start."""
-        if self._is_starting and not is_stopped(self._spark):
+    def _stop_queries(self) -> None:
+        """Stop the query, also one that runs although Ctrl-C has ended its start."""
+        if not is_stopped(self._spark):
             for query in self._spark.streams.active:  # its session has no others
                 query.stop()
-        self._is_starting = False
 
     @property
     def _is_active(self) -> bool:
@@ -441,28 +442,20 @@ class Processor:
 
         Two of a group would process each message twice, and write one table.
         """
-        files = self._files()
+        files, graph, brokers = self._files(), self.graph, self._kafka["bootstrap.servers"]
         query_id = files.query_id() if files.read("metadata") else None
-        text = f"group {self.graph.group} cannot start: another processor"
+        text = f"group {graph.group} cannot start: another processor"
         for other_id, other in list(_processors.items()):
             if other is self or not other._is_active:  # noqa: SLF001 -- of this class
                 continue
             if other_id == query_id:
                 fix = "stop that one, or give each processor a checkpoint of its own"
                 raise ProcessorError(f"{text} runs with checkpoint {files.location}: {fix}")
-            if self._does_as(other):
+            shared = {*graph.consumed}.intersection(other.graph.consumed)
+            is_here = other._kafka["bootstrap.servers"] == brokers  # noqa: SLF001
+            if shared and is_here and other.graph.group == graph.group:
                 fix = "stop that one, or give each a group of its own"
                 raise ProcessorError(f"{text} of the group reads the same topics: {fix}")
-
-    def _does_as(self, other: Processor) -> bool:
-        """Return True if another processor does the work of this one."""
-        brokers = "bootstrap.servers"
-        mine, theirs = self.graph, other.graph
-        return (
-            mine.group == theirs.group
-            and self._kafka[brokers] == other._kafka[brokers]
-            and not {*mine.consumed}.isdisjoint(theirs.consumed)
-        )
 
     def _watch(self, running: StreamingQuery, query: Query) -> None:
         """Stop the query once a topic that it needs is another one than at its start.
@@ -491,6 +484,8 @@ class Processor:
                 text = f"topics were deleted and recreated while it ran: {listed(recreated)}"
                 if recreated and self._options.get("failOnDataLoss", "").lower() != "false":
                     fix = "start the processor again, which reads them from their beginning"
+                    if layout.table in recreated:  # and has rows of this query
+                        fix = f"delete {layout.table}, and start the processor, which writes it"
                 elif lost & before:
                     text = "topics that it writes were deleted, or recreated with fewer partitions"
                     text = f"{text}: {listed(sorted(lost))}"
@@ -533,10 +528,13 @@ class Processor:
                 lost.add(f"{topic} ({number} of {written[topic]} partitions)")
             elif number > written[topic] and (topic, number) not in grown:
                 grown.add((topic, number))
+                until = "it is started again"
+                if topic == self.graph.table:
+                    until = "it stops, and then starts with a copy alone (streams copy-table)"
                 _log.warning(
-                    "processor %s writes to the first %d of %d partitions of %s until it is "
-                    "started again, as that topic got more while it ran",
-                    self.graph.group, written[topic], number, topic,
+                    "processor %s writes to the first %d of %d partitions of %s until %s, as that "
+                    "topic got more while it ran",
+                    self.graph.group, written[topic], number, topic, until,
                 )  # fmt: skip
         return lost
 
@@ -557,13 +555,6 @@ class Processor:
         text = "its Spark session was stopped, or Spark's JVM has ended"
         return ProcessorError(f"group {self.graph.group}: {text}")
 
-    def _has_stalled(self) -> bool:
-        try:
-            return self.state == "stalled"
-        except Exception:  # noqa: BLE001 -- of the checkpoint's file system; the query goes on
-            _log.debug("the checkpoint of %s was not read", self.graph.group, exc_info=True)
-            return False
-
     def _failure(self, error: StreamingQueryException) -> ProcessorError:
         """Return the cause in one sentence where it is known, not Spark's pages of Java."""
         found = _OURS.findall(str(error))
@@ -571,12 +562,11 @@ class Processor:
             return ProcessorError(found[-1])
         roots = ["".join(root) for root in _ROOT.findall(str(error))]
         for sign, cause in _CAUSES.items():
-            if sign in str(error):
+            if re.search(sign, str(error)):
                 detail = f" ({roots[-1]})" if roots else ""
                 return ProcessorError(f"group {self.graph.group}: {cause}{detail}")
-        if roots:
-            return ProcessorError(f"group {self.graph.group}: {roots[-1]}")
-        return ProcessorError(_STACK.split(str(error))[0])
+        text = roots[-1] if roots else _STACK.split(str(error))[0]
+        return ProcessorError(f"group {self.graph.group}: {text}")
 
 
 def _has_starts(files: Checkpoint) -> bool:

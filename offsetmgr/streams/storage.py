@@ -119,14 +119,12 @@ class LmdbReader:
     @property
     def live(self) -> bool:
         """True if a view has the store open, so that its rows follow the topic."""
-        with _failing(self.path, "read"):
+        with _failing(self.path, "read"), contextlib.suppress(FileNotFoundError):
             try:
                 with (self.path / "view.lock").open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return not self.deleted
-            except FileNotFoundError:
-                return False
         return False
 
     @property
@@ -296,6 +294,7 @@ class LmdbStorage(LmdbReader):
             self._note_topic(txn, topic_id)
 
     def note_seen(self, at_s: float) -> None:
+        self._env.reader_check()  # those that were killed keep all pages of their time
         with self._writing() as txn:
             txn.put(_SEEN, repr(at_s).encode(), db=self._meta)
             txn.put(_COMPLETE, b"1", db=self._meta)

@@ -360,9 +360,10 @@ class TableReader:
         self._changed()
 
     def _watch_transaction(self, part: Progress) -> None:
-        hidden_from = part.hidden_from
-        if hidden_from is not None and part.error is None:
-            part.error = f"an open transaction hides the messages from offset {hidden_from} on"
+        """Name an open transaction for which alone a partition waits."""
+        waits, stable = part.state is TableState.RECOVERING, part.last_stable_offset or 0
+        if waits and part.error is None and stable <= (part.next_offset or 0) < part.target:
+            part.error = f"an open transaction hides the messages from offset {stable} on"
             log.warning("table %s/%d waits: %s", self._topic, part.partition, part.error)
 
     def _lose(self, parts: Sequence[Progress], error: KafkaRequestError) -> None:

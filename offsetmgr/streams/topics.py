@@ -149,7 +149,7 @@ class TopicManager(Closing):
         if does_not_exist(replicas):
             self._create(topic, partitions, config)
             return partitions
-        held = known(self._reader.topic_settings([topic])[topic])
+        held = self._reader.topic_settings([topic])[topic]
         counts = known(replicas).values()
         problems = []
         if len(counts) != partitions:
@@ -157,11 +157,14 @@ class TopicManager(Closing):
         found, wanted = sorted({*counts}), self.settings.replication
         if wanted is not None and found != [wanted]:
             problems.append(f"replication {' and '.join(map(str, found))}, not {wanted}")
-        problems += [
-            f"{name}={held.get(name)}, not {value}"
-            for name, value in config.items()
-            if held.get(name) != setting_text(value)
-        ]
+        if isinstance(held, OffsetManagerError):  # they take a right of their own
+            problems.append(f"settings that cannot be compared ({held})")
+        else:
+            problems += [
+                f"{name}={held.get(name)}, not {value}"
+                for name, value in config.items()
+                if held.get(name) != setting_text(value)
+            ]
         if problems and self.settings.mismatch != "ignore":
             fix = "alter or delete the topic"
             if config.get("cleanup.policy") == "compact":

@@ -205,6 +205,10 @@ class TestOneTruth:
         eventually(lambda: everything.running.state, "stalled")
         assert not everything.running.await_end(1.0)
         assert caplog.text.count("has been at one batch for over") == 1
+        # The time before the start does not count.
+        with monkeypatch.context() as patched:
+            patched.setattr(everything.running, "_started_s", time.time() + WAIT_S)
+            assert everything.running.state == "running"
         released.touch()
         everything.running.wait_until_ready(WAIT_S)
 
@@ -299,9 +303,12 @@ def test_a_failed_callback_stops_the_processor_and_commits_nothing(lab: Lab, gro
 def test_a_stop_in_a_signal_handler_and_ctrl_c_leave_no_query(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stop takes over the connection to Java, so that a wait ended with py4j's error."""
+    """A stop takes over the connection to Java, so that a wait ended with py4j's error.
 
-    def taken_over(_files: Checkpoint) -> NoReturn:
+    A stop in the middle of a start was forgotten, and ``run`` went on.
+    """
+
+    def taken_over(_: Checkpoint | DataStreamWriter) -> NoReturn:
         processor.stop()
         raise OSError("the connection was closed")
 
@@ -330,6 +337,14 @@ def test_a_stop_in_a_signal_handler_and_ctrl_c_leave_no_query(
             processor.start()
     with processor:  # whose query ran on, and could not be stopped
         processor.wait_until_ready(WAIT_S)
+
+    def stopped(writer: DataStreamWriter) -> object:
+        processor.stop()
+        return start(writer)
+
+    for begin in (stopped, taken_over):
+        monkeypatch.setattr(DataStreamWriter, "start", begin)
+        processor.run()
     assert not processor._spark.streams.active
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -191,6 +192,31 @@ def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
         ViewReader(tmp_path / "elsewhere", codecs.String())
     with pytest.raises(ViewError, match=r"cannot be opened: .* name too long"):
         ViewReader(tmp_path / ("x" * 300), codecs.String())
+
+
+KILLED = """
+import os, signal, sys
+from offsetmgr.streams import codecs
+from offsetmgr.streams.rows import ViewReader
+rows = iter(ViewReader(sys.argv[1], codecs.Bytes()))
+next(rows)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_reader_does_not_make_a_store_grow(tmp_path: Path) -> None:
+    """Its pages were kept until the view was started again, however often rows were written."""
+    rows = {b"%d" % number: b"x" * 1_000 for number in range(100)}
+    with closing(opened(tmp_path)) as store:
+        store.apply(rows, {0: 0})
+        command = [sys.executable, "-c", KILLED, str(tmp_path)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        sizes = []
+        for number in range(40):
+            store.apply(rows, {0: number})
+            store.note_seen(1.5)
+            sizes.append((tmp_path / "data.mdb").stat().st_size)
+    assert sizes[20] == sizes[-1]
 
 
 BATCH = """
