@@ -635,10 +635,6 @@ class ReadyAnswer(Struct, frozen=True, omit_defaults=True):
 # From the core's values and errors
 
 
-def entry(where: TopicPartition, value: OffsetAndMetadata) -> OffsetEntry:
-    return OffsetEntry(where.topic, where.partition, *value)
-
-
 def value_or_none(value: OffsetAndMetadata | None) -> OffsetValue | None:
     return None if value is None else OffsetValue(*value)
 

@@ -36,13 +36,13 @@ from offsetmgr.service.messages import (
     ManagersAnswer,
     ManagersQuery,
     ManagerView,
+    OffsetEntry,
     QueriesKept,
     QueriesQuery,
     QueriesRequest,
     ReadyAnswer,
     StreamingQuery,
     body_or_none,
-    entry,
     read_cursor,
     value_or_none,
 )
@@ -366,6 +366,7 @@ async def _all_known(handles: Iterable[ManagerHandle]) -> None:
 
 def _initial(handle: ManagerHandle) -> InitialOffset:
     committed, error, known = None, None, False
+    topic, partition = handle.key.topic_partition
     try:
         value = handle.initial_offset(timeout=0)
     except OffsetTimeoutError:
@@ -374,8 +375,8 @@ def _initial(handle: ManagerHandle) -> InitialOffset:
         error = error_body(stopped)
     else:
         known = True
-        committed = None if value is None else entry(handle.key.topic_partition, value)
-    return InitialOffset(*handle.key.topic_partition, known, committed, error)
+        committed = None if value is None else OffsetEntry(topic, partition, *value)
+    return InitialOffset(topic, partition, known, committed, error)
 
 
 def _error_for(by: Requester, error: OffsetManagerError | None) -> ErrorBody | None:

@@ -15,6 +15,7 @@ from offsetmgr.service.access import Requester, names_in, no_names
 from offsetmgr.service.errors import kafka_error
 from offsetmgr.service.messages import (
     CommittedQuery,
+    OffsetEntry,
     OffsetsAnswer,
     PartitionEnds,
     StartingOffsetsAnswer,
@@ -24,7 +25,6 @@ from offsetmgr.service.messages import (
     TopicsAnswer,
     TopicsQuery,
     TopicState,
-    entry,
     read_cursor,
 )
 from offsetmgr.service.openapi import operation
@@ -60,7 +60,7 @@ class Reads:
                 raise kafka_error(f"{what}, partition {where}", failure, timeout_s)
         after = None if query.after is None else read_cursor(query.after).topic_partition
         entries = (
-            entry(where, value)
+            OffsetEntry(where.topic, where.partition, *value)
             for where, value in sorted(result.offsets.items())
             if value is not None and is_asked(where) and (after is None or where > after)
         )

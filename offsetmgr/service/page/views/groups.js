@@ -1,7 +1,7 @@
 // All groups, the most urgent first.
 
 import { sparkline } from "../chart.js";
-import { count, duration, el, meaning, plural, rate, setText, tone } from "../dom.js";
+import { count, duration, el, meaning, plural, rate, sentence, setText, tone } from "../dom.js";
 import { groupColumn, numberColumn, statusColumn, Table } from "../table.js";
 
 /** Return the look of a group: the worst of its lag, its commits and its reading. */
@@ -61,7 +61,7 @@ export function open(root) {
       const well = answer.groups_error ? "; not all could be read." : ", none in trouble.";
       setText(summary, bad ? attention : `${all}${well}`);
       const told = [answer.groups_error?.message, answer.watch.hint].filter(Boolean);
-      setText(hints, told.join(" "));
+      setText(hints, told.map(sentence).join(" "));
       table.set(answer.groups);
     },
     close() {},
