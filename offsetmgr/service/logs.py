@@ -60,18 +60,22 @@ class Logs(logging.Handler):
         written.wait(FLUSH_TIMEOUT_S)
 
     def _write_all(self) -> None:
+        before = b""
         while True:
             item = self._queue.get()
             if isinstance(item, threading.Event):
                 item.set()
                 continue
             # Past the stream's buffer, whose lock the interpreter needs when the process ends.
-            left = item.encode(errors="backslashreplace")
+            line = left = before + item.encode(errors="backslashreplace")
             try:
                 while left:
                     left = left[os.write(self._descriptor, left) :]
             except OSError:  # a full disk, a closed pipe
                 self.dropped += 1
+                before = before if left == line else b"\n"  # behind a part of this line
+            else:
+                before = b""
 
 
 def set_up(level: str, stream: TextIO | None = None) -> Logs:

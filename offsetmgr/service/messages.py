@@ -22,7 +22,6 @@ from offsetmgr.types import (
     MAX_PARTITION,
     MAX_TOPIC_CHARS,
     ManagerKey,
-    OffsetAndMetadata,
     StopResult,
     TopicPartition,
     check_existing_group,
@@ -633,10 +632,6 @@ class ReadyAnswer(Struct, frozen=True, omit_defaults=True):
 
 
 # From the core's values and errors
-
-
-def value_or_none(value: OffsetAndMetadata | None) -> OffsetValue | None:
-    return None if value is None else OffsetValue(*value)
 
 
 def body_or_none(error: OffsetManagerError | None) -> ErrorBody | None:

@@ -37,6 +37,7 @@ from offsetmgr.service.messages import (
     ManagersQuery,
     ManagerView,
     OffsetEntry,
+    OffsetValue,
     QueriesKept,
     QueriesQuery,
     QueriesRequest,
@@ -44,7 +45,6 @@ from offsetmgr.service.messages import (
     StreamingQuery,
     body_or_none,
     read_cursor,
-    value_or_none,
 )
 from offsetmgr.service.openapi import operation
 from offsetmgr.service.sessions import QueryReport
@@ -350,8 +350,8 @@ def manager_view(handle: ManagerHandle, error: OffsetManagerError | None = None)
         *handle.key,
         client=handle.owner,
         phase=status.phase,
-        submitted=value_or_none(status.submitted),
-        committed=value_or_none(status.committed),
+        submitted=None if status.submitted is None else OffsetValue(*status.submitted),
+        committed=None if status.committed is None else OffsetValue(*status.committed),
         dirty=status.dirty,
         last_error=body_or_none(status.last_error or error),
         regressions=status.regressions,

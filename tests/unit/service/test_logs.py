@@ -13,6 +13,7 @@ import pytest
 
 from offsetmgr.logs import SafeLogger
 from offsetmgr.service import logs
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,3 +106,21 @@ def test_the_queue_of_an_unread_log_is_bounded() -> None:
         left = logs.QUEUED + 100 - set_up.dropped
         while left:  # else the rest would be written to what gets the number of the pipe next
             left -= reader.readline().startswith(b"{")
+
+
+def test_a_torn_line_does_not_swallow_the_next() -> None:
+    """As on a full disk: what does not fit is lost, and the next record is a line of its own."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "w") as stream:
+        os.set_blocking(writing, False)
+        set_up = logs.set_up("info", stream)
+        logging.getLogger("offsetmgr.x").info("large %s", "x" * 1_000_000)
+        logging.getLogger("offsetmgr.x").info("lost")
+        eventually(lambda: set_up.dropped, 2)
+        torn = reader.read(select.PIPE_BUF)
+        os.set_blocking(writing, True)
+        logging.getLogger("offsetmgr.x").info("next")
+        logging.getLogger("offsetmgr.x").info("last")
+        while not torn.endswith(b"\n"):
+            torn += reader.readline()
+        assert json.loads(reader.readline())["event"] == "next"
