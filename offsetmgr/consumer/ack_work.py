@@ -165,11 +165,6 @@ class Claim(Claimed):
     def commit(self, position: OffsetAndMetadata) -> None:
         self.committed = position
 
-    @property
-    def is_full_for_good(self) -> bool:
-        """True if no more can be delivered, and no ack is awaited that would change it."""
-        return not self.tracker.has_room and len(self.tracker.pending) == len(self.given_up)
-
     def begin(self, offset: int) -> None:
         """Take in where reading begins, unless that is known."""
         if not self.begun:
@@ -609,7 +604,9 @@ class AckWork(Work[Claim]):
                 while waiting and waiting[0][0] <= now_s and self._deliver(waiting[0][1]):
                     claim.waiting_bytes -= waiting.popleft()[1].size
                     claim.pass_over_end()
-                if waiting and waiting[0][0] <= now_s and claim.is_full_for_good:
+                # What is due and still waits has no room, and no ack may come that makes some.
+                awaits_none = len(claim.tracker.pending) == len(claim.given_up)
+                if waiting and waiting[0][0] <= now_s and awaits_none:
                     self._report_full(claim)
                 if waiting:
                     due_s = min(due_s, waiting[0][0])

@@ -70,14 +70,10 @@ class _Pool:
         self._handled = 0
         self._failed = 0
         # A handler that hangs must not keep the process from ending.
-        self._threads = [
+        self.threads = [
             threading.Thread(target=self._work, name=f"handler-{number}", daemon=True)
             for number in range(workers)
         ]
-
-    @property
-    def has_current_thread(self) -> bool:
-        return threading.current_thread() in self._threads
 
     def run(self, fill: Callable[[float], object]) -> None:
         """Handle messages until the consumer ends; what has begun has ``dwell_s`` to finish.
@@ -87,7 +83,7 @@ class _Pool:
         began_s = reported_s = time.monotonic()
         reported = 0
         try:
-            for thread in self._threads:
+            for thread in self.threads:
                 thread.start()
             with sigterm_raises() as raise_again:
                 while not (self._ack_work.closing or self._ack_work.member.ended.is_set()):
@@ -109,11 +105,11 @@ class _Pool:
 
     def _stop(self) -> None:
         deadline = time.monotonic() + self._ack_work.settings.dwell_s
-        self._ack_work.stop(len(self._threads))
-        for thread in self._threads:
+        self._ack_work.stop(len(self.threads))
+        for thread in self.threads:
             if thread.ident is not None:  # else there was no room for it
                 thread.join(max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
+        if any(thread.is_alive() for thread in self.threads):
             self._ack_work.abandon()
 
     def _report(self, what: str, rate: float) -> None:
@@ -239,7 +235,7 @@ class AckConsumer(MessageReader[AckMessage]):
                 hint = "read dead letters in another group, or give retry another name"
                 raise InvalidValueError("topics", letters, "is where its own failures go", hint)
             retries = RetryProducer(kafka, group, policy, topics.of)
-            self._opened.callback(retries.close, settings.dwell_s)
+            self._opened.callback(retries.producer.close, settings.dwell_s)
             topics = replace(topics, retries=list(retries.topics))
         self._work = AckWork(settings, str(kafka.get("bootstrap.servers", "")), retries)
         self._next = self._work.next
@@ -322,7 +318,7 @@ class AckConsumer(MessageReader[AckMessage]):
     @property
     def is_called_by_handler(self) -> bool:
         """True in the threads of ``run`` that call its handler."""
-        return self._pool is not None and self._pool.has_current_thread
+        return self._pool is not None and threading.current_thread() in self._pool.threads
 
     def _fill(self, timeout_s: float) -> None:
         self._work.fill(timeout_s)

@@ -195,7 +195,7 @@ class RetryProducer:
         self.topics: Final = {each.group(): int(each.group(1)) for each in numbered if each}
         """The retry topics and their numbers, those of a former policy with more delays too."""
         config = {**COPIES, **asking_config(kafka)}
-        self._producer = MessageProducer(config, max_message_bytes=limit, name="retries")
+        self.producer: Final = MessageProducer(config, max_message_bytes=limit, name="retries")
 
     def send(
         self,
@@ -224,23 +224,19 @@ class RetryProducer:
         )
         key, value = message.key(), message.value()
         if due_ms is not None:
-            self._producer.send(self._stages[stage], value, key, done, headers=headers)
+            self.producer.send(self._stages[stage], value, key, done, headers=headers)
             return
         smaller = smaller_letters(key, value, headers)
 
         def delivered(answer: Written | KafkaRequestError) -> None:
             if is_too_large(answer) and smaller:
                 key, value, headers = smaller.pop(0)
-                self._producer.send(letters, value, key, delivered, headers=headers)
+                self.producer.send(letters, value, key, delivered, headers=headers)
             else:
                 done(answer)
 
         letters = self._dead_letter_topic
-        self._producer.send(letters, value, key, delivered, headers=headers)
-
-    def close(self, timeout_s: float) -> None:
-        """Wait for what is under way and end."""
-        self._producer.close(timeout_s)
+        self.producer.send(letters, value, key, delivered, headers=headers)
 
 
 def _prepare_topics(
