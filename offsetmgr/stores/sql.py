@@ -394,32 +394,39 @@ class SqlOffsetStore(OffsetStore):
         group: str,
         rows: _Rows,
         doubted: Collection[TopicPartition],
-        lasts: Mapping[TopicPartition, int] = MappingProxyType({}),
+        spans: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({}),
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """Return rows as of the logs that their topics have now, and which logs are new.
 
         A new log is that of a topic recreated since the last commit: its row is at its start, 0.
-        Kafka is asked only about those that are ``doubted``, or whose log is not known.  One that
-        ends before the offset in ``lasts`` is not the log of what was read: that is the former one.
+        Kafka is asked about those that are ``doubted``, or whose log is not known, and about those
+        in ``spans``, the first and last offsets to be stored: they may be of the former log.
+        Raises OffsetConflictError where nobody knows.
         """
         current, new_logs = dict(rows), set[TopicPartition]()
-        doubtful = [
+        doubtful = {
             where
             for where, row in rows.items()
             if where in doubted
             or row.topic_id is None
             or not row.next_offset  # any log begins there
             or row.topic_id != self._new_logs.get((group, where), row.topic_id)
-        ]
+        }
+        asked = doubtful.union(spans)
         ask = self.topic_ids  # which another thread may withdraw
-        if ask is None or not doubtful:
+        if ask is None or not asked:
             return current, new_logs
-        ids = ask({where.topic for where in doubtful})
-        for where in doubtful:
+        try:
+            ids = ask({where.topic for where in asked})
+        except OffsetManagerError:
+            if doubtful:
+                raise
+            return current, new_logs
+        for where in asked:
             row = rows[where]
             topic_id = ids.get(where.topic) or row.topic_id
             is_new = row.topic_id not in {None, topic_id} and row.next_offset is not None
-            if is_new and where in lasts and self._is_beyond(where, lasts[where]):
+            if is_new and where in spans and self._is_former(where, *spans[where]):
                 continue
             current[where] = row._replace(topic_id=topic_id)
             if is_new:
@@ -428,13 +435,24 @@ class SqlOffsetStore(OffsetStore):
                 self._begin_log((group, where), row, topic_id)
         return current, new_logs
 
-    def _is_beyond(self, where: TopicPartition, offset: int) -> bool:
-        """Return True if a log has not come up to ``offset``, where Kafka can be asked."""
+    def _is_former(self, where: TopicPartition, first: int, last: int) -> bool:
+        """Return True if a recreated topic's log has not come up to ``last``: the former one had.
+
+        Raises OffsetConflictError where it has records before ``first``, which would be passed
+        over: a consumer may have read on where the former log ended.
+        """
         log_ranges = getattr(self.topic_ids, "log_ranges", None)
         if log_ranges is None:
             return False
         found = log_ranges([where])[where]
-        return does_not_exist(found) or offset >= known(found).high_watermark
+        if does_not_exist(found) or last >= known(found).high_watermark:
+            return True
+        if first > known(found).log_start_offset:
+            raise OffsetConflictError(
+                f"the topic of {where} was recreated, and its new log has records before offset "
+                f"{first} that are not stored; restart the consumer to read them"
+            )
+        return False
 
     def _begin_log(self, key: _Key, row: StoredOffset, topic_id: str | None) -> None:
         """Report, once, that the topic of ``row`` was recreated."""
@@ -517,10 +535,10 @@ class OffsetTransaction:
             raise_for(group, self._store._refusals(group, ends, found))
             # A new log, or a gap.
             doubted = back | {w for w, row in found.items() if spans[w][0] != row.position}
-            lasts = {where: each[-1] for where, each in spans.items() if where not in back}
-            rows, new_logs = self._store._in_current_logs(group, found, doubted, lasts)
+            firsts = {w: (each[0], each[-1]) for w, each in spans.items() if w not in back}
+            rows, new_logs = self._store._in_current_logs(group, found, doubted, firsts)
             new = given
-            if doubted:
+            if doubted or new_logs:
                 new, ends = _not_stored(given, found, new_logs, back)
             changed = {}
             for where, end in ends.items():
@@ -544,8 +562,9 @@ class OffsetTransaction:
         with self._begun(group, wanted) as connection:
             found = self._store._lock_rows(connection, group, wanted)
             doubted = {w for w, (start, _) in wanted.items() if start != found[w].position}
-            lasts = {where: end - 1 for where, (_, end) in wanted.items()}
-            rows, new_logs = self._store._in_current_logs(group, found, doubted, lasts)
+            # A new query may begin anywhere in a new log.
+            spans = {w: (0 if w in doubted else at, end - 1) for w, (at, end) in wanted.items()}
+            rows, new_logs = self._store._in_current_logs(group, found, doubted, spans)
             stored = {
                 w: row.position for w, row in found.items() if row.offset and w not in new_logs
             }

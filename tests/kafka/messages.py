@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from offsetmgr.consumer import AckConsumer
 from offsetmgr.consumer.retry import readable_letters
@@ -62,6 +63,14 @@ def replace_topic(
     delete(kafka, topic)
     recreate(kafka, topic, 0, partitions=partitions)
     produce(kafka, topic, numbers, partitions=partitions)
+
+
+def delete_records(kafka: DevKafka, topic: str, ends: dict[int, int]) -> None:
+    """Delete the records before an offset of each partition, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    before = [KafkaPartition(topic, number, end) for number, end in ends.items()]
+    for deleted in admin.delete_records(before).values():
+        deleted.result(WAIT_S)
 
 
 def produce(

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr import LocalOffsets
 from offsetmgr.admin.migration import OffsetMigration
 from offsetmgr.errors import OffsetConflictError
 from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
+from tests.kafka.messages import delete_records
 from tests.tables import delete
 from tests.unit.spark.checkpoints import WrittenCheckpoint
 
@@ -215,14 +214,6 @@ def test_retention_and_markers_do_not_hide_the_next_record(mirrored: Mirrored, g
     assert {n: each["new"] for n, each in rows.items()} == {0: 25, 1: 30, 2: 30, 3: None}
     assert rows[0]["again"] == rows[1]["again"] == 0
     assert "the source has deleted the records from 10 to 15" in rows[3]["note"]
-
-
-def delete_records(kafka: DevKafka, topic: str, ends: dict[int, int]) -> None:
-    """Delete the records before an offset of each partition, as retention does."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    before = [KafkaPartition(topic, number, end) for number, end in ends.items()]
-    for deleted in admin.delete_records(before).values():
-        deleted.result(WAIT_S)
 
 
 def test_topics_without_a_mirror_are_left_alone(mirrored: Mirrored, group: str) -> None:

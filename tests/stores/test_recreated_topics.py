@@ -14,7 +14,7 @@ from offsetmgr.errors import OffsetCommitError, OffsetConflictError, OffsetStore
 from offsetmgr.stores.base import offer_topic_ids
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
-from tests.kafka.messages import WAIT_S, produce, recreate
+from tests.kafka.messages import WAIT_S, delete_records, produce, recreate
 from tests.stores.test_stores import url_of
 from tests.tables import delete
 
@@ -94,6 +94,7 @@ def test_a_recreated_topic_that_begins_behind_the_stored_offset_is_a_new_log(pla
         store.claim("etl", [place.where])
         assert place.new(store, range(40)) == list(range(40))
         place.recreate()
+        delete_records(place.kafka, place.where.topic, {0: 50})
         assert place.new(store, range(50, 60)) == list(range(50, 60))
     with place.open() as restarted:
         assert restarted.claim("etl", [place.where]) == {place.where: OffsetAndMetadata(60)}
@@ -137,6 +138,21 @@ def test_a_batch_may_hold_the_end_of_one_log_and_the_start_of_the_next(place: Pl
         assert place.new(store, [38, 39, 40, 41, 0, 1, 2]) == [40, 41, 0, 1, 2]
         assert place.stored(store) == 3
         assert place.new(store, [2, 3, 3]) == [3]
+
+
+@pytest.mark.parametrize("first", [40, 50])
+def test_a_new_log_is_not_stored_from_where_the_former_one_ended(place: Place, first: int) -> None:
+    """The kind: messages that a consumer reads on behind its position, in a log that is longer.
+
+    Stored at once, they would be stored again, or those before them never.
+    """
+    with place.recreated() as store:
+        with pytest.raises(OffsetConflictError, match="was recreated"):
+            place.new(store, range(first, 60))
+        with pytest.raises(OffsetConflictError, match="was recreated"):
+            place.is_new(store, 40, 60)
+        assert place.new(store, range(100)) == list(range(100))
+        assert place.new(store, range(100, 160)) == list(range(100, 160))
 
 
 def test_gaps_of_a_recreated_topic_and_transactions_that_were_rolled_back_differ(
