@@ -6,9 +6,9 @@ skipped; what lies between is read again.  ``translate`` and what it needs is pu
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import Counter
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING
@@ -16,6 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.reset import PlannedOffset
 from offsetmgr.errors import InvalidValueError, KafkaRequestError, OffsetManagerError
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.errors import does_not_exist
 from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -23,8 +24,6 @@ from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from typing_extensions import Self
 
 _BEFORE: Final = 100
 """Offsets that are read before the next record; ten times as many until they hold a record."""
@@ -201,7 +200,7 @@ class CopiedOffset(NamedTuple):
     new: Translation
 
 
-class OffsetMigration:
+class OffsetMigration(Closing):
     """Plans and makes copies of offsets from one cluster to another.
 
     A topic of the target that is named ``SOURCE.topic``, as MirrorMaker 2 does by default, is taken
@@ -257,10 +256,7 @@ class OffsetMigration:
         ]
         return self._target.carry_out(group, rows)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._source.reader.close()
         self._target.reader.close()
 
@@ -271,7 +267,11 @@ class OffsetMigration:
     ) -> list[CopiedOffset]:
         names = {each.topic: f"{self._source.name}.{each.topic}" for each in offsets}
         answers = self._target.reader.partitions_of(names.values())
-        names |= {topic: topic for topic, name in names.items() if _cannot_exist(answers[name])}
+        names |= {
+            topic: topic
+            for topic, name in names.items()
+            if isinstance(answers[name], InvalidValueError) or does_not_exist(answers[name])
+        }
         self._target.topic_ids = self._target_ids(names)
         claims = Counter(names.values())
         targets = {each: TopicPartition(names[each.topic], each.partition) for each in offsets}
@@ -311,11 +311,10 @@ class OffsetMigration:
         for where, found in source.from_time_on(wanted).items():
             new[where] = translated(where, wanted[where].place_in(found))
         rows = []
-        for where, translated_offset in new.items():
+        for where, answer in new.items():
             target = targets[where]
             current = committed[target].offset if target in committed else None
-            translation = translated_offset.over(current)
-            rows.append(CopiedOffset(where, offsets[where], target, current, translation))
+            rows.append(CopiedOffset(where, offsets[where], target, current, answer.over(current)))
         return rows
 
     def _target_ids(self, names: Mapping[str, str]) -> dict[str, str]:
@@ -352,9 +351,9 @@ class OffsetMigration:
         return {where: best_sync(syncs, offsets[where]) for where, syncs in found.items()}
 
 
-def _cannot_exist(answer: object) -> bool:
-    """Return True if the topic does not exist, or has a name that Kafka does not take."""
-    return isinstance(answer, InvalidValueError) or does_not_exist(answer)
+def _short(value: bytes | None) -> bytes | None:
+    """Return ``value``, or its digest where that is shorter: a thousand records are compared."""
+    return sha256(value).digest() if value and len(value) > sha256().digest_size else value
 
 
 class _Cluster(GroupChanges):
@@ -379,8 +378,8 @@ class _Cluster(GroupChanges):
             for message in read_to_end(self._config, starts, self._timeout_s, stops):
                 where = TopicPartition(message.topic() or "", message.partition() or 0)
                 at_ms = message.timestamp()[1]
-                record = Record(message.offset() or 0, at_ms, message.key(), message.value())
-                found[where].append(record)
+                value = _short(message.value())
+                found[where].append(Record(message.offset() or 0, at_ms, message.key(), value))
         except KafkaRequestError as error:
             topics = {where.topic for where in starts}
             if len(topics) == 1:
@@ -429,11 +428,3 @@ class _Cluster(GroupChanges):
         }
         stops = {where: at + _FROM_ITS_TIME for where, at in starts.items()}
         return self.read(starts, stops)
-
-
-def starting_offsets(plan: Iterable[CopiedOffset]) -> str:
-    """Return the option ``startingOffsets`` of Spark's Kafka source.  All offsets are known."""
-    topics: dict[str, dict[str, int | None]] = {}
-    for row in plan:
-        topics.setdefault(row.target.topic, {})[str(row.target.partition)] = row.new.offset
-    return json.dumps(topics)

@@ -15,7 +15,7 @@ from typer import Argument, Option
 from offsetmgr.admin.commands import topic_options
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
 from offsetmgr.admin.history import HISTORY_FIELDS, history_report, read_causes, steps
-from offsetmgr.admin.migration import OffsetMigration, starting_offsets
+from offsetmgr.admin.migration import OffsetMigration
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
     PLAN_FIELDS,
@@ -52,6 +52,7 @@ from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
+from offsetmgr.spark.starting import spark_json
 from offsetmgr.text import listed
 from offsetmgr.types import TopicPartition, check_existing_group, check_group
 
@@ -505,7 +506,8 @@ def copy_offsets(
     count = f"{len(plan) - len(left)} of {len(plan)} partitions"
     end = f"{done} {count}; at most {again} records again."
     if checkpoint is not None:
-        answer["startingOffsets"] = None if left else starting_offsets(plan)
+        starts = {row.target: row.new.offset or 0 for row in plan}
+        answer["startingOffsets"] = None if left else spark_json(starts)
         end = str(answer["startingOffsets"] or "Some partitions are left: no startingOffsets.")
     output.print(answer, _COPY_FIELDS, rows, "partitions", ends=[end])
     return Exit.INCOMPLETE if left else 0

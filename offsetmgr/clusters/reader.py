@@ -477,9 +477,8 @@ class _ReaderFeed(_Feed[ClusterMessage, "_ReaderConsumer"]):
         return total if ends else None
 
     def stats(self) -> ReaderStats:
-        link, figures = self.link, ConsumerStats()
-        if self.consumer is not None:
-            figures = self.consumer.stats()
+        link = self.link
+        figures = ConsumerStats() if self.consumer is None else self.consumer.stats()
         errors, rebalances = link.failures + figures.errors, figures.rebalances
         counts = (self._bytes, errors, link.timeouts, rebalances, link.retries)
         return ReaderStats(link.up, self._read, self.lag(None), *counts)
@@ -585,7 +584,7 @@ class MultiClusterAckConsumer(_MergedClient[AckMessage, _Feed[AckMessage, AckCon
             AckConsumer._checked(kafka, group, self._settings)  # noqa: SLF001 -- a part of this one
         feeds: dict[str, _Feed[AckMessage, AckConsumer]] = {}
         for name, kafka in checked.items():
-            link = Link(name, kafka, names[0])
+            link = Link(name, kafka, None)  # one of the topics may be missing
             feeds[name] = _Feed(link, partial(self._open, link, group, names))
         super().__init__(feeds, self._settings.dwell_s + _CLOSE_S)
 

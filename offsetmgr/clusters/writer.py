@@ -110,20 +110,18 @@ class ProducerRecord(NamedTuple):
 
         Raises InvalidValueError.
         """
-        value, key, own_topic, partition, headers, timestamp_ms = self
-        _check_text(value, "value")
-        _check_text(key, "key")
-        topic = own_topic or topic
+        _check_text(self.value, "value")
+        _check_text(self.key, "key")
+        topic = self.topic or topic
         if topic is None:
             hint = "name it in the record, or topic= of the writer"
-            raise InvalidValueError("topic", own_topic, "is missing", hint)
-        if own_topic:
-            check_topic(own_topic)
-        if partition is not None:
-            partition = check_partition(partition)
-        headers = _checked_headers(headers)
-        timestamp_ms = check_offset(timestamp_ms, "timestamp_ms")
-        return ProducerRecord(value, key, topic, partition, headers, timestamp_ms)
+            raise InvalidValueError("topic", self.topic, "is missing", hint)
+        return self._replace(
+            topic=check_topic(topic),
+            partition=None if self.partition is None else check_partition(self.partition),
+            headers=_checked_headers(self.headers),
+            timestamp_ms=check_offset(self.timestamp_ms, "timestamp_ms"),
+        )
 
 
 def _size(text: bytes | str | None) -> int:
@@ -279,8 +277,8 @@ class MultiClusterWriter(Closing):
         return ranked
 
     def _ranked(self) -> list[str]:
-        since_s = {name: each.link.answering_since_s for name, each in self._targets.items()}
-        return ranking(self._order, since_s, time.monotonic(), self._settings.fail_back_s)
+        since_s = {name: self._targets[name].link.answering_since_s for name in self._order}
+        return ranking(since_s, time.monotonic(), self._settings.fail_back_s)
 
     def errors(self) -> list[OffsetManagerError]:
         """Return the failures of clusters since the last call; at most the newest 100 of each."""
@@ -331,16 +329,13 @@ class MultiClusterWriter(Closing):
 
 
 def ranking(
-    order: Sequence[str],
-    answering_since_s: Mapping[str, float | None],
-    now_s: float,
-    fail_back_s: float,
+    answering_since_s: Mapping[str, float | None], now_s: float, fail_back_s: float
 ) -> list[str]:
     """Return all clusters, the one to write to first.
 
     ``answering_since_s`` is the time from which a cluster has answered without a failure, None
-    where it does not answer.  Those that have answered for ``fail_back_s`` come first, as ``order``
-    says; then others that answer, the longest first, so that writes stay where they are.
+    where it does not answer.  Those that have answered for ``fail_back_s`` come first, in its
+    order; then others that answer, the longest first, so that writes stay where they are.
     """
 
     def rank(name: str) -> tuple[int, float]:
@@ -349,7 +344,7 @@ def ranking(
             return 2, 0
         return (0, 0) if now_s - since_s >= fail_back_s else (1, since_s)
 
-    return sorted(order, key=rank)
+    return sorted(answering_since_s, key=rank)
 
 
 class _Target:

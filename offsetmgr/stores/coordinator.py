@@ -36,8 +36,6 @@ _THREADS: Final = 8
 _LOOK_S: Final = 1.0
 """Time for Kafka to tell the ids of topics; the database's groups do not need it for more."""
 
-_TIMED_OUT: Final = Failure(error_info(TIMED_OUT), "the offset store did not answer in time")
-
 _T = TypeVar("_T")
 
 log = SafeLogger("offsetmgr.stores")
@@ -174,7 +172,8 @@ class StoreCoordinator:
         if self._closed:
             future.set(failed(Failure(CLOSED)))
             return future
-        timer = self._timers.call_after(timeout_s, lambda: future.set(failed(_TIMED_OUT)))
+        late = Failure(error_info(TIMED_OUT), "the offset store did not answer in time")
+        timer = self._timers.call_after(timeout_s, lambda: future.set(failed(late)))
 
         def run(_: int) -> None:
             if future.done():

@@ -242,8 +242,7 @@ class SqlOffsetStore(OffsetStore):
     def groups(self) -> list[str]:
         query = sa.select(OFFSETS.c.group_id).where(OFFSETS.c.next_offset.is_not(None))
         with _raised_as(OffsetStoreError, "list of groups"):
-            found = self._retried(lambda connection: connection.scalars(query.distinct()).all())
-        return sorted(found)
+            return self._retried(lambda connection: sorted(connection.scalars(query.distinct())))
 
     def close(self) -> None:
         if self._owned:
@@ -425,11 +424,9 @@ class SqlOffsetStore(OffsetStore):
         for where in asked:
             row = rows[where]
             topic_id = ids.get(where.topic) or row.topic_id
-            is_new = row.topic_id not in {None, topic_id} and row.next_offset is not None
-            if is_new and where in spans and self._is_former(where, *spans[where]):
-                continue
-            current[where] = row._replace(topic_id=topic_id)
-            if is_new:
+            if row.topic_id in {None, topic_id} or row.next_offset is None:
+                current[where] = row._replace(topic_id=topic_id)
+            elif where not in spans or not self._is_former(where, *spans[where]):
                 current[where] = StoredOffset(0, generation=row.generation, topic_id=topic_id)
                 new_logs.add(where)
                 self._begin_log((group, where), row, topic_id)

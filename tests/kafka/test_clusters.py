@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -28,7 +28,8 @@ from offsetmgr.clusters import (
     WriteErrors,
     WriterSettings,
 )
-from offsetmgr.consumer import AckSettings, ConsumerSettings
+from offsetmgr.codes import TIMED_OUT
+from offsetmgr.consumer import AckConsumer, AckSettings, ConsumerSettings
 from offsetmgr.devkafka.cluster import Broker
 from offsetmgr.errors import (
     InvalidValueError,
@@ -36,6 +37,7 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetManagerError,
     OffsetTimeoutError,
+    error_info,
 )
 from tests.conftest import create_topic
 from tests.kafka.messages import WAIT_S, produce, running
@@ -354,6 +356,29 @@ def test_a_missing_topic_is_not_called_a_silent_cluster(
         until(lambda: "cluster west has failed, and is tried again" in caplog.text)
         assert "UNKNOWN_TOPIC" in str(reader.errors()[0])
     assert "does not answer" not in caplog.text
+
+
+def test_a_missing_topic_hides_no_other_once_its_cluster_is_back(
+    kafka: DevKafka, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind: a cluster that is asked for one topic to learn whether it answers again."""
+    clusters = {"west": kafka.bootstrap_servers}
+    create_topic(kafka, unique_name, 1)
+    written(clusters, "west", unique_name, range(1))
+    away = iter([KafkaRequestError("start", error_info(TIMED_OUT))])
+    opened = MultiClusterAckConsumer._open
+
+    def open_once_back(*arguments: Any) -> AckConsumer:
+        for error in away:
+            raise error
+        return opened(*arguments)
+
+    monkeypatch.setattr(MultiClusterAckConsumer, "_open", open_once_back)
+    topics = [f"missing-{unique_name}", unique_name]
+    with MultiClusterAckConsumer(clusters, unique_name, topics) as consumer:
+        message = consumer.poll(WAIT_S)
+        assert message is not None
+        assert message.value() == b"0"
 
 
 def test_a_reader_raises_once_no_cluster_can_answer_again(

@@ -50,7 +50,7 @@ class Mirrored:
         hour_ago_ms = int(time.time() - 3_600) * 1_000
         for number in range(COUNT):
             for partition in range(3):
-                value = f"{partition}/{number}"
+                value = f"{partition}/{number}{' ' * 40}"  # longer than a digest
                 at_ms = hour_ago_ms + number // (5 if partition == 0 else 1)
                 arguments: dict[str, Any] = {"partition": partition, "timestamp": at_ms}
                 here.produce(self.topic, value, **arguments)
@@ -129,7 +129,7 @@ def first_read(kafka: DevKafka, group: str, topic: str, partitions: set[int]) ->
             message = consumer.poll(WAIT_S)
             assert message is not None
             assert message.error() is None
-            found.setdefault(message.partition() or 0, (message.value() or b"").decode())
+            found.setdefault(message.partition() or 0, (message.value() or b"").decode().strip())
     finally:
         consumer.close()
     return found

@@ -33,4 +33,4 @@ def test_writes_go_to_the_first_settled_cluster(
 ) -> None:
     """Away from a silent one at once, and back to a preferred one once it has settled."""
     since_s = dict(zip(ORDER, answer_since_s, strict=True))
-    assert ranking(ORDER, since_s, now_s, FAIL_BACK_S) == expected
+    assert ranking(since_s, now_s, FAIL_BACK_S) == expected
