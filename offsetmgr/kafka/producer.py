@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from offsetmgr.answers import Failure, Written
 from offsetmgr.deadlines import Deadline, Latch
-from offsetmgr.errors import ManagerStoppedError
+from offsetmgr.errors import InvalidValueError, ManagerStoppedError
 from offsetmgr.kafka.clients import CLOSE_S, FORKED, Closing, check_thread_room
 from offsetmgr.kafka.config import asking_config, client_config, refused_config
 from offsetmgr.kafka.connections import LIBRDKAFKA_S
@@ -132,6 +132,9 @@ class MessageProducer(Closing):
         that are not about one message, in the producer's thread, which is named ``name``.
         """
         given = {"bootstrap.servers": config} if isinstance(config, str) else config
+        if "transactional.id" in given:
+            problem, hint = "cannot be set", "leave it out: each message is sent by itself"
+            raise InvalidValueError("transactional.id", given["transactional.id"], problem, hint)
         self._config: Mapping[str, object] = given
         self._alone = given.get(_MESSAGES_OF_A_BATCH) == 1
         self._on_error = on_error

@@ -57,6 +57,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "enable.idempotence False is set by offsetmgr itself": lambda: MultiClusterWriter(
         west("enable.idempotence", value=False)
     ),
+    "transactional.id 'x' cannot be set": lambda: MultiClusterWriter(west("transactional.id", "x")),
     "topic 'a b' is not a legal": reader(topic="a b"),
     "partitions .* cannot be chosen with a group": reader(group="etl", partitions=[0]),
     "group '' is empty": acks(group=""),
