@@ -337,10 +337,8 @@ class OffsetMigration(Closing):
         or a right to read it, there are none.
         """
         found: dict[TopicPartition, list[OffsetSync]] = {each: [] for each in offsets}
-        for cluster, name in (
-            (self._source, self._target.name),
-            (self._target, self._source.name),
-        ):
+        here, there = self._source, self._target
+        for cluster, name in ((here, there.name), (there, here.name)):
             where = TopicPartition(f"mm2-offset-syncs.{name}.internal", 0)
             log = cluster.reader.log_ranges([where])[where]
             starts = {} if isinstance(log, OffsetManagerError) else {where: OFFSET_BEGINNING}

@@ -217,15 +217,16 @@ def offer_topic_ids(
             with suppress(AttributeError):  # a user's store may be frozen
                 store.topic_ids = _Offers()
         offers = store.topic_ids
-        if isinstance(offers, _Offers):
-            offers.append(offer)
+        if not isinstance(offers, _Offers):
+            return lambda: None
+        offers.append(offer)
 
     def end() -> None:
         with _offers_lock:
-            if isinstance(offers, _Offers) and offer in offers:
+            if len(offers) > 1 and offer in offers:
                 offers.remove(offer)
-                if not offers:
-                    store.topic_ids = None
+            elif offers == [offer] and store.topic_ids is offers:
+                store.topic_ids = None  # whoever is asking already gets an answer
 
     return end
 

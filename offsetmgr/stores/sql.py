@@ -426,30 +426,11 @@ class SqlOffsetStore(OffsetStore):
             topic_id = ids.get(where.topic) or row.topic_id
             if row.topic_id in {None, topic_id} or row.next_offset is None:
                 current[where] = row._replace(topic_id=topic_id)
-            elif where not in spans or not self._is_former(where, *spans[where]):
+            elif where not in spans or not _is_former(ask, where, *spans[where]):
                 current[where] = StoredOffset(0, generation=row.generation, topic_id=topic_id)
                 new_logs.add(where)
                 self._begin_log((group, where), row, topic_id)
         return current, new_logs
-
-    def _is_former(self, where: TopicPartition, first: int, last: int) -> bool:
-        """Return True if a recreated topic's log has not come up to ``last``: the former one had.
-
-        Raises OffsetConflictError where it has records before ``first``, which would be passed
-        over: a consumer may have read on where the former log ended.
-        """
-        log_ranges = getattr(self.topic_ids, "log_ranges", None)
-        if log_ranges is None:
-            return False
-        found = log_ranges([where])[where]
-        if does_not_exist(found) or last >= known(found).high_watermark:
-            return True
-        if first > known(found).log_start_offset:
-            raise OffsetConflictError(
-                f"the topic of {where} was recreated, and its new log has records before offset "
-                f"{first} that are not stored; restart the consumer to read them"
-            )
-        return False
 
     def _begin_log(self, key: _Key, row: StoredOffset, topic_id: str | None) -> None:
         """Report, once, that the topic of ``row`` was recreated."""
@@ -649,6 +630,26 @@ def _offsets_of(messages: Iterable[object]) -> dict[TopicPartition, list[int]]:
             raise InvalidValueError("messages", message, "is not one of a GroupConsumer", hint)
         found[message.topic(), message.partition()].append(message.offset())
     return {TopicPartition(*where): offsets for where, offsets in found.items()}
+
+
+def _is_former(ask: object, where: TopicPartition, first: int, last: int) -> bool:
+    """Return True if a recreated topic's log has not come up to ``last``: the former one had.
+
+    Raises OffsetConflictError where it has records before ``first``, which would be passed over:
+    a consumer may have read on where the former log ended.
+    """
+    log_ranges = getattr(ask, "log_ranges", None)
+    if log_ranges is None:
+        return False
+    found = log_ranges([where])[where]
+    if does_not_exist(found) or last >= known(found).high_watermark:
+        return True
+    if first > known(found).log_start_offset:
+        raise OffsetConflictError(
+            f"the topic of {where} was recreated, and its new log has records before offset "
+            f"{first} that are not stored; restart the consumer to read them"
+        )
+    return False
 
 
 # Statements
