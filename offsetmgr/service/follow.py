@@ -108,7 +108,7 @@ class Follows(Collector):
     def _read_ends(self, topics: set[str]) -> Mapping[TopicPartition, LogEnds]:
         if topics and time.monotonic() - self._ends_s >= ENDS_S:
             try:
-                self._ends = read_logs(self._offsets, topics, Deadline(ENDS_S), {})
+                self._ends, _ = read_logs(self._offsets, topics, Deadline(ENDS_S))
             except OffsetManagerError:
                 self._ends = {}
             self._ends_s = time.monotonic()

@@ -33,7 +33,6 @@ from offsetmgr.types import (
     OffsetAndMetadata,
     Uncommitted,
     check_callable,
-    check_timeout,
 )
 from offsetmgr.workers import Question, Worker
 
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.client.offsets import Offsets
-    from offsetmgr.errors import ServiceError
     from offsetmgr.spark.progress import Run, Snapshot
     from offsetmgr.types import Stream
 
@@ -201,10 +199,10 @@ class OffsetCommits:
         Waits up to ``timeout`` seconds: what is not committed by then is logged, and still sent
         while the client is open.
         """
-        check_timeout(timeout)
+        deadline = Deadline(timeout)
         if self._is_over or self._pid != os.getpid():
             return
-        deadline, self._listener.is_listening = Deadline(timeout), False
+        self._listener.is_listening = False
         # Spark Connect tries for minutes to remove it from a server that is gone.
         remove = partial(self._spark.streams.removeListener, self._listener)
         Question(remove).wait(timeout / 2)
@@ -287,8 +285,7 @@ class OffsetCommits:
         read_from = {key.topic_partition: topic_id for key, topic_id in topic_ids.items()}
         try:
             brief = Deadline(min(deadline.left_s / 2, LOOK_S))
-            unreadable: dict[str, ServiceError] = {}
-            logs = read_logs(self._client, (p.topic for p in offsets), brief, unreadable)
+            logs, unreadable = read_logs(self._client, (p.topic for p in offsets), brief)
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}
@@ -296,12 +293,10 @@ class OffsetCommits:
         reasons = foreign(readable, logs) | recreated(read_from, logs)
         hint = "start the query with a new checkpoint: starting_offsets begins with the new log"
         found: dict[ManagerKey, Uncommitted] = {}
-        for key, offset in wanted.items():
-            reason = reasons.get(key.topic_partition)
-            if reason is not None:
-                detail = f"{reason}; {hint}"
-                refused = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), detail)
-                found[key] = Uncommitted(OffsetAndMetadata(offset), refused)
+        for key in [key for key in wanted if key.topic_partition in reasons]:
+            detail = f"{reasons[key.topic_partition]}; {hint}"
+            refused = OffsetCommitError(*key, wanted[key], error_info(TOPIC_RECREATED), detail)
+            found[key] = Uncommitted(OffsetAndMetadata(wanted[key]), refused)
         return found
 
 

@@ -6,18 +6,16 @@ import re
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.text import masked_url, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-
-_T = TypeVar("_T")
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NO_HOST: Final = re.compile(r"^([^/]+:)/(?!/)")
@@ -147,17 +145,16 @@ class SessionFiles:
         self._settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 -- PySpark offers no files
 
     def read(self, name: str) -> str | None:
-        def content(path: Any, system: Any) -> str:
-            with closing(system.open(path)) as stream:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
-
-        return self._if_there(name, content)
+        text: str | None = None
+        with self._if_there(name) as (path, system), closing(system.open(path)) as stream:
+            text = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+        return text  # noqa: RET504 -- None if the block has ended early
 
     def names(self, folder: str) -> list[str]:
-        def listed(path: Any, system: Any) -> list[str]:
-            return [str(status.getPath().getName()) for status in system.listStatus(path)]
-
-        return self._if_there(folder, listed) or []
+        found: list[str] = []
+        with self._if_there(folder) as (path, system):
+            found = [str(status.getPath().getName()) for status in system.listStatus(path)]
+        return found  # noqa: RET504 -- the same
 
     def write(self, name: str, text: str) -> None:
         with self._opened(name) as (path, system):
@@ -172,15 +169,15 @@ class SessionFiles:
         with self._opened(name) as (path, system):
             system.delete(path, False)  # noqa: FBT003 -- the same
 
-    def _if_there(self, name: str, read: Callable[[Any, Any], _T]) -> _T | None:
-        """Return what ``read`` makes of a path; None if nothing is there, also not any more."""
+    @contextmanager
+    def _if_there(self, name: str) -> Iterator[tuple[Any, Any]]:
+        """End the block without an error if nothing is there, also not any more."""
         with self._opened(name) as (path, system):
             try:
-                return read(path, system)
+                yield path, system
             except Exception:
                 if system.exists(path):  # such as a folder in the place of a file
                     raise
-                return None
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[tuple[Any, Any]]:

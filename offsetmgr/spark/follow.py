@@ -491,11 +491,10 @@ class _Followed(_Task):
         snapshot = finished_batch(
             *(run, self.location, batch.batch_id, offsets, at_s), id=query_id, run_id=run_id
         )
-        parts = groups.parts(snapshot)
+        read = {group: lowest(part.sources) for group, part in groups.parts(snapshot).items()}
         if self._query_id not in {"", query_id}:
             # The managers know the logs of the query before; its topics may have been recreated.
-            for group, part in parts.items():
-                partitions = lowest(part.sources)
+            for group, partitions in read.items():
                 stop = self.follower.client.stop_managers
                 stop(timeout=FLUSH_S, group=group, partitions=partitions)
         self._query_id = query_id
@@ -504,9 +503,7 @@ class _Followed(_Task):
         if not self.follower.closed and not self.is_gone:
             subscription.put(snapshot)
         view = self._view = self._view._replace(
-            batch_id=batch.batch_id,
-            batch_at_s=batch.at_s,
-            offsets={group: lowest(part.sources) for group, part in parts.items()},
+            batch_id=batch.batch_id, batch_at_s=batch.at_s, offsets=read
         )
         if is_again:
             return

@@ -22,25 +22,26 @@ MISSING: Final = frozenset(error_info(code).name for code in NO_SUCH_PARTITION)
 
 
 def read_logs(
-    client: Offsets, topics: Iterable[str], deadline: Deadline, unreadable: dict[str, ServiceError]
-) -> Logs:
-    """Return the logs of ``topics``; those that do not exist are omitted.
+    client: Offsets, topics: Iterable[str], deadline: Deadline
+) -> tuple[Logs, dict[str, ServiceError]]:
+    """Return the logs of ``topics``, and the errors of those that Kafka refuses to read.
 
-    So are those that Kafka refuses, such as for a missing right or without a leader: ``unreadable``
-    gets their errors.  Raises what ``client.logs`` raises otherwise.
+    As for a missing right, or without a leader.  Topics that do not exist are omitted.  Raises what
+    ``client.logs`` raises otherwise.
     """
     names = sorted(set(topics))
     if len(names) > 1:
         with suppress(ServiceError):
-            return client.logs(names, timeout=deadline.left_s / 2)
+            return client.logs(names, timeout=deadline.left_s / 2), {}
     logs: Logs = {}
+    unreadable: dict[str, ServiceError] = {}
     for done, name in enumerate(names):
         try:
             logs |= client.logs([name], timeout=deadline.left_s / (len(names) - done))
         except ServiceError as error:
             if error.code not in MISSING:
                 unreadable[name] = error
-    return logs
+    return logs, unreadable
 
 
 def usable_logs(
@@ -50,8 +51,7 @@ def usable_logs(
 
     A log that cannot be read is a reason, too, and blocks no other.  Raises as ``client.logs``.
     """
-    unreadable: dict[str, ServiceError] = {}
-    logs = read_logs(client, (partition.topic for partition in offsets), deadline, unreadable)
+    logs, unreadable = read_logs(client, (partition.topic for partition in offsets), deadline)
     return logs, foreign(offsets, logs) | {
         partition: f"its log cannot be read: {unreadable[partition.topic]}"
         for partition in offsets

@@ -143,8 +143,8 @@ def read_snapshot(progress: Any) -> Snapshot:
             batch_id=batch_id,
             sources=tuple(sources),
             problems=problems,
-            figures=_figures(report, problems),
             is_whole=not problems,
+            figures=_figures(report, problems),
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
