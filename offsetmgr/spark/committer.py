@@ -308,7 +308,7 @@ class Committer:
             _log.exception("offsets of a query were not submitted")
             done.set_result(False)
 
-    def progress(self, by: Subscription, snapshot: Snapshot) -> bool:
+    def progress(self, by: Subscription, snapshot: Snapshot) -> None:
         expected = by.expected.get(snapshot.run)
         if expected is not None and not expected.reports_nothing:
             del by.expected[snapshot.run]
@@ -344,13 +344,12 @@ class Committer:
         )
         self._reports[snapshot.run.query_id] = snapshot.run, report
         self._client.report_query(report)
-        return True
 
     def _last_report(self, run: Run) -> QueryReport | None:
         known, report = self._reports.get(run.query_id, (None, None))
         return report if known == run else None
 
-    def end(self, by: Subscription, run: Run, error: str | None) -> bool:
+    def end(self, by: Subscription, run: Run, error: str | None) -> None:
         self.ask(by, run)
         by.expected.pop(run, None)
         if len(self._topic_ids) > _MAX_REMEMBERED:
@@ -367,7 +366,6 @@ class Committer:
             outcome = "failed" if error else "ended"
             shown_error = encodable(error)[:_ERROR_CHARS] if error else None
             self._client.report_query(report._replace(state=outcome, error=shown_error))
-        return True
 
     def _end_stopped(self) -> None:
         with self._lock:
@@ -383,7 +381,7 @@ class Committer:
                 if by in callers and run not in but:
                     self.end(by, run, None)
 
-    def end_all(self, by: Subscription) -> bool:
+    def end_all(self, by: Subscription) -> None:
         """End the runs that no other call of ``commit_offsets`` commits."""
         by.expected.clear()
         others = self._used(without=by)
@@ -395,7 +393,6 @@ class Committer:
                     if group not in others:
                         decision.held_back = None
                     self._apply(by, group, decision, f"query {run.query_id}")
-        return True
 
     def release(self, by: Subscription, name: str) -> bool:
         decisions = {group: self._groups[group].release(name) for group in by.groups.names()}
@@ -403,18 +400,18 @@ class Committer:
             self._apply(by, group, decision or Decision(), f"query {name}")
         return any(decision is not None for decision in decisions.values())
 
-    def ask(self, by: Subscription, run: Run) -> bool:
+    def ask(self, by: Subscription, run: Run) -> None:
         """Ask a run how far it is, if it has not reported yet."""
         expected = by.expected.get(run)
         if expected is None:
-            return False
+            return
         # Of a file system, or of Spark Connect, that does not answer: others need the thread.
         wait_s = 0.0 if expected.question else LOOK_UP_S
         question = expected.question = expected.question or Question(expected.ask)
         if not question.wait(wait_s):
             text = f"query {run.query_id} is not committed: its checkpoint or Spark does not answer"
             by.warn_once(("unanswered", run.run_id), text)
-            return False
+            return
         expected.question = None
         try:
             snapshot = question.result()
@@ -425,13 +422,13 @@ class Committer:
                 text = f"query {run.query_id}, which reports nothing, is not committed: {why}"
                 by.warn_once(("continuous", run.run_id), text)
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
-            return False
+            return
         if snapshot is None or expected.batch_id == snapshot.batch_id:
-            return False
+            return
         expected.batch_id = snapshot.batch_id
-        return self.progress(by, snapshot)
+        self.progress(by, snapshot)
 
-    def _tick(self) -> bool:
+    def _tick(self) -> None:
         now_s = time.monotonic()
         is_due = now_s >= self._look_at
         with self._lock:
@@ -441,7 +438,7 @@ class Committer:
                 if is_due or expected.reports_nothing:
                     self.ask(by, run)
         if not is_due:
-            return False
+            return
         self._look_at = now_s + LOOK_AROUND_S
         self._end_stopped()
         for by in subscriptions:
@@ -450,7 +447,6 @@ class Committer:
             except Exception as error:  # noqa: BLE001 -- of py4j, again and again once Spark is gone
                 text = f"cannot look for queries of other sessions: {error_text(error)}"
                 by.warn_once(("look around",), text)
-        return True
 
     def _apply(self, by: Subscription, group: str, decision: Decision, label: str) -> None:
         """Submit first: what is logged or counted then keeps no offset from being committed."""
@@ -519,7 +515,7 @@ class Committer:
     def _left(self, groups: set[str]) -> list[ManagerKey]:
         return [key for key in self._unread.copy() if key.group in groups]
 
-    def _stop_unread(self) -> bool:
+    def _stop_unread(self) -> None:
         """Stop the managers that hold nothing which this client may still commit."""
         self._retry_at = time.monotonic() + RETRY_S
         # For all groups together, so that many which nobody answers for delay no others.
@@ -539,7 +535,6 @@ class Committer:
             self._report({key: self._unread[key] for key in lost})
             for key in stopped:
                 del self._unread[key]
-        return True
 
     def _may_commit(self, left: Uncommitted | None) -> bool:
         if left is None or self._client.closed:

@@ -20,9 +20,10 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.committer import Expected, Subscription
+from offsetmgr.spark.committer import LOOK_UP_S, Expected, Subscription
 from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
+from offsetmgr.workers import Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,7 @@ class CommitListener(Subscription, StreamingQueryListener):
         self._spark = spark
         self._has_matched = query_name is None
         self.is_listening = False
+        self._active: Question[list[StreamingQuery]] | None = None
         _attached.add(self)
         super().__init__(committer, groups, spark)  # from here on it may be called
 
@@ -217,7 +219,11 @@ class CommitListener(Subscription, StreamingQueryListener):
             "running queries are asked instead. Flush those that have ended, or compare their "
             "groups by offsetmgr spark reconcile",
         )
-        queries = {Run.of(query): query for query in self._spark.streams.active}
+        active = self._active = self._active or Question(lambda: self._spark.streams.active)
+        if not active.wait(LOOK_UP_S):  # of a server that is gone: others need the thread
+            return
+        self._active = None
+        queries = {Run.of(query): query for query in active.result()}
         for run, query in queries.items():
             known = self.expected.get(run)
             if self.is_wanted(query.name) and not (known and known.reports_nothing):

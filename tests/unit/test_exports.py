@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import offsetmgr
-from offsetmgr import errors
+from offsetmgr import errors, spark
 
 NAMES = {
     "ClientFencedError",
@@ -56,3 +59,9 @@ def test_every_error_is_exported() -> None:
         and not name.startswith("_")
     }
     assert tree <= NAMES
+
+
+def test_every_name_for_spark_has_its_sentence() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    for name in spark.__all__:
+        assert re.search(rf"^\| `{name}\b[^|]*` \| \w", guide, re.MULTILINE), name
