@@ -33,7 +33,7 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     ServiceUnavailableError,
 )
-from offsetmgr.kafka.clients import CLOSE_S
+from offsetmgr.kafka.clients import CLOSE_S, Closing
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
 from offsetmgr.kafka.errors import (
@@ -55,8 +55,6 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_existing_gr
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future as Pending
-
-    from typing_extensions import Self
 
     from offsetmgr.admin.service import ServiceReader
     from offsetmgr.kafka.cluster import GroupDescription
@@ -88,7 +86,7 @@ def check_unowned(group: str, clients: Collection[str], url: str) -> None:
         )
 
 
-class GroupChanges:
+class GroupChanges(Closing):
     """Changes of groups on one cluster; every method waits for Kafka and raises KafkaRequestError.
 
     Nothing is changed but by ``carry_out``, ``commit`` and ``delete_group``.
@@ -409,8 +407,5 @@ class GroupChanges:
             numbers_of[topic] = known(answer)
         return [TopicPartition(topic, each) for topic in numbers_of for each in numbers_of[topic]]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
+    def close(self) -> None:
         self.reader.close()

@@ -278,7 +278,7 @@ def to_csv(plans: Mapping[str, Iterable[PlannedOffset]]) -> str:
 
 def _group_cell(group: str) -> str:
     """Return a group's name for CSV, escaped so that no other name looks the same."""
-    text = group.replace("\\", r"\\")
+    text = visible(group.replace("\\", r"\\"))
     return f"'{text}" if text.startswith("'") else str(csv_cell(text))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import sys
 import termios
@@ -25,6 +26,8 @@ from offsetmgr.text import visible
 HELP: Final = "q quit  l b i o c s n sort  p partitions  / filter  j k page"
 
 COLUMNS: Final = "LAG", "BEHIND", "IN/s", "OUT/s", "CATCH-UP", "STATUS", "ERRORS"
+_SUSPEND: Final = "\x1a"
+"""Ctrl-Z."""
 _HEADER_LINES: Final = 4
 _NAME_CHARS: Final = 8
 """Kept for each name on a narrow terminal, before any number."""
@@ -196,19 +199,30 @@ def run(look: Callable[[], dict[str, Any]], interval_s: float) -> None:
     def draw() -> RenderableType:
         return drawn(seen, view, out.width, out.height, trouble)
 
-    with _silent_keys(), Live(console=out, screen=True, get_renderable=draw) as live:
-        while not view.ended:
-            view = pressed(view, sys.stdin.read(1) or "q")
-            live.refresh()
+    while not view.ended:
+        with _silent_keys(), Live(console=out, screen=True, get_renderable=draw) as live:
+            for key in iter(lambda: sys.stdin.read(1) or "q", _SUSPEND):
+                view = pressed(view, key)
+                live.refresh()
+                if view.ended:
+                    break
+        if not view.ended:
+            os.kill(0, signal.SIGTSTP)  # the whole job, as the terminal would; goes on with fg
     ended.set()
 
 
 @contextlib.contextmanager
 def _silent_keys() -> Iterator[None]:
-    """Have the terminal pass each key on at once, and echo none, until the end or SIGTERM."""
+    """Have the terminal pass each key on at once, and echo none, until the end or SIGTERM.
+
+    Ctrl-Z is a key too: a process that it suspends would leave the terminal like that.
+    """
     before = termios.tcgetattr(sys.stdin)
     signal.signal(signal.SIGTERM, lambda caught, _: sys.exit(128 + caught))
     tty.setcbreak(sys.stdin)
+    silent = termios.tcgetattr(sys.stdin)
+    silent[-1][termios.VSUSP] = b"\0"
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
     try:
         yield
     finally:

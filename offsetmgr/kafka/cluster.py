@@ -174,6 +174,7 @@ class ClusterReader(Closing):
         check_thread_room()
         self._admin: AdminClient | None = open_admin(settings, self._reports)
         self._group_client = GroupClient(client_config(settings), CONSUMER, self._reports)
+        """For committed offsets, for which ``admin`` is not safe: see librdkafka.py."""
 
     @property
     def admin(self) -> AdminClient:
@@ -185,15 +186,6 @@ class ClusterReader(Closing):
         if self._admin is None:
             raise ManagerStoppedError(CLOSED)
         return self._admin
-
-    @property
-    def _fetcher(self) -> GroupClient:
-        """The client for committed offsets, for which ``admin`` is not safe: see librdkafka.py.
-
-        Raises as ``admin``.
-        """
-        _ = self.admin
-        return self._group_client
 
     def metadata(self, what: str) -> ClusterMetadata:
         """Return the brokers, and all topics with the leaders of their partitions.
@@ -283,7 +275,8 @@ class ClusterReader(Closing):
         """Return all committed offsets of ``groups``; none for a group that does not exist."""
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
-            fetch = self._fetcher.fetch
+            self.check_process()
+            fetch = self._group_client.fetch
             return {group: fetch(group, None, self._limit_s, stable=False) for group in asked}
 
         what = "committed offsets of group"
@@ -296,7 +289,8 @@ class ClusterReader(Closing):
 
         Raises KafkaRequestError, also while an open transaction is about to commit one of them.
         """
-        pending = self._fetcher.fetch(group, partitions, self._limit_s)
+        self.check_process()
+        pending = self._group_client.fetch(group, partitions, self._limit_s)
         answer = self.result(pending, f"committed offsets of group {group}", group)
         return self._committed_of(group, answer)
 

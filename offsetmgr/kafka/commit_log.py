@@ -136,10 +136,11 @@ def read_commits(
     try:
         with closing(open_reader(config)) as consumer:
             count = len(_partitions(consumer, deadline))
-    except KafkaRequestError as error:
-        if does_not_exist(error):  # nobody has committed anything yet
+    except KafkaException as error:
+        failure = read_error(TOPIC, error)
+        if does_not_exist(failure):  # nobody has committed anything yet
             return
-        raise
+        raise failure from error
     numbers = sorted({partition_of(group, count) for group in groups})
     starts = {TopicPartition(TOPIC, number): OFFSET_BEGINNING for number in numbers}
     for commit in _decoded(read_to_end(config, starts, deadline.left_s)):
@@ -186,13 +187,9 @@ class CommitTail:
 
 
 def _partitions(consumer: Consumer, deadline: Deadline) -> list[int]:
-    try:
-        ask = partial(consumer.list_topics, TOPIC)
-        topic = in_short_waits(ask, deadline).topics[TOPIC]
-    except KafkaException as error:
-        raise read_error(TOPIC, error) from error
+    topic = in_short_waits(partial(consumer.list_topics, TOPIC), deadline).topics[TOPIC]
     if topic.error is not None:
-        raise read_error(TOPIC, topic.error)
+        raise KafkaException(topic.error)
     return list(topic.partitions)
 
 

@@ -55,8 +55,10 @@ _BY_KEY: Final = -1
 _UNKNOWN_PARTITION: Final = -190
 _LOOK_UP_S: Final = 1.0
 
+_FIRST_IDS_S: Final = 1.0
+"""Age of a producer that first asks for ids of topics: many end before."""
 _IDS_S: Final = 10.0
-"""Least pause between two questions for ids of topics."""
+"""Least pause between two such questions."""
 _ANSWER_S: Final = 2.0
 """Longest wait for such an answer, in which no reports are handled."""
 
@@ -96,7 +98,7 @@ def open_producer(
     """
     check_thread_room()
     defaults = {"enable.idempotence": True, "message.max.bytes": _REQUEST_BYTES}
-    settings: dict[str, Any] = {**defaults, **config, **ours}
+    settings: dict[str, Any] = {**defaults, **config, **ours, "delivery.report.only.error": False}
     if max_message_bytes is not None:
         settings["message.max.bytes"] = _LARGEST_BYTES
         settings["batch.size"] = max(1, min(max_message_bytes, _BATCH_BYTES))
@@ -111,8 +113,8 @@ class MessageProducer(Closing):
 
     A message that was refused with its batch is sent once more, alone.  librdkafka sends nothing
     after a fatal error: the producer is replaced then.  After a message has timed out whose topic
-    may have been recreated, another producer sends what comes, as librdkafka may ask that topic's
-    former leader forever; the former producer sends what it has.
+    was recreated, another producer sends what comes, as librdkafka may ask that topic's former
+    leader forever; the former producer sends what it has.
     """
 
     _single: MessageProducer | None = None
@@ -147,11 +149,13 @@ class MessageProducer(Closing):
         self._former: Producer | None = None
         """A producer that sends what it has, and gets no more."""
         self._looked_up_at_s = -inf
+        self._written: set[str] = set()
+        """Topics that took a message since their id is known, and those of an unknown id."""
         self._late: set[str] = set()
         """Topics of messages that have timed out, and whose ids are not asked for since."""
         self._ids: dict[str, str] = {}
-        """The last ids of topics that were late; the producer is not older than these."""
-        self._ids_at_s = -inf
+        """The ids of topics whose messages the producer can send."""
+        self._ids_at_s = time.monotonic() + _FIRST_IDS_S
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
@@ -184,6 +188,7 @@ class MessageProducer(Closing):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
+                self._written.add(topic)
                 report(Written(message.partition() or 0, message.offset() or 0))
                 return
             if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001 -- public
@@ -242,18 +247,18 @@ class MessageProducer(Closing):
     def close(self, timeout_s: float | None = None) -> None:
         """Wait up to ``timeout_s`` for messages under way (None: for all), and end."""
         deadline = Deadline(timeout_s, "timeout_s", forever=True)
-        while self._is_writing and not deadline.over:
-            self._handle_reports(self._producer, Producer.flush, min(deadline.left_s, POLL_S))
+        while (writing := self._writing) and not deadline.over:
+            self._handle_reports(writing[0], Producer.flush, min(deadline.left_s, POLL_S))
         self._ended.set()
         self._thread.join(CLOSE_S)
         if self._single is not None:
             self._single.close(None if timeout_s is None else deadline.left_s)
 
     @property
-    def _is_writing(self) -> bool:
-        """True while a message is under way, and the thread is there to end."""
+    def _writing(self) -> list[Producer]:
+        """The producers with messages under way, while the thread is there to end."""
         producers = [each for each in (self._producer, self._former) if each is not None]
-        return self._thread.is_alive() and any(map(len, producers))
+        return [each for each in producers if len(each) and self._thread.is_alive()]
 
     def _open(self) -> Producer:
         ours = {"logger": self._reports, "error_cb": self._failed}
@@ -264,23 +269,20 @@ class MessageProducer(Closing):
         if self._alone:
             return False
         try:
-            self._open_single().send(*message, **place)
+            with self._lock:
+                if self._single is None:
+                    self._single = MessageProducer(
+                        {**self._config, _MESSAGES_OF_A_BATCH: 1},
+                        max_message_bytes=self._max_message_bytes,
+                        on_error=self._on_error,
+                        name=f"{self._thread.name}-single",
+                    )
+            self._single.send(*message, **place)
         except Exception as error:  # noqa: BLE001 -- such as no room for its threads
             text = f"cannot send a message alone that was refused with its batch: {error}"
             self._reports.log(logging.ERROR, "", "PRODUCE", "", text)
             return False
         return True
-
-    def _open_single(self) -> MessageProducer:
-        with self._lock:
-            if self._single is None:
-                self._single = MessageProducer(
-                    {**self._config, _MESSAGES_OF_A_BATCH: 1},
-                    max_message_bytes=self._max_message_bytes,
-                    on_error=self._on_error,
-                    name=f"{self._thread.name}-single",
-                )
-            return self._single
 
     def _failure(self, topic: str, error: KafkaError) -> KafkaRequestError:
         return request_error(f"write to {topic}", error, right="WRITE", topic=topic)
@@ -295,7 +297,7 @@ class MessageProducer(Closing):
             if self._former is not None:
                 self._handle_reports(self._former, Producer.poll, 0.0)
                 self._former = self._former if len(self._former) else None
-            elif self._late and time.monotonic() >= self._ids_at_s:
+            elif time.monotonic() >= self._ids_at_s:
                 self._compare_ids()
         with self._lock:
             last = self._producer, self._former
@@ -319,24 +321,30 @@ class MessageProducer(Closing):
             self._replace(producer)
 
     def _compare_ids(self) -> None:
-        """Send by another producer where this one may be older than the topic of a late message.
+        """Send by another producer where this one is older than the topic of a late message.
 
         librdkafka takes the metadata of a recreated topic for outdated ones as long as its leader
         epoch is below that of the former (https://github.com/confluentinc/librdkafka/issues/4898).
-        So each topic costs a producer when it is late for the first time, and once recreated.
+        Where the topics are the same, the messages behind the late ones keep their order.
         """
+        unknown = self._written - self._ids.keys()
+        if not self._late and not unknown:
+            return
         late, self._late = self._late, set()
         self._ids_at_s = time.monotonic() + _IDS_S
-        with suppress(Exception):  # tried again after the next message that is late
-            ids = self._ids_of(late)
-            other = [topic for topic, topic_id in ids.items() if topic_id != self._ids.get(topic)]
+        with suppress(Exception):  # tried again after the next message
+            ids = self._ids_of(late | unknown)
+            same = {topic for topic, topic_id in ids.items() if topic_id == self._ids.get(topic)}
+            other = sorted(late & ids.keys() - (same & self._written))
             if other:
                 another = self._open()
                 with self._lock:
                     self._former, self._producer = self._producer, another
-                self._ids.update(ids)
                 text = "messages to %s timed out; another producer sends the next"
                 log.warning(text, ", ".join(other))
+            self._ids.update(ids)
+            self._written.difference_update(unknown)
+            self._written.update(other)
 
     def _ids_of(self, topics: Collection[str]) -> dict[str, str]:
         """Ask for the ids of those of ``topics`` that exist; raises where nobody answers."""

@@ -58,18 +58,15 @@ def labels_of(names: Iterable[str], values: Iterable[object]) -> str:
     return ",".join(map('{}="{}"'.format, names, texts))
 
 
-class _Collected(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
+class _Metrics(list[Metric], Collector):
     def collect(self) -> Iterable[Metric]:
-        return self._metrics
+        return self
 
 
 def page_of(metrics: Iterable[Metric]) -> bytes:
     """Return the page of ``metrics`` as Prometheus reads it; Series of the same name are one."""
     found: dict[str, Series] = {}
-    others: list[Metric] = []
+    others = _Metrics()
     for each in metrics:
         if not isinstance(each, Series):
             others.append(each)
@@ -78,7 +75,7 @@ def page_of(metrics: Iterable[Metric]) -> bytes:
         else:
             found[each.name] = each
     lines = (line for each in found.values() for line in each.lines())
-    return generate_latest(_Collected(others)) + "".join(lines).encode()
+    return generate_latest(others) + "".join(lines).encode()
 
 
 class _Families(dict[str, Series]):

@@ -81,9 +81,12 @@ def test_as_kafkas_own_tool(kafka: DevKafka, new_topic: TopicFactory, group: str
     assert all(each["lag_seconds"] > 0 for each in found["partitions"] if each["lag"])
 
 
-@pytest.mark.parametrize("end", ["q", "SIGTERM"])
+@pytest.mark.parametrize("end", ["q", "SIGTERM", "Ctrl-Z"])
 def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str, end: str) -> None:
-    """It draws the groups, hears its keys, and leaves the terminal as it was however it ends."""
+    """It draws the groups, hears its keys, and leaves the terminal as it was however it ends.
+
+    Ctrl-Z leaves it too, and the view comes back.
+    """
     topic = new_topic()
     produce(kafka, topic, 0, 10)
     commit(kafka, group, {TopicPartition(topic, 0): 4})
@@ -95,7 +98,11 @@ def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str,
     # What the run itself was started in must not decide the size.
     env = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, env={**env, "TERM": "xterm-256color"}
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        env={**env, "TERM": "xterm-256color"},
+        start_new_session=True,  # without a shell to continue it, so that it is never stopped
     )
     seen = b""
 
@@ -111,15 +118,20 @@ def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str,
         os.write(ours, b"p")
         read_until("PARTITION")
         read_until(topic)
-        if end == "q":
-            os.write(ours, b"q")
-        else:
+        if end == "Ctrl-Z":
+            os.write(ours, b"\x1a")
+            read_until("\x1b[?1049l")
+            seen = b""
+            read_until(topic)
+        if end == "SIGTERM":
             process.terminate()
+        else:
+            os.write(ours, b"q")
         # It waits for its output to be read.
         while process.poll() is None:
             ready, _, _ = select.select([ours], [], [], 0.1)
             seen += os.read(ours, 65_536) if ready else b""
-        assert process.returncode == (0 if end == "q" else 143)
+        assert process.returncode == (143 if end == "SIGTERM" else 0)
         assert b"\x1b[?1049l" in seen  # the screen of before is back
         assert termios.tcgetattr(theirs) == before
     finally:

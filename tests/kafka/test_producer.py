@@ -52,10 +52,17 @@ def create(kafka: DevKafka, topic: str, settings: dict[str, str]) -> None:
 def test_many_messages_fit_a_topic_with_a_small_limit(
     kafka: DevKafka, unique_name: str, answers: Answers
 ) -> None:
-    """No batch is larger than the topic takes: a refused one would take all its messages along."""
+    """No batch is larger than the topic takes: a refused one would take all its messages along.
+
+    Each is reported, also where the application's setting leaves out what is written.
+    """
     for _ in range(2):  # one that exists is left as it is
         create(kafka, unique_name, {"max.message.bytes": "20000"})
-    slow = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 200}
+    slow = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "linger.ms": 200,
+        "delivery.report.only.error": True,
+    }
     with MessageProducer(slow, max_message_bytes=20_000) as producer:
         for _ in range(100):
             producer.send(unique_name, b"x" * 1_000, None, answers.put)
@@ -137,16 +144,23 @@ def leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.chaos  # as all that need three brokers
 def test_a_recreated_topic_is_written_after_a_message_timed_out(
-    kafka3: DevKafka, unique_name: str, answers: Answers
+    kafka3: DevKafka,
+    unique_name: str,
+    answers: Answers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The kind: librdkafka asks a topic's former leader forever after its epochs begin again.
 
-    Messages of another topic that wait at that time are written.
+    Messages of another topic that wait at that time are written.  A topic of a broker that was
+    away is none: another producer would overtake the messages that wait.
     """
+    monkeypatch.setattr("offsetmgr.kafka.producer._FIRST_IDS_S", 0.0)
+    monkeypatch.setattr("offsetmgr.kafka.producer._IDS_S", 0.0)
     admin = AdminClient({"bootstrap.servers": kafka3.bootstrap_servers})
 
-    def write() -> Written | KafkaRequestError:
-        producer.send(unique_name, "value", None, answers.put)
+    def write(topic: str = unique_name) -> Written | KafkaRequestError:
+        producer.send(topic, "value", None, answers.put)
         return answers.get(timeout=WAIT_S)
 
     def created_at(*brokers: int) -> bool:
@@ -163,13 +177,18 @@ def test_a_recreated_topic_is_written_after_a_message_timed_out(
     }
     assert created_at(3, 1)
     other = f"{unique_name}-other"
-    create_topics(admin, [NewTopic(other, 1)], WAIT_S)
+    create_topics(admin, [NewTopic(other, 1, replica_assignment=[[3]])], WAIT_S)
     others: list[Written | KafkaRequestError] = []
     with MessageProducer(settings) as producer:
         until(lambda: isinstance(write(), Written))
+        until(lambda: isinstance(write(other), Written))
+        assert isinstance(write(other), Written)  # its id is known now
         kafka3.broker(3).kill()
+        assert isinstance(write(other), KafkaRequestError)
         kafka3.broker(3).start()
+        until(lambda: isinstance(write(other), Written))
         until(lambda: isinstance(write(), Written))
+        assert "another producer" not in caplog.text
         admin.delete_topics([unique_name])[unique_name].result(WAIT_S)
         until(lambda: created_at(2))
         given: list[Written | KafkaRequestError] = []
@@ -184,6 +203,7 @@ def test_a_recreated_topic_is_written_after_a_message_timed_out(
         assert isinstance(given[0], KafkaRequestError)
         eventually(lambda: len(others), sent)
         assert {type(each) for each in others} == {Written}
+        assert f"messages to {unique_name} timed out; another producer" in caplog.text
     give_back_to_preferred(kafka3)
 
 

@@ -97,7 +97,9 @@ def test_a_plan_that_is_exported_can_be_read_again() -> None:
     assert parse_csv(text.encode(), "audit") == {P2: new(6)}
 
 
-@pytest.mark.parametrize("names", [("=a", "'=a"), ("a\nb", "a\\nb"), ("a\\\nb", "a\\\\nb")])
+@pytest.mark.parametrize(
+    "names", [("=a", "'=a"), ("a\nb", "a\\nb"), ("a\\\nb", "a\\\\nb"), ("'\n", "'\\n")]
+)
 def test_groups_of_similar_names_keep_their_own_offsets(names: tuple[str, str]) -> None:
     """The kind: the escaped name of one group taken for the name of another."""
     plans = {
