@@ -33,9 +33,9 @@ from offsetmgr.errors import (
     OffsetTimeoutError,
     ServiceUnavailableError,
 )
-from offsetmgr.kafka.clients import CLOSE_S, Closing
+from offsetmgr.kafka.clients import Closing
 from offsetmgr.kafka.commit_log import read_commits
-from offsetmgr.kafka.config import INSTANCE, checked_config, client_config
+from offsetmgr.kafka.config import INSTANCE
 from offsetmgr.kafka.errors import (
     RIGHT_CODES,
     does_not_exist,
@@ -43,8 +43,6 @@ from offsetmgr.kafka.errors import (
     request_error,
     tried,
 )
-from offsetmgr.kafka.librdkafka import PRODUCER, GroupClient
-from offsetmgr.kafka.reports import ConnectionReports
 from offsetmgr.lag.store_reader import open_cluster
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import refusals
@@ -349,14 +347,9 @@ class GroupChanges(Closing):
         return {where: self._reason(each, group, where) for where, each in failures.items()}
 
     def _delete(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        config = client_config(checked_config(self._config))
-        client = GroupClient(config, PRODUCER, ConnectionReports(), "kafka-deletes")
-        try:
-            what = f"deletion of offsets of group {visible(group, 100)}"
-            sent = client.delete(group, partitions, self._timeout_s)
-            answer = self._result(sent, what, group)
-        finally:
-            client.close(CLOSE_S)
+        what = f"deletion of offsets of group {visible(group, 100)}"
+        sent = self.reader.group_client.delete(group, partitions, self.reader.limit_s)
+        answer = self._result(sent, what, group)
         return {
             where: self._reason(KafkaRequestError(what, *failure), group, where)
             for where, failure in answer.failures.items()
@@ -367,7 +360,8 @@ class GroupChanges(Closing):
 
         Raises OffsetTimeoutError if it is not known whether that was done.
         """
-        sent = self.reader.admin.delete_consumer_groups([group])[group]
+        delete = self.reader.admin.delete_consumer_groups
+        sent = delete([group], request_timeout=self.reader.limit_s)[group]
         self._result(sent, f"deletion of group {visible(group, 100)}", group)
 
     def _reason(self, error: OffsetManagerError, group: str, where: TopicPartition) -> str:

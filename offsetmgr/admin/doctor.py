@@ -283,10 +283,10 @@ def examine(facts: Facts) -> list[Finding]:
     for check in _CHECKS:
         found += [each._replace(check=_name_of(check)) for each in check(facts)]
     for name, group in facts.groups.items():
-        for group_check in _GROUP_CHECKS if group.error is None else (_commits,):
-            seen = list(group_check(facts, group)) or [
-                Finding(Level.OK, "", f"group {_name(name)}")
-            ]
+        is_read = group.error is None
+        well = [Finding(Level.OK, "", f"group {_name(name)}")] if is_read else []
+        for group_check in _GROUP_CHECKS if is_read else (_commits,):
+            seen = list(group_check(facts, group)) or well
             found += [each._replace(check=_name_of(group_check), group=name) for each in seen]
     order = list(Level)
     return sorted(found, key=lambda finding: order.index(finding.level))

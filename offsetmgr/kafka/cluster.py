@@ -173,8 +173,8 @@ class ClusterReader(Closing):
         self._reports = ConnectionReports()
         check_thread_room()
         self._admin: AdminClient | None = open_admin(settings, self._reports)
-        self._group_client = GroupClient(client_config(settings), CONSUMER, self._reports)
-        """For committed offsets, for which ``admin`` is not safe: see librdkafka.py."""
+        self.group_client = GroupClient(client_config(settings), CONSUMER, self._reports)
+        """For committed offsets, where ``admin`` is not safe: see librdkafka.py."""
 
     @property
     def admin(self) -> AdminClient:
@@ -258,7 +258,7 @@ class ClusterReader(Closing):
             describe = partial(
                 self.admin.describe_consumer_groups,
                 include_authorized_operations=True,
-                request_timeout=self._limit_s,
+                request_timeout=self.limit_s,
             )
             return {group: describe([group])[group] for group in asked}
 
@@ -276,8 +276,8 @@ class ClusterReader(Closing):
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
             self.check_process()
-            fetch = self._group_client.fetch
-            return {group: fetch(group, None, self._limit_s, stable=False) for group in asked}
+            fetch = self.group_client.fetch
+            return {group: fetch(group, None, self.limit_s, stable=False) for group in asked}
 
         what = "committed offsets of group"
         return self._ask(groups, send, what, self._committed_of, check_existing_group)
@@ -290,7 +290,7 @@ class ClusterReader(Closing):
         Raises KafkaRequestError, also while an open transaction is about to commit one of them.
         """
         self.check_process()
-        pending = self._group_client.fetch(group, partitions, self._limit_s)
+        pending = self.group_client.fetch(group, partitions, self.limit_s)
         answer = self.result(pending, f"committed offsets of group {group}", group)
         return self._committed_of(group, answer)
 
@@ -373,7 +373,7 @@ class ClusterReader(Closing):
 
         def send(asked: list[str]) -> Mapping[str, Pending[Any]]:
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in asked]
-            sent = self.admin.describe_configs(resources, request_timeout=self._limit_s)
+            sent = self.admin.describe_configs(resources, request_timeout=self.limit_s)
             return {resource.name: pending for resource, pending in sent.items()}
 
         def values(_topic: str, entries: Any) -> dict[str, str]:
@@ -433,14 +433,16 @@ class ClusterReader(Closing):
         """End the connections; within 5 seconds.  In the child of a fork it does nothing."""
         if self.is_forked:
             return
-        self._group_client.close(CLOSE_S)
+        self.group_client.close(CLOSE_S)
         # Here, not in a garbage collection: the process ends where that is in librdkafka's thread.
         self._admin = None
 
     @property
-    def _limit_s(self) -> float:
-        # More than a request can need: librdkafka may abort the process where one about a group
-        # times out in it; see connections.py.
+    def limit_s(self) -> float:
+        """More seconds than a request can need, for librdkafka's own time-out.
+
+        It may abort the process where a request about a group times out in it: see connections.py.
+        """
         return self.timeout_s + LIBRDKAFKA_S
 
     def _offsets(

@@ -6,11 +6,13 @@ broker, in ``tests/kafka/test_resets.py``.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
-from offsetmgr.admin.changes import GroupHeldError, check_unowned
+from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
 from offsetmgr.admin.reset import (
     PlannedOffset,
     in_scope,
@@ -25,6 +27,7 @@ from offsetmgr.admin.reset import (
 )
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -176,6 +179,17 @@ def test_the_holder_of_a_group_is_named(owners: set[str], holder: str) -> None:
     """A followed checkpoint is not a client that could be stopped."""
     with pytest.raises(GroupHeldError, match=f"group etl is held {holder}.* reset --live"):
         check_unowned("etl", owners, "http://s")
+
+
+def test_a_deletion_has_the_whole_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind: a request that librdkafka ends after its own 10 s."""
+    admin, done = Mock(), Future[None]()
+    done.set_result(None)
+    admin.delete_consumer_groups.return_value = {"etl": done}
+    monkeypatch.setattr(ClusterReader, "admin", admin)
+    with GroupChanges({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=30.0) as change:
+        change.delete_group("etl")
+    assert admin.delete_consumer_groups.call_args.kwargs["request_timeout"] > 30.0
 
 
 def test_an_unknown_outcome_is_not_called_failed() -> None:
