@@ -12,7 +12,7 @@ import socket
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from importlib import metadata
@@ -197,28 +197,25 @@ def gather(
             for number, partition in described.partitions.items()
             if partition.leader < 0 and (groups is None or topic in {TOPIC, *topics})
         }
-        facts = Facts(
+        quiet_s = {name: now_s - each[-1].at_s for name, each in walked.items() if each}
+        quiet = [found[name] for name, since_s in quiet_s.items() if since_s > stuck_after_s]
+        aged = RecordAges(reader).fill(quiet, now_s)
+        return Facts(
             now_s=now_s,
             versions=versions,
             cluster=text,
             stuck_after_s=stuck_after_s,
-            groups=found,
+            retention_s=retention.result(),
+            groups=found | {group.name: group for group in aged},
+            topic_rights=rights.result(),
             history=history,
+            service=None if answer is None else answer.result(),
+            unreachable=unreachable.result(),
             leaderless=leaderless,
+            causes=causes.result(),
             unlisted=unlisted,
             connection=connection,
             servers=servers,
-        )
-        quiet = [found[name] for name in walked if facts.quiet_s(name) > stuck_after_s]
-        aged = RecordAges(reader).fill(quiet, now_s)
-        return replace(
-            facts,
-            groups=found | {group.name: group for group in aged},
-            retention_s=retention.result(),
-            topic_rights=rights.result(),
-            causes=causes.result(),
-            service=None if answer is None else answer.result(),
-            unreachable=unreachable.result(),
         )
 
 
