@@ -142,7 +142,8 @@ class Front:
         host = hosts[0].lower() if len(hosts) == 1 else ""
         bare, colon, port = host.rpartition(":")
         name = bare if colon and port.isdigit() else host
-        if self._hosts is not None and name not in self._hosts:
+        own = (request.scope.get("server") or [""])[0]  # the name that probes use
+        if self._hosts is not None and name not in self._hosts and name.strip("[]") != own:
             text = (
                 f"this service has no name {shown(', '.join(hosts))}; give one of "
                 f"{', '.join(sorted(self._hosts))} as the host in its url"

@@ -451,7 +451,8 @@ def test_a_certificate_that_has_expired_gives_no_rights(tmp_path: Path) -> None:
 def test_a_reload_never_opens_the_socket_in_use(authority: Authority, tmp_path: Path) -> None:
     """It is refused in the log and in the status, also with another address in the file.
 
-    An address for others has TLS, asks for a token, and has no other name than ``hosts`` says.
+    An address for others has TLS, asks for a token, and has no other name than ``hosts`` says, but
+    the IP address, which Kubernetes' probes use.
     """
     changes = (
         "",  # as where the file was emptied, or a mount is gone
@@ -477,6 +478,10 @@ def test_a_reload_never_opens_the_socket_in_use(authority: Authority, tmp_path: 
         with httpx.Client(base_url=url, verify=trusting(authority), timeout=WAIT_S) as client:
             assert service.wait_for("serving")["tls"] is True
             assert client.get("/livez", headers={"Host": "other.test"}).status_code == 200
+            probing = trusting(authority)
+            probing.check_hostname = False
+            probe = httpx.get(url.replace("127.0.0.1", "127.0.0.2") + "/livez", verify=probing)
+            assert probe.status_code == 200
             assert refusal(client.get("/livez", headers={"Host": "evil"})) == (421, "foreign_host")
             for number, change in enumerate(changes, 1):
                 assert client.get("/readyz").json()["reload_refused"] is False
