@@ -505,8 +505,8 @@ class Member:
         """Begin to read ``partitions`` where they say; all others go on where they are."""
         begun = {TopicPartition(each.topic, each.partition): each.offset for each in partitions}
         self._starts.update(begun)
-        now_s = time.monotonic()
-        self._logs.unfetched.update((each, (self.log_end(each), now_s)) for each in begun)
+        for each in begun:
+            self._logs.unfetched[each] = self.log_end(each), time.monotonic()
         if self._cooperative or self._partitions:
             self._consumer.incremental_assign(partitions)
         else:  # only the whole assignment can be changed

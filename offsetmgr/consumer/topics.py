@@ -411,8 +411,7 @@ class LogWatch:
                 del self.unfetched[each]
             elif each.topic not in self.recreated or each in self.doubts or each not in reading:
                 self.unfetched[each] = end, now_s
-        late = [each for each, (_, at_s) in self.unfetched.items() if now_s - at_s >= _FETCH_S]
-        return sorted(late)
+        return sorted(e for e, (_, at_s) in self.unfetched.items() if now_s - at_s >= _FETCH_S)
 
     def leave_out_former(
         self,

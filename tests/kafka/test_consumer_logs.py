@@ -170,6 +170,7 @@ def test_a_topic_recreated_after_a_fail_over_is_read(
     filled(kafka, group, 20, partitions=2)
     kafka.broker(1).kill()
     kafka.broker(1).start()
+    assert committed(kafka, group, group, 2) == {}  # the group has a coordinator again
     partitions = [(group, 0), (group, 1)]
     where: dict[str, Any] = {"topics": (), "partitions": partitions} if alone else {}
     with Reader(kafka, group, kind, **where) as reader:
