@@ -15,6 +15,7 @@ from heapq import merge
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
 
 import lmdb
 
@@ -334,6 +335,7 @@ class LmdbStorage(LmdbReader):
         for _ in Deadline(_LOCK_S).polls():
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _locks.add(lock)
                 return lock
         lock.close()
         raise ViewError(f"another view has the store at {self.path} open: give another path")
@@ -351,6 +353,18 @@ class LmdbStorage(LmdbReader):
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
+
+
+_locks: Final[WeakSet[IO[bytes]]] = WeakSet()
+"""Locks of stores, which the child of a fork would hold for longer than the view lives."""
+
+
+def _leave_locks() -> None:
+    for lock in _locks:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def _checked(path: object) -> Path:

@@ -406,6 +406,7 @@ PAGES = {
         "[STREAM_FAILED] terminated with exception: File file:/c/commits does not exist",
         "another processor uses its checkpoint, or files of the checkpoint were deleted: .*",
     ),
+    "full disk": ("[STREAM_FAILED] No space left on device", r"\[STREAM_FAILED\] No space .*"),
 }
 
 
@@ -431,7 +432,7 @@ def test_a_processor_fails_with_its_jvm(
     away = Mock(side_effect=[Py4JNetworkError("closed"), ConnectionRefusedError()])
     processor._query = Mock(awaitTermination=away)
     with pytest.raises(ProcessorError, match=r"^group orders: .* or Spark's JVM has ended"):
-        processor.await_end()
+        processor.run()
     with Popen(["true"]) as jvm:
         jvm.wait(WAIT_S)
     gateway = SimpleNamespace(proc=jvm)

@@ -360,3 +360,22 @@ def test_rows_that_were_opened_before_a_fork_are_refused_in_the_child(tmp_path: 
 
         in_child(read_all)
         assert rows.get("a") == "1"
+
+
+def test_the_child_of_a_fork_holds_no_store(tmp_path: Path) -> None:
+    """Such as a worker that outlives its killed parent, which could not be started again."""
+    store = opened(tmp_path)
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(begun, b"1")
+        signal.pause()
+    try:
+        assert os.read(ready, 1) == b"1"
+        store.close()
+        with closing(LmdbReader(tmp_path)) as reader:
+            assert not reader.live
+        opened(tmp_path).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
