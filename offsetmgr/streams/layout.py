@@ -44,6 +44,8 @@ STREAMS: Final = "streams"
 _FOLDER: Final = "offsetmgr"
 _EDIT: Final = f"{_FOLDER}/edit.json"
 """Texts of files that are being written: the next start finishes what a killed one began."""
+_WRITTEN: Final = f"{_FOLDER}/table"
+"""Id and partitions of a table's topic whose rows are this checkpoint's, but perhaps not all."""
 _NAME: Final = "layout-"
 _LAYOUT: Final = re.compile(rf"{_NAME}\d{{6,}}")
 _VERSION: Final = "v1"
@@ -136,6 +138,9 @@ class LayoutFiles:
         if known is None:
             text = f"{checkpoint} is of another program"
             raise ProcessorError(f"{text}: give the processor a checkpoint of its own")
+        noted = f"{wanted.ids.get(wanted.table, '')}/{wanted.table_partitions}"
+        if self._files.read(_WRITTEN) == noted:
+            wanted = msgspec.structs.replace(wanted, recovery={})
         if known.group == wanted.group and start.buckets not in {None, known.buckets}:
             fix = f"give {known.buckets} or none, or start with a new checkpoint"
             raise InvalidValueError("buckets", start.buckets, "is not that of the checkpoint", fix)
@@ -149,11 +154,17 @@ class LayoutFiles:
         texts |= self._edits(_Moves(known, layout, start), done)
         if done >= 0 and _table_moved(known, wanted):
             _log.warning("group %s: %s is written from its checkpoint", layout.group, layout.table)
+            self.note_written(layout.ids[layout.table], layout.table_partitions)
             start.restore()
         if texts:
             self._files.write(_EDIT, json.dumps(texts))
             self._write(texts)
         return layout
+
+    def note_written(self, table_id: str, partitions: int) -> None:
+        """Note that only this processor has written to so many partitions of the table's topic."""
+        if table_id:
+            self._files.write(_WRITTEN, f"{table_id}/{partitions}")
 
     def renew(self, layout: Layout, ids: Mapping[str, str]) -> Layout:
         """Note that a running query goes on in recreated inputs; return a layout with all ``ids``.

@@ -44,7 +44,7 @@ def rows_of(kafka: Mapping[str, Any], topic: str, view: str | None = None) -> Ro
         return store
     key = (repr(sorted(map(_comparable, kafka.items()))), topic)
     with _lock:
-        if key in _tables and _tables[key].failed:
+        if key in _tables and _tables[key].reader.error is not None:
             _tables.pop(key).close()
         if key not in _tables:
             _tables[key] = TopicRows(kafka, topic)
@@ -116,18 +116,14 @@ class TopicRows:
 
         self._topic = topic
         self._storage = MemoryStorage()
-        self._reader = TableReader(kafka, topic, self._storage, group=GROUP, until_stable=True)
+        self.reader = TableReader(kafka, topic, self._storage, group=GROUP, until_stable=True)
         try:
-            self._reader.start()
+            self.reader.start()
         except OffsetManagerError as error:
             raise self._unreadable(error) from error
 
-    @property
-    def failed(self) -> bool:
-        return self._reader.error is not None
-
     def close(self) -> None:
-        self._reader.stop(RECOVERY_S)
+        self.reader.stop(RECOVERY_S)
 
     def get(self, key: bytes) -> bytes | None:
         self.wait()
@@ -135,13 +131,13 @@ class TopicRows:
 
     def wait(self) -> None:
         """Wait until all was read that the topic held at first, or when it was recreated."""
-        caught_up = self._reader.caught_up
+        caught_up = self.reader.caught_up
         if not caught_up.is_set() and not caught_up.wait(RECOVERY_S):
-            why = self._reader.trouble or "Kafka is slow"
+            why = self.reader.trouble or "Kafka is slow"
             text = f"the lookup table {self._topic} was not read within {RECOVERY_S:.0f} s: {why}"
             raise OffsetTimeoutError(text)
-        if self._reader.error is not None:
-            raise self._unreadable(self._reader.error) from self._reader.error
+        if self.reader.error is not None:
+            raise self._unreadable(self.reader.error) from self.reader.error
 
     def _unreadable(self, error: Exception) -> TopicsError:
         return TopicsError(f"the lookup table {self._topic} cannot be read: {error}")

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- its name in every Spark 
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.spark import starting_offsets
+from offsetmgr.spark.files import java_text
 from offsetmgr.spark.starting import check_missing, spark_json
 from offsetmgr.streams import buckets
 from offsetmgr.streams.errors import ProcessorError
@@ -280,7 +281,11 @@ class Query:
 
         state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
         rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
-        rows.write.format("kafka").options(**self._options).option("topic", topic).save()
+        try:
+            rows.write.format("kafka").options(**self._options).option("topic", topic).save()
+        except Exception as error:
+            text = f"topic {topic} was not written from its checkpoint: {java_text(error)}"
+            raise ProcessorError(f"{text}: start the processor again") from error
 
     def _targets(self) -> list[str]:
         graph = self._graph

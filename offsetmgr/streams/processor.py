@@ -465,7 +465,7 @@ class Processor:
         and that was deleted or has fewer partitions in two looks, Spark would wait for minutes.
         One that has more partitions is named in the log.
         """
-        layout, plan = query.layout, query.plan
+        layout, plan, table = query.layout, query.plan, self.graph.table
         written = {topic: plan.partitions[topic] for topic in plan.targets}
         read, lost, grown = query.topics, set[str](), set[tuple[str, int]]()
         with closing(ClusterReader(self._kafka)) as reader, suppress(StreamingQueryException):
@@ -484,8 +484,10 @@ class Processor:
                 text = f"topics were deleted and recreated while it ran: {listed(recreated)}"
                 if recreated and self._options.get("failOnDataLoss", "").lower() != "false":
                     fix = "start the processor again, which reads them from their beginning"
-                    if layout.table in recreated:  # and has rows of this query
-                        fix = f"delete {layout.table}, and start the processor, which writes it"
+                    if table in recreated:  # and has rows of this query
+                        fix += ", and writes its table from the checkpoint"
+                        with suppress(OSError):
+                            LayoutFiles(self._files()).note_written(ids[table], written[table])
                 elif lost & before:
                     text = "topics that it writes were deleted, or recreated with fewer partitions"
                     text = f"{text}: {listed(sorted(lost))}"
@@ -528,13 +530,10 @@ class Processor:
                 lost.add(f"{topic} ({number} of {written[topic]} partitions)")
             elif number > written[topic] and (topic, number) not in grown:
                 grown.add((topic, number))
-                until = "it is started again"
-                if topic == self.graph.table:
-                    until = "it stops, and then starts with a copy alone (streams copy-table)"
                 _log.warning(
-                    "processor %s writes to the first %d of %d partitions of %s until %s, as that "
-                    "topic got more while it ran",
-                    self.graph.group, written[topic], number, topic, until,
+                    "processor %s writes to the first %d of %d partitions of %s until it is "
+                    "started again, as that topic got more while it ran; copy a table before that "
+                    "(streams copy-table)", self.graph.group, written[topic], number, topic,
                 )  # fmt: skip
         return lost
 

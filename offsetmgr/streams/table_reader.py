@@ -227,7 +227,8 @@ class TableReader:
             # At the end of the process the pool ends first, the main thread after it.
             is_over = isinstance(error, RuntimeError) and _POOL_ENDED in str(error)
             if threading.main_thread().is_alive() and not is_over:
-                self.error = _as_view_error(error)
+                text = error_text(error)
+                self.error = error if isinstance(error, OffsetManagerError) else ViewError(text)
                 log.exception("table %s is no longer read: %s", self._topic, self.error)
         finally:
             self._close_consumer()
@@ -543,14 +544,6 @@ class TableReader:
         for part in parts:
             part.state = state
         self._changed()
-
-
-def _as_view_error(error: BaseException) -> OffsetManagerError:
-    if isinstance(error, OffsetManagerError):
-        return error
-    failed = ViewError(error_text(error))
-    failed.__cause__ = error
-    return failed
 
 
 def _message(topic: str, raw: Message) -> TableMessage:

@@ -283,7 +283,7 @@ def test_tasks_share_the_reader_of_a_lookup(monkeypatch: pytest.MonkeyPatch) -> 
     made: list[Mock] = []
 
     def opening(*_: object) -> Mock:
-        made.append(Mock(failed=False))
+        made.append(Mock(reader=Mock(error=None)))
         return made[-1]
 
     monkeypatch.setattr(lookups, "TopicRows", opening)
