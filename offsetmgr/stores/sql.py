@@ -295,19 +295,19 @@ class SqlOffsetStore(OffsetStore):
 
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit a consumer's marks; those of partitions that transactions commit are left out."""
-        marks = {where: each for where, each in offsets.items() if (group, where) not in self._ends}
-        self._commit(group, marks)
+        self._commit(group, offsets, self._ends)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
         self._commit(check_group(group), check_offsets(offsets))
 
-    def _commit(self, group: str, offsets: _Offsets) -> None:
+    def _commit(self, group: str, offsets: _Offsets, taken: Collection[_Key] = ()) -> None:
         def commit(part: Sequence[TopicPartition]) -> None:
             some = {where: offsets[where] for where in part}
+            work = partial(self._write, group=group, offsets=some, taken=taken)
             try:
-                refused = self._retried(partial(self._write, group=group, offsets=some))
+                refused = self._retried(work)
             except exc.SQLAlchemyError as error:
                 failure = failure_of(error)
                 if isinstance(error, exc.DataError) and len(part) > 1:  # of one of the values
@@ -360,12 +360,12 @@ class SqlOffsetStore(OffsetStore):
         return rows
 
     def _write(
-        self, connection: Connection, group: str, offsets: _Offsets
+        self, connection: Connection, group: str, offsets: _Offsets, taken: Collection[_Key] = ()
     ) -> dict[TopicPartition, OffsetCommitError]:
-        """Commit ``offsets``; return those that are refused, and why."""
-        rows = self._lock_rows(connection, group, offsets.keys())
+        """Commit ``offsets`` but for those ``taken``; return those that are refused, and why."""
+        rows = self._lock_rows(connection, group, offsets.keys())  # a transaction may take some
         refused = self._refusals(group, {w: at.offset for w, at in offsets.items()}, rows)
-        rows = {where: row for where, row in rows.items() if where not in refused}
+        rows = {w: row for w, row in rows.items() if w not in refused and (group, w) not in taken}
         lower = {where for where, row in rows.items() if offsets[where].offset < row.position}
         rows, _ = self._in_current_logs(group, rows, lower)
         _write_rows(connection, group, {w: row.at(offsets[w]) for w, row in rows.items()})

@@ -154,6 +154,22 @@ def test_marks_do_not_take_back_a_transaction(store: SqlOffsetStore) -> None:
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5)
 
 
+def test_a_mark_that_waits_for_a_transaction_does_not_take_it_back(
+    store: SqlOffsetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the first position, which a consumer commits before its first message is stored."""
+    lock_rows = store._lock_rows
+
+    def lock_later(*arguments: Any) -> Any:
+        monkeypatch.setattr(store, "_lock_rows", lock_rows)
+        write(store, messages(range(5)))
+        return lock_rows(*arguments)
+
+    monkeypatch.setattr(store, "_lock_rows", lock_later)
+    store.commit("etl", {ORDERS: OffsetAndMetadata(0)})
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5)
+
+
 def test_two_at_once_store_a_message_once(store: SqlOffsetStore) -> None:
     """In several threads: one waits for the other, then finds nothing new."""
     batch = messages(range(100))
