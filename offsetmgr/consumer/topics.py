@@ -33,6 +33,7 @@ _Found: TypeAlias = (
 
 INTERNAL: Final = "__"  # begins the names of Kafka's own topics
 _RETRY_S: Final = 1.0
+_NOT_READ: Final = "a partition cannot be read"
 
 SETTLED_REFRESHES: Final = 1.2
 """Refreshes of librdkafka's metadata from a rebalance to a look for unassigned partitions."""
@@ -231,7 +232,7 @@ def report_missing(
     for topic_partition in partitions:
         error = missing_partition(existing, topic_partition)
         if error is not None:
-            report(error, "a partition cannot be read yet")
+            report(error, _NOT_READ)
 
 
 class Unassigned:
@@ -389,7 +390,7 @@ class LogWatch:
                     self._topic_ids[each.topic] = topic_id
                     self.recreated.add(each.topic)
             elif self._alone and isinstance(topic_id, OffsetManagerError):
-                self._report(topic_id, "could not look up a topic")
+                self._report(topic_id, _NOT_READ)
         return True
 
     def unread(
