@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import signal
 import sys
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -52,7 +51,6 @@ def serve(options: ServiceOptions) -> int:
     - 3: stopped with offsets that Kafka did not acknowledge; the log names the first hundred
     - 130, 143: a second SIGINT, a second SIGTERM
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it
     from offsetmgr.service import logs
     from offsetmgr.service.run import over_kafka, run
 

@@ -47,6 +47,7 @@ from offsetmgr.service.overview import Overview
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.settings import Settings, unmasked
+from offsetmgr.service.signals import EarlySignal
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 from offsetmgr.text import error_text
@@ -291,9 +292,15 @@ class Service:
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # signals belong to whoever owns the process
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self._on_stop_signal, each)
-        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+        for each, act in (
+            (signal.SIGTERM, partial(self._on_stop_signal, signal.SIGTERM)),
+            (signal.SIGINT, partial(self._on_stop_signal, signal.SIGINT)),
+            (signal.SIGHUP, self._on_reload_signal),
+        ):
+            early = signal.getsignal(each)
+            loop.add_signal_handler(each, act)
+            if isinstance(early, EarlySignal) and early.is_caught:
+                act()
 
     def _on_stop_signal(self, caught: signal.Signals) -> None:
         if self._stop_asked.is_set():

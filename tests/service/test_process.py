@@ -95,6 +95,27 @@ def test_a_unix_socket_serves_its_owner_and_sigterm_commits() -> None:
             assert service.wait_for("drained")["uncommitted"] == 0
 
 
+@pytest.mark.parametrize("early", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_start_is_handled_after_it(
+    tmp_path: Path, early: signal.Signals
+) -> None:
+    """It ended the process, without a line of its log, or was lost."""
+    config = tmp_path / "o.toml"
+    os.mkfifo(config)
+    text = 'listen = "127.0.0.1:0"\n[kafka]\n"bootstrap.servers" = "127.0.0.1:1"\n'
+    with serve_process("--config", str(config)) as service:
+        with config.open("w") as pipe:  # once the service has opened it as well
+            service.process.send_signal(early)
+            config.unlink()
+            config.write_text(text)
+            pipe.write(text)
+        if early is signal.SIGHUP:
+            assert service.wait_for("reloaded")
+            service.process.send_signal(signal.SIGTERM)
+        assert service.wait() == 0
+        assert service.wait_for("drained")["uncommitted"] == 0
+
+
 def test_a_port_in_use_is_one_line_and_exit_1() -> None:
     """Before Kafka is asked for anything."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
