@@ -23,7 +23,7 @@ from offsetmgr.errors import (
 from offsetmgr.logs import SafeLogger
 from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.committer import CommitCounts, Committer
-from offsetmgr.spark.files import check_session
+from offsetmgr.spark.files import check_session, java_text
 from offsetmgr.spark.group_state import Groups
 from offsetmgr.spark.logs import foreign, read_logs, recreated
 from offsetmgr.spark.starting import check_client
@@ -156,16 +156,10 @@ class OffsetCommits:
         """
         deadline = Deadline(timeout)
         self._check_process()
-        if not hasattr(query, "runId"):
-            raise InvalidValueError("query", query, "is not a query", "give what start() returned")
         if self._listener.is_closed:
             message = "these commits are detached: flush the query first, inside the with block"
             raise ManagerStoppedError(message)
-        if not self._listener.is_wanted(query.name):
-            fix = f"flush the query named {self._listener.query_name!r}"
-            raise InvalidValueError("query", query.name, "is not committed here", fix)
-        asked = _answer(lambda: (self._listener.position(query), query.isActive), deadline)
-        snapshot, is_active = asked
+        snapshot, is_active = _answer(partial(self._listener.state_of, query), deadline)
         if snapshot is None:
             return FlushResult({}, {})
         try:
@@ -183,9 +177,10 @@ class OffsetCommits:
         """
         deadline = Deadline(timeout)
         self._check_process()
-        name = query if isinstance(query, str) else str(getattr(query, "id", query))
-        if not isinstance(query, str) and hasattr(query, "runId"):
-            _answer(partial(self._listener.end_if_over, query), deadline)
+        if isinstance(query, str):
+            name = query
+        else:
+            name = _answer(partial(self._listener.end_if_over, query), deadline)
         answered = wait([self._listener.release(name)], deadline.left_s).done
         if not all(each.result() for each in answered):
             hint = "give a query of this client, its queryName or its id"
@@ -203,9 +198,8 @@ class OffsetCommits:
         if self._is_over or self._pid != os.getpid():
             return
         self._listener.is_listening = False
-        # Spark Connect tries for minutes to remove it from a server that is gone.
-        remove = partial(self._spark.streams.removeListener, self._listener)
-        Question(remove).wait(timeout / 2)
+        # A server of Spark Connect that is gone is asked for minutes, a stopped JVM forever.
+        Question(lambda: self._spark.streams.removeListener(self._listener)).wait(timeout / 2)
         self._listener.close(deadline.left_s)
         self._unwatch()
         self._errors.close()
@@ -301,10 +295,19 @@ class OffsetCommits:
 
 
 def _answer(ask: Callable[[], _T], deadline: Deadline) -> _T:
-    """Return what Spark answers; a Spark Connect that is gone is asked for minutes."""
+    """Return what Spark answers; any question to it may hang, as to a JVM that is stopped.
+
+    Raises OffsetTimeoutError where it does not answer, or is gone.
+    """
     question = Question(ask)
-    if question.error is not None:  # a process without room for threads
-        return ask()
-    if not question.wait(max(deadline.left_s, LOOK_S)):
-        raise OffsetTimeoutError("Spark did not answer in time")
-    return question.result()
+    try:
+        if question.error is not None:  # a process without room for threads
+            return ask()
+        if question.wait(max(deadline.left_s, LOOK_S)):
+            return question.result()
+    except OffsetManagerError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {java_text(error)}"
+        raise OffsetTimeoutError(f"Spark does not answer: {why}") from error
+    raise OffsetTimeoutError("Spark did not answer in time")

@@ -77,7 +77,8 @@ class CommitListener(Subscription, StreamingQueryListener):
         self._spark = spark
         self._has_matched = query_name is None
         self.is_listening = False
-        self._active: Question[list[StreamingQuery]] | None = None
+        self._looking: Question[None] | None = None
+        """A look that is not answered yet."""
         _attached.add(self)
         super().__init__(committer, groups, spark)  # from here on it may be called
 
@@ -121,10 +122,24 @@ class CommitListener(Subscription, StreamingQueryListener):
         # Its end may have been reported before its progress was taken: it is not repeated.
         self.end_if_over(query)
 
-    def end_if_over(self, query: StreamingQuery) -> None:
+    def end_if_over(self, query: StreamingQuery) -> str:
+        """Return the query's id."""
+        run = Run.of(query)
         if not query.isActive:
             error = query.exception()
-            self.end(Run.of(query), None if error is None else str(error))
+            self.end(run, None if error is None else str(error))
+        return run.query_id
+
+    def state_of(self, query: StreamingQuery) -> tuple[Snapshot | None, bool]:
+        """Return how far a query is, as ``position`` does, and True if it runs.
+
+        Raises InvalidValueError for one that is not committed here, too.
+        """
+        Run.of(query)
+        if not self.is_wanted(query.name):
+            fix = f"flush the query named {self.query_name!r}"
+            raise InvalidValueError("query", query.name, "is not committed here", fix)
+        return self.position(query), query.isActive
 
     def position(self, query: StreamingQuery) -> Snapshot | None:
         """Return how far a query is, by its last report or, without one, by its checkpoint.
@@ -179,6 +194,14 @@ class CommitListener(Subscription, StreamingQueryListener):
         return is_stopped(self._spark)
 
     def look_around(self) -> None:
+        looking = self._looking or Question(self._look_around)
+        # As of a server that is gone, or a JVM that is stopped: others need the thread.
+        is_answered = looking.wait(0.0 if self._looking else LOOK_UP_S)
+        self._looking = None if is_answered else looking
+        if is_answered:
+            looking.result()
+
+    def _look_around(self) -> None:
         """Warn of queries of other sessions that would be committed, were they of this one."""
         if self.is_over():
             return
@@ -219,16 +242,12 @@ class CommitListener(Subscription, StreamingQueryListener):
             "running queries are asked instead. Flush those that have ended, or compare their "
             "groups by offsetmgr spark reconcile",
         )
-        active = self._active = self._active or Question(lambda: self._spark.streams.active)
-        if not active.wait(LOOK_UP_S):  # of a server that is gone: others need the thread
-            return
-        self._active = None
-        queries = {Run.of(query): query for query in active.result()}
+        queries = {Run.of(query): query for query in self._spark.streams.active}
         for run, query in queries.items():
             known = self.expected.get(run)
             if self.is_wanted(query.name) and not (known and known.reports_nothing):
                 self.expected[run] = Expected(partial(self.position, query), reports_nothing=True)
-        self._committer.end_runs(self, queries)
+        self._committer.do(partial(self._committer.end_runs, self, queries))
 
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""

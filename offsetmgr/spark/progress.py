@@ -56,6 +56,9 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, query: Any) -> Self:
+        """Return the run of a query or an event; raises InvalidValueError for anything else."""
+        if not hasattr(query, "runId"):
+            raise InvalidValueError("query", query, "is not a query", "give what start() returned")
         return cls(str(query.id), str(query.runId))
 
 

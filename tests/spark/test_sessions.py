@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
 from offsetmgr.admin.spark_status import positions, status
-from offsetmgr.errors import InvalidValueError
+from offsetmgr.errors import InvalidValueError, OffsetTimeoutError
+from offsetmgr.spark import commits as committed_by
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark import starting_offsets
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -76,6 +78,27 @@ def test_queries_of_other_sessions_are_reported_and_share_the_minimum(
             eventually(single.described, {0: 10})
             query.stop()
     assert caplog.text.count("as it is of another session") == 1
+
+
+def test_a_stopped_jvm_delays_no_flush_release_or_detach(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in a long pause of its garbage collection; what it reported before is committed."""
+    monkeypatch.setattr(committed_by, "LOOK_S", 0.5)
+    monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.1)
+    java: Any = job.spark.sparkContext._gateway
+    job.topic.produce(30)
+    with job.running() as query, job.commits() as commits:
+        eventually(lambda: sum(job.committed().values()), 30)
+        java.proc.send_signal(signal.SIGSTOP)
+        try:
+            for ask in (commits.flush, commits.release):
+                with pytest.raises(OffsetTimeoutError, match="Spark did not answer in time"):
+                    ask(query, 0.1)
+            assert commits._committer.do(lambda: True).result(WAIT_S)
+            commits.detach(1.0)
+        finally:
+            java.proc.send_signal(signal.SIGCONT)
 
 
 def test_a_continuous_query_is_committed_from_its_checkpoint(

@@ -313,6 +313,8 @@ def test_an_idle_run_is_asked_until_it_answers(
         until(lambda: asked.count("p") > before + 1)
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
             commits.flush(hung, 0.1)
+        with pytest.raises(OffsetTimeoutError, match="Spark does not answer: ConnectionError"):
+            commits.flush(session.queries["p"], 0.1)  # type: ignore[arg-type]
         hung.isActive, hung.exception = False, hanging.wait
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
             commits.release(hung, 0.1)
@@ -490,7 +492,7 @@ def test_wrong_arguments_of_a_detach_or_release_change_nothing(
     for query in queries:
         with pytest.raises(InvalidValueError) as caught:
             commits.release(query)
-        assert (caught.value.field, caught.value.value) == ("query", str(query))
+        assert (caught.value.field, caught.value.value) == ("query", query)
     session.report(50)
     eventually(lambda: at(client), 50)
 
@@ -767,7 +769,7 @@ def test_queries_are_asked_where_spark_connect_sends_no_events(
             active = property(lambda _: answered.wait() and queries)
             monkeypatch.setattr(Session, "active", active, raising=False)
             session.listeners.clear()
-            until(lambda: commits._listener._active)
+            until(lambda: commits._listener._looking)
             commits._committer.do(lambda: True).result(WAIT_S)
             answered.set()
         reports = [progress(9, "next", batchId=1), progress(7, "next")]
