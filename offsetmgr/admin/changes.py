@@ -43,7 +43,7 @@ from offsetmgr.kafka.errors import (
     request_error,
     tried,
 )
-from offsetmgr.lag.store_reader import open_cluster
+from offsetmgr.lag.store_reader import listings_of, open_cluster
 from offsetmgr.stores import open_store
 from offsetmgr.stores.base import refusals
 from offsetmgr.stores.broker import BrokerOffsetStore
@@ -146,8 +146,7 @@ class GroupChanges(Closing):
 
     def _check_commits(self, group: str) -> None:
         """Raise InvalidValueError if a dead group is of a kind that commits no offsets."""
-        listings = tried(self.reader.groups)
-        for each in () if isinstance(listings, OffsetManagerError) else listings.groups:
+        for each in listings_of(self.reader.groups).groups:
             if each.name == group and not each.has_offsets:
                 fix = "use Kafka's own tool for such groups: kafka-share-groups, for example"
                 raise InvalidValueError("group", group, f"is a {each.type} group", fix)

@@ -38,6 +38,7 @@ from offsetmgr.kafka.errors import (
     tried,
 )
 from offsetmgr.lag.measure import RecordAges, as_listed, read_groups
+from offsetmgr.lag.store_reader import listings_of
 from offsetmgr.text import listed, visible
 from offsetmgr.types import TopicPartition
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.admin.history import Causes
     from offsetmgr.admin.service import LiveManager, ServiceReader
-    from offsetmgr.answers import GroupMember
     from offsetmgr.kafka.commit_log import CommitRecord
     from offsetmgr.lag.measure import GroupLag, PartitionLag
 
@@ -242,10 +242,8 @@ def _names(
     """Return the groups to look at, by default all that commit offsets."""
     if groups is not None:
         return list(groups), ()
-    listings = tried(reader.groups)
-    if isinstance(listings, OffsetManagerError):
-        return [], [listings]
-    return [each.name for each in listings.groups if each.has_offsets], listings.errors
+    found, errors = listings_of(reader.groups)
+    return [each.name for each in found if each.has_offsets], errors
 
 
 def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
@@ -416,17 +414,13 @@ def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     yield from _unknowns(unread, f"not judged in group {name}")
     # Members may not have committed yet; what is empty and never had offsets was only tried out.
     state = group.description.state if group.description else "Dead"
-    had_offsets = not _members_of(group) and facts.steps(group.name)
+    had_offsets = not group.members and facts.steps(group.name)
     if not group.offsets and (state == "Dead" or had_offsets):
         yield _trouble(
             f"group {name} has no committed offsets",
             _STARTS_ANEW,
             facts.connection.command("history", group.name),
         )
-
-
-def _members_of(group: GroupLag) -> Sequence[GroupMember]:
-    return group.description.members if group.description else ()
 
 
 def _rights(facts: Facts, group: GroupLag) -> Iterable[Finding]:
@@ -449,7 +443,7 @@ def _lacks_read(facts: Facts, kind: str, name: str, shown: str) -> Finding:
 
 def _members(facts: Facts, group: GroupLag) -> Iterable[Finding]:
     # A service with a fence is the only member of its groups.
-    members = [one for one in _members_of(group) if one.group_instance_id != INSTANCE]
+    members = [one for one in group.members if one.group_instance_id != INSTANCE]
     if not members:
         return
     named = listed([f"{one.client_id} (host {one.host.lstrip('/')})" for one in members])
@@ -500,7 +494,7 @@ def _stuck(facts: Facts, group: GroupLag) -> Iterable[Finding]:
 
 
 def _retention(facts: Facts, group: GroupLag) -> Iterable[Finding]:
-    if isinstance(facts.retention_s, OffsetManagerError) or _members_of(group):
+    if isinstance(facts.retention_s, OffsetManagerError) or group.members:
         return  # the offsets of a group with members do not expire
     last = {step.partition: step.at_s for step in facts.steps(group.name)}
     ages = {where: facts.now_s - last[where] for where in group.offsets if where in last}
@@ -692,7 +686,7 @@ def _trouble(what: str, why: str, mend: str) -> Finding:
 def _unknown(error: OffsetManagerError, why: str) -> Finding:
     mend = "look at the brokers and the network to them, then ask again"
     if code_of(error) in RIGHT_CODES:
-        mend = f"grant READ on {TOPIC}" if TOPIC in str(error) else "grant what the error names"
+        mend = "grant what the error names"
     return Finding(Level.UNKNOWN, "", f"could not be checked: {error}", why, mend)
 
 

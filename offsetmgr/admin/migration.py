@@ -140,18 +140,15 @@ def translate(
     if mirror_starts_at is not None and mirror_starts_at >= offset:
         note = f"the mirror begins with the record at {mirror_starts_at}"
         found.append(Translation(target.log_start_offset, 0, "time", note))
-    best = max(found, key=lambda each: _rank(each, target.high_watermark))
-    if _rank(best, target.high_watermark) < 0:
+    mirror_end = target.high_watermark
+    known = [each for each in found if each.offset is not None and each.offset <= mirror_end]
+    if not known:
         return found[0] if found[0].offset is None else unknown(_NOT_YET)
+    best = max(known, key=lambda each: each.offset or 0)
     if (best.offset or 0) < target.log_start_offset:
         note = f"{best.offset} is before the log of the mirror: its start"
         return best._replace(offset=target.log_start_offset, note=note)
     return best
-
-
-def _rank(translation: Translation, end: int) -> int:
-    offset = translation.offset
-    return -1 if offset is None or offset > end else offset
 
 
 def _by_records(

@@ -86,11 +86,7 @@ class ServiceReader:
             return list(map(_manager, found))
 
     def pages(
-        self,
-        path: str,
-        rows: str,
-        query: str = "",
-        deadline: Deadline | None = None,
+        self, path: str, rows: str, query: str = "", deadline: Deadline | None = None
     ) -> list[dict[str, Any]]:
         """Return the ``rows`` of all pages; the time-out is for all of them.
 

@@ -143,9 +143,4 @@ def _window(each: PartitionLag | None) -> dict[str, Any]:
 
 
 def _commit(commit: ObservedCommit) -> dict[str, Any]:
-    return {
-        "offset": commit.offset,
-        "timestamp": commit.timestamp_ms,
-        "observedAt": commit.observed_ms,
-        "lag": commit.lag,
-    }
+    return dict(zip(("offset", "timestamp", "observedAt", "lag"), commit, strict=True))

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from offsetmgr.acked_ranges import pending_below
 from offsetmgr.errors import OffsetManagerError, OffsetStoreError
 from offsetmgr.kafka.cluster import GroupListings
-from offsetmgr.kafka.errors import tried
 from offsetmgr.kafka.log_reader import NextRecord
-from offsetmgr.lag.store_reader import StoreReader
+from offsetmgr.lag.store_reader import StoreReader, listings_of
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -100,11 +99,8 @@ class PartitionLag(NamedTuple):
     @property
     def is_beyond_end(self) -> bool:
         """True if the committed offset lies behind the end of its log."""
-        return (
-            self.out_of_range
-            and self.committed is not None
-            and (self.committed.offset > (self.end or 0))
-        )
+        offset = self.committed.offset if self.committed else 0
+        return self.out_of_range and offset > (self.end or 0)
 
 
 class GroupLag(NamedTuple):
@@ -128,6 +124,11 @@ class GroupLag(NamedTuple):
         """True if Kafka knows the group: it has members or committed offsets."""
         dead = self.description is not None and self.description.state == "Dead"
         return self.error is None and not (dead and not self.partitions)
+
+    @property
+    def members(self) -> tuple[GroupMember, ...]:
+        """Its live members, as far as they are known."""
+        return self.description.members if self.description else ()
 
     @property
     def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -189,9 +190,7 @@ def as_listed(source: ClusterReader, groups: Iterable[GroupLag]) -> dict[str, Gr
     lacks some groups, so that this is not known, the group has the error.
     """
     dead = {each.name: each for each in groups if each.error is None and not each.exists}
-    listings = tried(source.groups) if dead else GroupListings([])
-    if isinstance(listings, OffsetManagerError):
-        listings = GroupListings([], (listings,))
+    listings = listings_of(source.groups) if dead else GroupListings([])
     found = {}
     if listings.errors:
         found = {name: GroupLag(name, None, (), listings.errors[0]) for name in dead}

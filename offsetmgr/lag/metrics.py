@@ -175,8 +175,7 @@ def _kafka_exporter(made: _Families, group: GroupLag) -> None:
         made.set("kafka_topic_partition_current_offset", "End of the log.", log, each.end)
     for topic, lag in _topic_lags(group).items():
         made.set(f"{prefix}_lag_sum", "Records behind.", labels_of(names, (name, topic)), lag)
-    members = len(group.description.members) if group.description else 0
-    made.set(f"{prefix}_members", "Live members.", labels_of(names, [name]), members)
+    made.set(f"{prefix}_members", "Live members.", labels_of(names, [name]), len(group.members))
 
 
 def _offset(lag: PartitionLag) -> int | None:

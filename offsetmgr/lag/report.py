@@ -146,13 +146,11 @@ def _group(
         "error": _error(group.error),
         "members": [
             {
-                "member_id": each.member_id,
-                "client_id": each.client_id,
-                "host": each.host,
+                **each._asdict(),
                 "group_instance_id": each.group_instance_id or None,
                 "partitions": [partition._asdict() for partition in each.partitions],
             }
-            for each in (described.members if described else ())
+            for each in group.members
         ],
         "partitions": [
             _partition(each, committers.get((group.name, each.partition)))

@@ -34,6 +34,12 @@ def open_cluster(
     return StoreReader(store, config, timeout_s)
 
 
+def listings_of(read: Callable[[], GroupListings]) -> GroupListings:
+    """Return the groups that ``read`` lists; where it fails as a whole, its error alone."""
+    listings = tried(read)
+    return GroupListings([], (listings,)) if isinstance(listings, OffsetManagerError) else listings
+
+
 class StoreReader(ClusterReader):
     """Reads a cluster whose groups are in a store; members are those that Kafka knows.
 
@@ -46,9 +52,7 @@ class StoreReader(ClusterReader):
         super().__init__(config, timeout_s=timeout_s)
 
     def groups(self) -> GroupListings:
-        listings = tried(super().groups)
-        if isinstance(listings, OffsetManagerError):  # the groups are known all the same
-            listings = GroupListings([], (listings,))
+        listings = listings_of(super().groups)  # the groups are known all the same
         in_kafka = {each.name: each for each in listings.groups}
         names = self._in_time(self._store.groups)
         state = "Unknown" if listings.errors else "Empty"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.errors import OffsetManagerError
@@ -48,8 +49,7 @@ class Watcher:
         """
         self._source = source
         self._clock = clock
-        self._min_distance_s = min_distance_s
-        self._allowed_lag = allowed_lag
+        self._new_watch = partial(_PartitionWatch, min_distance_s, allowed_lag)
         self._groups: dict[str, dict[TopicPartition, _PartitionWatch]] = {}
         self.view: Mapping[str, GroupLag] = {}
         """The groups that exist, as of the last round; those that could not be read have an error
@@ -112,9 +112,7 @@ class Watcher:
             where = each.partition
             seen = each._replace(status=Status.OK)
             if each.committed is not None and where in self.ages.timelines:
-                watch = watches[where] = before.get(where) or _PartitionWatch(
-                    self._min_distance_s, self._allowed_lag
-                )
+                watch = watches[where] = before.get(where) or self._new_watch()
                 if each.end is not None:
                     seen = watch.seen(each, each.committed, each.end, now_s, logged=logged)
             partitions.append(seen)
