@@ -295,17 +295,13 @@ class CommitPlan:
         return max(self._verify_at, min(commit_at, latest_at))
 
     def _verify(self, now: float) -> ReadRequest | None:
-        """Read whether all that was committed stands."""
+        """Read whether all that was committed stands, and whether its topics are the same."""
         if all(manager.phase is _STOPPED for manager in self.managers.values()):
             self._verify_at = inf
             return None
         self._verify_at = now + self._timing.verify_interval_s
-        known = tuple(
-            manager
-            for manager in self.managers.values()
-            if (manager.committed or manager.in_doubt) and not manager.blocked
-        )
-        return ReadRequest(known, verifies=True) if known else None
+        ready = tuple(manager for manager in self.managers.values() if not manager.blocked)
+        return ReadRequest(ready, verifies=True) if ready else None
 
     def _check(self, now: float) -> ReadRequest | None:
         """Read single partitions: commits in doubt, and old ones."""

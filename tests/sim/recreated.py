@@ -217,12 +217,20 @@ class RecreatedWorld(World):
         mix = [action for action in super()._draw_actions() if action not in others]
         return [*mix, self.recreate, self.recreate_between, self.notice, self.notice, self.repeat]
 
+    def _is_evident(self, key: ManagerKey, value: OffsetAndMetadata) -> bool:
+        """True if a manager that has noticed can tell that ``value`` is of the former log."""
+        former = self.handles[key]._manager.former
+        return former is not None and (value.offset == former or value.offset > self._end(key))
+
     def _grow(self, key: ManagerKey, end: int) -> None:
         """Let the log have at least so many records, as its reader has read that far."""
-        if self.judge.exists:
-            ends = self.coordinator.broker.topic_logs([TOPIC])[TOPIC].partitions[key.partition]
-            if ends.high_watermark < end:
-                self.coordinator.broker.set_log(key.topic_partition, 0, end)
+        if self.judge.exists and self._end(key) < end:
+            self.coordinator.broker.set_log(key.topic_partition, 0, end)
+
+    def _end(self, key: ManagerKey) -> int:
+        """The end of the log as it is; 0 if there is none."""
+        logs = self.coordinator.broker.topic_logs([TOPIC])[TOPIC].partitions
+        return logs[key.partition].high_watermark if logs else 0
 
     def _judge_offer(
         self,
@@ -242,7 +250,7 @@ class RecreatedWorld(World):
             if not noticed or value.offset == manager.former:
                 reader.excused.add(order)
             self._grow(key, value.offset)
-        elif noticed:
+        elif noticed and not self._is_evident(key, value):
             reader.guessed.add(order)
         super()._judge_offer(key, value, error, rewind=rewind)
         if error is None and (value.offset == manager.former or log != self.judge.log):

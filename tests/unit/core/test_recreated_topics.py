@@ -370,12 +370,28 @@ class TestRaces:
         handle.submit(FORMER + 1)
         core.advance(1.5)
         assert core.holds() == at(FORMER)
-        assert "the id of topic t is not known" in str(handle.status().last_error)
+        assert "the id of topic t is not known: Kafka did not answer" in str(handle.status().last_error)
         core.advance(30.0)
         assert core.holds() == at(FORMER + 1)
 
 
 class TestDeletedTopics:
+    @pytest.mark.parametrize("committed", [True, False])
+    def test_an_idle_manager_learns_of_a_topic_that_was_recreated_long_after(
+        self, *, committed: bool
+    ) -> None:
+        """The kind: a manager without an offset was verified no more.
+
+        It went on refusing lower offsets, and clients were never told of the new topic.
+        """
+        core, handle = began(commit=committed)
+        recreate(core, SMALLER, gap_s=400.0)
+        core.advance(400.0)
+        (topic_id,) = core.broker.topic_ids(["t"]).values()
+        assert core.factory.topic_ids({"g": [tp()]}) == {"t": topic_id}
+        core.submit(handle, 7)
+        assert core.holds() == at(7)
+
     @pytest.mark.parametrize("between", [False, True], ids=["at rest", "between two answers"])
     def test_an_offset_that_kafka_deleted_with_its_topic_is_reported_as_such(
         self, *, between: bool
