@@ -100,7 +100,15 @@ def flush_body(
 
 
 def queries_body(reports: Iterable[QueryReport]) -> bytes:
-    return _dump({"queries": [each._asdict() for each in reports]})
+    """Return the body of a report; JSON has no number for a rate that is not finite."""
+    return _dump({"queries": [_known(each._asdict()) for each in reports]})
+
+
+def _known(report: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in report.items()
+    }
 
 
 def _entry(item: Item) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,22 @@ def test_an_invalid_report_of_queries_is_logged(
 ) -> None:
     client.report_query(QueryReport("1", "2", "lost"))
     until(lambda: "does not show this client's queries: queries[0].state" in caplog.text)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_a_rate_that_is_not_finite_leaves_the_other_queries_shown(
+    service: Running, client: OffsetClient, rate: float
+) -> None:
+    """No JSON has a number for it, so that the report as a whole was refused."""
+    client.report_query(QueryReport("1", "2", "running", processed_rows_per_second=1.5))
+    client.report_query(QueryReport("3", "4", "running", processed_rows_per_second=rate))
+
+    def rates() -> list[float | None]:
+        found = nobody.get("/v1/queries").json()["queries"]
+        return [each["processed_rows_per_second"] for each in found]
+
+    with service.http("nobody") as nobody:
+        until(lambda: sorted(rates(), key=str) == [1.5, None])
 
 
 @pytest.fixture
