@@ -53,6 +53,7 @@ from offsetmgr.kafka.topics import (
 )
 from offsetmgr.text import visible
 from offsetmgr.types import (
+    MAX_OFFSET,
     PartitionRange,
     TopicPartition,
     check_existing_group,
@@ -315,9 +316,10 @@ class ClusterReader(Closing):
         """Return the first offset with a record of the given time or later; None if there is none.
 
         Times are milliseconds since 1970.  Negative ones, which Kafka takes for names of the ends
-        of a log, stand for 1970.
+        of a log, stand for 1970; later ones than Kafka can note for its last moment.
         """
-        specs = {where: OffsetSpec.for_timestamp(max(ms, 0)) for where, ms in times.items()}
+        known_ms = {where: min(max(ms, 0), MAX_OFFSET) for where, ms in times.items()}
+        specs = {where: OffsetSpec.for_timestamp(ms) for where, ms in known_ms.items()}
         found = self._offsets(specs)
         return {where: None if offset == -1 else offset for where, offset in found.items()}
 

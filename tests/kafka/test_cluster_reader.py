@@ -117,7 +117,7 @@ def test_logs(kafka: DevKafka, reader: ClusterReader, new_topic: TopicFactory) -
     assert reader.log_ranges([full, empty]) == {full: (0, 10), empty: (0, 0)}
     times = {full: now_ms + 4, empty: now_ms}
     assert reader.offsets_at(times) == {full: 4, empty: None}
-    assert reader.offsets_at({full: now_ms + 60_000}) == {full: None}
+    assert reader.offsets_at({full: now_ms + 60_000, empty: 2**63}) == {full: None, empty: None}
     found = reader.partitions_of([topic, "no-such-topic"])
     assert found[topic] == [0, 1]
     assert isinstance(found["no-such-topic"], KafkaRequestError)
