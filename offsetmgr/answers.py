@@ -18,6 +18,11 @@ class Failure(NamedTuple):
     detail: str = ""
     """Facts of this case, such as the live members of the group; may be empty."""
 
+    @property
+    def reason(self) -> str:
+        """The facts of this case, or what is known of the code."""
+        return self.detail or self.info.hint
+
 
 class FetchResult(NamedTuple):
     """Answer to a fetch of committed offsets; each partition asked for is in one of the two."""

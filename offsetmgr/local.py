@@ -463,5 +463,5 @@ def _flush_result(results: dict[ManagerKey, StopResult]) -> FlushResult:
 def _check_failure(what: str, failure: Failure | None) -> None:
     if failure is not None:
         name, retriable, fault = failure.info.name, failure.info.retriable, failure.info.fault.value
-        text = f"{what} failed: {failure.detail or failure.info.hint} ({name})"
+        text = f"{what} failed: {failure.reason} ({name})"
         raise kafka_refusal(what, name, text, fault, retriable=retriable)

@@ -185,9 +185,8 @@ def refusal(topic: str, wanted: str | None, found: TopicId) -> Failure | None:
             return None  # Kafka says so better
         if found.info.code == UNKNOWN_TOPIC:
             return found
-        return Failure(
-            NOT_SENT, f"not sent, as the id of topic {topic} is not known: {found.detail}"
-        )
+        why = f"not sent, as the id of topic {topic} is not known: {found.reason}"
+        return Failure(NOT_SENT, why)
     if found in {wanted, ""}:
         return None
     return recreated(wanted, found)

@@ -372,7 +372,7 @@ def _stopped_not_read(manager: OffsetManager, event: ReadFailed, now: float) -> 
 
 def _give_up(manager: OffsetManager, failure: Failure) -> Effects:
     """Report that nobody puts the last offset back, if an older commit has landed over it."""
-    why = f"an older commit may have landed over it: {failure.detail or failure.info.hint}"
+    why = f"an older commit may have landed over it: {failure.reason}"
     return [notice(manager, manager.committed, Failure(failure.info, why))]
 
 

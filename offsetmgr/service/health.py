@@ -91,7 +91,7 @@ class Health:
             self._answered_s, self._trouble = self.clock.now(), ""
             self._repeats = RepeatLimiter()
             return
-        self._trouble = f"{failure.detail or failure.info.hint} ({failure.info.name})"
+        self._trouble = f"{failure.reason} ({failure.info.name})"
         if self._repeats.suppressed(cause_of(self._trouble), self.clock.now()) is not None:
             log.warning("kafka_unreachable", error=self._trouble, code=failure.info.name)
 

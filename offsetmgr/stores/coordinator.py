@@ -142,8 +142,8 @@ class StoreCoordinator:
         self._closed = True
         failures = [failure for each in releases if (failure := each.get()) is not None]
         if failures:
-            why = failures[0].detail or failures[0].info.hint
-            log.warning("partitions of %d groups not released: %s", len(failures), why)
+            text = "partitions of %d groups not released: %s"
+            log.warning(text, len(failures), failures[0].reason)
         self._threads.stop(deadline.left_s)
         self._kafka.close(deadline.left_s)
         self._end_offer()

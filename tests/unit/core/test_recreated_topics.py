@@ -370,7 +370,8 @@ class TestRaces:
         handle.submit(FORMER + 1)
         core.advance(1.5)
         assert core.holds() == at(FORMER)
-        assert "the id of topic t is not known: Kafka did not answer" in str(handle.status().last_error)
+        why = "the id of topic t is not known: Kafka did not answer"
+        assert why in str(handle.status().last_error)
         core.advance(30.0)
         assert core.holds() == at(FORMER + 1)
 
