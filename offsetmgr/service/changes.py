@@ -79,9 +79,9 @@ class Changes:
     service: OffsetService
     threads: ReadThreads
     wall: Callable[[], float]
-    _histories: ReadThreads = field(default_factory=lambda: ReadThreads(1))
+    _histories: ReadThreads = field(init=False, default_factory=lambda: ReadThreads(1))
     """A history may be of a million commits: one at a time."""
-    _resetting: set[str] = field(default_factory=set)
+    _resetting: set[str] = field(init=False, default_factory=set)
     """Groups of which a reset is under way: another one would be checked against the offsets
     before it."""
 

@@ -150,13 +150,15 @@ class EventHub:
     """The limit of managers."""
     share: Callable[[str, int], int] = lambda _identity, limit: limit
     """Returns how much of a limit an identity may use."""
-    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
-    _lock: Lock = field(default_factory=Lock)
-    _failures: deque[FailureEvent] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
-    _readers: tuple[EventStream, ...] = ()
-    _by_client: dict[str | None, list[EventStream]] = field(default_factory=dict)
+    _repeats: RepeatLimiter = field(init=False, default_factory=RepeatLimiter)
+    _lock: Lock = field(init=False, default_factory=Lock)
+    _failures: deque[FailureEvent] = field(
+        init=False, default_factory=lambda: deque(maxlen=FAILURES_KEPT)
+    )
+    _readers: tuple[EventStream, ...] = field(init=False, default=())
+    _by_client: dict[str | None, list[EventStream]] = field(init=False, default_factory=dict)
     """The readers of commits and stops, by the client of these; "" is for all clients'."""
-    _closed: bool = False
+    _closed: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._first_number = self._number = int(self.wall() * 1_000_000)

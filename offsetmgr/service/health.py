@@ -55,11 +55,11 @@ class Health:
     clock: Clock
     draining: Callable[[], bool]
     watch_trouble: Callable[[], str]
-    reload_error: OffsetManagerError | None = None
+    reload_error: OffsetManagerError | None = field(init=False, default=None)
     """Why the last reload of the settings was refused; None if it was not."""
-    _answered_s: float | None = None
-    _trouble: str = "not asked yet"
-    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
+    _answered_s: float | None = field(init=False, default=None)
+    _trouble: str = field(init=False, default="not asked yet")
+    _repeats: RepeatLimiter = field(init=False, default_factory=RepeatLimiter)
 
     @operation("GET", "/livez", answer=LiveAnswer, needs=no_names)
     async def live(self, *_: object) -> LiveAnswer:

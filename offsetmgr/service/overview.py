@@ -167,9 +167,9 @@ class Overview:
     """For reads that wait for Kafka."""
     instance: str
     version: str
-    _summed: tuple[object, dict[str, dict[str, Any]]] = (None, {})
+    _summed: tuple[object, dict[str, dict[str, Any]]] = field(init=False, default=(None, {}))
     """The watcher's last round, and its groups."""
-    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
+    _repeats: RepeatLimiter = field(init=False, default_factory=RepeatLimiter)
 
     @operation("GET", "/v1/managers", ManagersQuery, ManagersAnswer, needs=names_in("group"))
     async def managers(self, by: Requester, query: ManagersQuery) -> ManagersAnswer:

@@ -222,8 +222,8 @@ class Service:
     logs: Logs
     reload: Callable[[], Settings]
     """Reads the settings again, for SIGHUP: log level and identities."""
-    _reloading: asyncio.Task[None] | None = None
-    _stop_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    _reloading: asyncio.Task[None] | None = field(init=False, default=None)
+    _stop_asked: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         settings, dropped = self.settings, lambda: self.logs.dropped

@@ -125,28 +125,28 @@ class GroupWatch(Collector):
     """The clock of ``factory``."""
     wall: Callable[[], float]
     threads: ReadThreads
-    listing: Mapping[str, GroupListing] = field(default_factory=dict)
+    listing: Mapping[str, GroupListing] = field(init=False, default_factory=dict)
     """The groups of the cluster, as of the last good round."""
-    error: OffsetManagerError | None = None
+    error: OffsetManagerError | None = field(init=False, default=None)
     """Why the last round failed, or why not all groups are listed."""
-    failed_rounds: int = 0
+    failed_rounds: int = field(init=False, default=0)
     """The last rounds, if they have failed, since the last good one."""
-    read_at_s: float | None = None
+    read_at_s: float | None = field(init=False, default=None)
     """The time of the last good round, in seconds since 1970."""
-    _quick: ReadThreads = field(default_factory=lambda: ReadThreads(1))
+    _quick: ReadThreads = field(init=False, default_factory=lambda: ReadThreads(1))
     """For answers from memory, which wait for no read of Kafka."""
-    _chosen: Mapping[str, bool | None] = field(default_factory=dict)
+    _chosen: Mapping[str, bool | None] = field(init=False, default_factory=dict)
     """The groups of the last round, with True if ``watch.groups`` names them."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _reader: ClusterReader | None = None
-    _watcher: Watcher | None = None
-    _looked_s: float | None = None
-    _look: threading.Event = field(default_factory=threading.Event)
-    _tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _reader: ClusterReader | None = field(init=False, default=None)
+    _watcher: Watcher | None = field(init=False, default=None)
+    _looked_s: float | None = field(init=False, default=None)
+    _look: threading.Event = field(init=False, default_factory=threading.Event)
+    _tables: Mapping[str, dict[str, Any]] = field(init=False, default_factory=dict)
     """Of processors, as somebody has seen them last."""
-    _failures: int = 0
-    _repeats: RepeatLimiter = field(default_factory=RepeatLimiter)
-    _ended: threading.Event = field(default_factory=threading.Event)
+    _failures: int = field(init=False, default=0)
+    _repeats: RepeatLimiter = field(init=False, default_factory=RepeatLimiter)
+    _ended: threading.Event = field(init=False, default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self._worker = Worker("offsetmgr-watch", self._watch)
