@@ -77,7 +77,6 @@ def commit(on_call: OnCall, group: str, *offsets: int, topic: str = "orders") ->
 def test_a_day_on_call(on_call: OnCall, tmp_path: Path) -> None:
     """From the first alert in the morning to the last at night."""
     a_job_is_stuck(on_call, tmp_path)
-    a_partition_lags(on_call)
     a_group_has_live_members(on_call)
     a_topic_was_deleted(on_call)
     somebody_reset_the_wrong_group(on_call)
@@ -104,23 +103,6 @@ def a_job_is_stuck(on_call: OnCall, tmp_path: Path) -> None:
     commit(on_call, "billing", 100, 100)
     assert on_call.types(f"spark status --checkpoint {tmp_path} --group billing").status == 0
     assert "stuck" not in on_call.asks_the_doctor("billing", "--stuck-after 0s")
-
-
-def a_partition_lags(on_call: OnCall) -> None:
-    """A poisonous record holds up one partition; the business says: skip it."""
-    commit(on_call, "emails", 10, 99)
-    alert = on_call.types("lag emails --max-lag 50")
-    assert alert.status == 1
-    described = on_call.types("describe emails --json")
-    (group,) = described.json()["groups"]
-    lags = {each["partition"]: each["lag"] for each in group["partitions"]}
-    assert lags == {0: 90, 1: 1}
-
-    plan = on_call.types("reset emails --topic orders:0 --to-offset 11")
-    assert (plan.status, on_call.stands("emails")) == (0, {0: 10, 1: 99})
-    assert on_call.types("reset emails --topic orders:0 --to-offset 11 --execute").status == 0
-    commit(on_call, "emails", 99, 99)  # the job gets on
-    assert on_call.types("lag emails --max-lag 50").status == 0
 
 
 def a_group_has_live_members(on_call: OnCall) -> None:

@@ -57,6 +57,7 @@ def test_a_kafka_that_does_not_answer_is_the_only_finding() -> None:
     facts = gather({"bootstrap.servers": "127.0.0.1:1"}, ["g"], None, timeout_s=1)
     (found,) = [each for each in examine(facts) if each.level is not Level.OK]
     assert (found.level, found.check) == (Level.TROUBLE, "connection")
+    assert "offsetmgr config check" in found.mend
 
 
 def test_a_name_that_cannot_be_resolved_is_the_only_trouble(kafka: DevKafka, group: str) -> None:

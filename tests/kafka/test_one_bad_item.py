@@ -237,16 +237,6 @@ def test_a_reset_of_several_groups_leaves_the_bad_ones(odd_kafka: DevKafka) -> N
         assert run(odd_kafka, command, "no-such-group", *scope, "--execute").status == 2
 
 
-@pytest.mark.parametrize("moment", ["1969-12-31T23:59:59.999", "1970-01-01T00:00:00+01:00"])
-def test_a_time_before_1970_is_the_start_of_the_log(odd_kafka: DevKafka, moment: str) -> None:
-    """To Kafka itself a negative time means the end."""
-    for words in (["--to-datetime", moment], ["--by-duration", "P36500D"]):
-        plan = run(odd_kafka, "reset", GOOD, "--all-topics", *words, "--json")
-        assert [row["new"] for row in plan.json()["partitions"]] == [0]
-    long = run(odd_kafka, "reset", GOOD, "--all-topics", "--by-duration", "P9999999999D")
-    assert (long.status, "is too long" in long.err) == (2, True)
-
-
 def test_a_printed_command_can_be_pasted(odd_kafka: DevKafka, tmp_path: Path) -> None:
     """The shell runs it with just the name of the group, on the same Kafka."""
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

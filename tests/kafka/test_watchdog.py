@@ -71,16 +71,6 @@ def test_a_frozen_watchdog_ends_with_close(sleeper: WatchedProcess) -> None:
     assert not psutil.pid_exists(sleeper.pid)
 
 
-def test_output_is_logged(tmp_path: Path) -> None:
-    """Both output streams of the process are appended to its log."""
-    log = tmp_path / "log"
-    log.write_text("before\n")
-    command = ["sh", "-c", "echo out; echo err >&2"]
-    with closing(WatchedProcess(command, cwd=tmp_path, log_path=log)) as process:
-        assert process.wait(_WAIT_S)
-    assert log.read_text() == "before\nout\nerr\n"
-
-
 _OWNER = """
 import os, signal, sys
 from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.admin.commands import Connection
 from offsetmgr.admin.doctor import Facts, Finding, Level, _retention_s, examine
-from offsetmgr.admin.history import Cause, CommitStep, steps
+from offsetmgr.admin.history import CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
@@ -49,12 +49,6 @@ def walked(records: list[CommitRecord]) -> list[CommitStep]:
 def after(*offsets: int, ago_s: float = 60.0, **changes: Any) -> Facts:
     """The cluster of HEALTHY after these commits."""
     return replace(HEALTHY, history={"etl": walked(commits(*offsets, ago_s=ago_s))}, **changes)
-
-
-def deleted(cause: Cause, *records: CommitRecord) -> Facts:
-    """The last record is a deletion with this cause."""
-    history = walked([*commits(50), *records])
-    return replace(HEALTHY, history={"etl": history}, causes={history[-1]: cause})
 
 
 UP = ServiceFacts(
@@ -162,11 +156,6 @@ WELL: dict[str, Facts] = {
 """Healthy clusters."""
 
 SICK: dict[str, tuple[Facts, str, str]] = {
-    "connection": (
-        replace(HEALTHY, groups={}, cluster=KafkaRequestError("connection", error_info(-195))),
-        "connection",
-        "offsetmgr config check",
-    ),
     "the names of all brokers cannot be resolved": (
         replace(
             HEALTHY,
@@ -199,16 +188,6 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         after(40, 50, ago_s=-90),
         "90 s in the future",
         "NTP",
-    ),
-    "no right to the group": (
-        with_group(description=EMPTY._replace(rights=frozenset({"DESCRIBE"}))),
-        "lacks READ on group etl",
-        "kafka-acls --add --allow-principal User:NAME --operation Read --group etl",
-    ),
-    "no right to the topic": (
-        replace(HEALTHY, topic_rights={"orders": frozenset({"DESCRIBE"})}),
-        "lacks READ on topic orders",
-        "--operation Read --topic orders",
     ),
     "members of a group that the service commits": (
         with_group(description=STABLE),
@@ -267,14 +246,6 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "went backwards",
         "--to-history",
     ),
-    "a group that does not exist": (
-        replace(
-            with_group(description=EMPTY._replace(state="Dead"), partitions=()),
-            history={"etl": []},
-        ),
-        "group etl has no committed offsets",
-        "offsetmgr history etl",
-    ),
     "commits fail": (
         replace(
             HEALTHY,
@@ -292,20 +263,10 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "checkpoint /jobs/a b, which the service follows: it has no metadata",
         "offsetmgr spark status --checkpoint '/jobs/a b' --bootstrap-servers k:1",
     ),
-    "stuck": (
-        after(50, ago_s=3_600),
-        "for 60.0 min, and 10 records wait in orders 0",
-        "offsetmgr spark status",
-    ),
     "about to expire": (
         after(50, ago_s=6 * DAY_S, stuck_after_s=7 * DAY_S),
         "orders 0 were last committed 6.0 d ago; Kafka may forget them in 24.0 h",
         "offsetmgr reset etl --all-topics --to-current --execute",
-    ),
-    "went backwards": (
-        after(80, 20, 50),
-        "(orders-0 from 80 to 20)",
-        "offsetmgr reset etl --topic orders:0 --to-history 2023-11-14T22:12:18.999Z --execute",
     ),
     "beyond the log": (
         with_lag(lag(P0, 50, 0, 49)),
@@ -323,19 +284,9 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "offsetmgr delete-offsets etl --topic orders:0 --execute",
     ),
     "offsets expired": (
-        deleted(Cause.OTHER, GONE),
+        replace(HEALTHY, history={"etl": walked([*commits(50), GONE])}),
         "orders 1: the offsets expired, or somebody deleted them",
         "offsetmgr reset etl --topic orders:1 --to-history 2023-11-14T22:13:09.999Z --execute",
-    ),
-    "topic was deleted": (
-        deleted(Cause.TOPIC_DELETED, GONE),
-        "orders 1: the topic was deleted",
-        "take the topic out of the job",
-    ),
-    "topic was recreated": (
-        deleted(Cause.TOPIC_RECREATED, GONE._replace(offset=7), GONE),
-        "orders 1: the topic was recreated",
-        "offsetmgr reset etl --topic orders:1 --to-earliest --execute",
     ),
     "nothing committed": (
         with_group(partitions=()),
@@ -360,14 +311,6 @@ def test_a_trouble_is_reported_once_with_the_command_that_mends_it(sick: str) ->
     assert what in found.what
     assert found.why
     assert mend in found.mend
-
-
-def test_the_members_of_a_consumer_group_are_named() -> None:
-    """They are well, and the reason why resets and commits of others are refused."""
-    found = examine(WELL["a consumer group with a member"])
-    (members,) = [each for each in found if each.check == "members"]
-    assert members.level is Level.OK
-    assert "reader (host 10.0.0.7); commits and resets of others are refused" in members.what
 
 
 DENIED_TOO = KafkaRequestError("setting", error_info(31), "no DESCRIBE_CONFIGS")

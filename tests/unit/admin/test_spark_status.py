@@ -16,19 +16,6 @@ P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LOGS = {P0: PartitionRange(0, 100), P1: PartitionRange(0, 100)}
 
 
-def test_a_finished_batch_is_neither_read_again_nor_lost(tmp_path: Path) -> None:
-    """The group is where the checkpoint is, too."""
-    files = WrittenCheckpoint(tmp_path)
-    files.batch(6, orders(10, 20))
-    files.batch(7, orders(30, 40))
-    committed = {P0: OffsetAndMetadata(30), P1: OffsetAndMetadata(40)}
-    found = status(positions(files.files), committed, LOGS)
-    assert [(each.finished, each.lag, each.note) for each in found] == [
-        (30, 70, ""),
-        (40, 60, ""),
-    ]
-
-
 def test_a_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     files = WrittenCheckpoint(tmp_path)
     files.batch(7, orders(30, 40))

@@ -100,13 +100,6 @@ def test_the_record_itself_is_found_in_the_mirror() -> None:
     assert translate(150, *LOGS, records=beats, mirror=beats[1:])[:3] == (146, 5, "time")
 
 
-def test_a_group_at_the_end_goes_on_behind_the_last_record() -> None:
-    """Behind it stand nothing, or markers of transactions."""
-    records, mirror = [record(296), record(297)], [record(197, 297, b"297")]
-    for offset in (298, 299, 300):
-        assert translate(offset, *LOGS, records=records, mirror=mirror)[:2] == (198, 0)
-
-
 def test_an_empty_source_has_no_record_to_skip() -> None:
     """Retention has deleted its records, or there was none; the mirror may have kept them."""
     emptied = PartitionRange(100, 100)

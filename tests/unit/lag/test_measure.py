@@ -208,15 +208,6 @@ def test_the_time_of_the_first_uncommitted_record_is_read() -> None:
     assert kafka.asked == ["describe", "committed", "log_ranges", "next_records"]
 
 
-def test_an_unreadable_record_has_no_age_and_a_reason() -> None:
-    """Without READ on the topic the lag in records is all there is."""
-    kafka = timed_cluster()
-    del kafka.times[ORDERS[0]]
-    (etl,) = measure(kafka, ["etl"], NOW_S)
-    assert (etl.total, etl.seconds) == (30, None)
-    assert "lacks READ on orders" in etl.partitions[0].seconds_unknown
-
-
 def test_a_record_with_a_time_in_the_future_is_not_fresh_for_years() -> None:
     """Its producer's clock is wrong: measured ends tell the age, or it is unknown and says why."""
     kafka = timed_cluster()
@@ -244,17 +235,6 @@ def test_markers_of_transactions_do_not_count_as_lag() -> None:
     assert "open transaction holds back the records from offset 80" in (
         etl.partitions[0].seconds_unknown
     )
-
-
-def test_measured_ends_save_the_question() -> None:
-    """A watcher has measured them; records are read only where no two are close."""
-    kafka, ages = timed_cluster(), RecordAges(timed_cluster())
-    ages.timelines = {ORDERS[0]: timeline((60, NOW_S - 40), (80, NOW_S - 20))}
-    (etl,) = measure(kafka, ["etl"], NOW_S, ages)
-    assert etl.seconds == 30
-    kafka.commit("etl", ORDERS[0], 59)
-    (etl,) = measure(kafka, ["etl"], NOW_S, ages)
-    assert etl.seconds == 41
 
 
 def test_the_record_at_a_resting_offset_is_read_once() -> None:

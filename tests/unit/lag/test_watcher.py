@@ -65,18 +65,6 @@ def test_an_hour_of_a_job_is_judged_as_an_operator_would() -> None:
     assert watched.now_s == 1_000_000 + 82 * ROUND_S
 
 
-def test_a_group_behind_since_before_the_watch_has_seconds() -> None:
-    """From the first round on, by the time of its first uncommitted record."""
-    watched = Watched()
-    watched.kafka.times = {ORDERS: [(watched.now_s - 1_000 + n, n) for n in range(1_000)]}
-    watched.round(1_000, 400)
-    seconds = watched.partition().seconds
-    assert seconds is not None
-    assert abs(seconds - 600 - ROUND_S) < 1
-    watched.round(1_000)
-    assert watched.partition().seconds == seconds + ROUND_S
-
-
 def test_a_new_group_raises_no_alarm() -> None:
     """The age of an offset from before the watch is unknown: no alarm for ten rounds."""
     watched = Watched()
@@ -85,16 +73,6 @@ def test_a_new_group_raises_no_alarm() -> None:
         assert watched.status() is Status.OK
     watched.round(1_000, 10)
     assert watched.status() is Status.ERR
-
-
-def test_repeated_commits_of_one_offset_are_a_stall() -> None:
-    """With Kafka's own log of commits an offset that is committed again and again is a STALL."""
-    watched = Watched()
-    for number in range(1, 13):
-        at_s = watched.now_s + ROUND_S - 5
-        watched.round(1_000 + number, 10, logged=[CommitRecord(KEY, 10, at_s=at_s)])
-    assert watched.partition().status is Status.STALL
-    assert [each.offset for each in watched.partition().commits] == [10] * INTERVALS
 
 
 def test_frequent_commits_are_merged() -> None:
