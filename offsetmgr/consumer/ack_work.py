@@ -133,7 +133,7 @@ class Claim(Claimed):
         self.topic_partition = topic_partition
         self.committed = committed
         self.bytes = 0
-        """Size of the messages that are not acknowledged, but for those that are given up."""
+        """Size of the messages that were delivered, and are neither acknowledged nor given up."""
         self.releasing = False
         self.waiting: deque[tuple[float, AckMessage]] = deque()  # with when they are due
         self.waiting_bytes = 0
@@ -219,7 +219,8 @@ class AckMessage:
         """confluent-kafka's message."""
         self.claim: Final = claim
         self.at: Final = message.offset() or 0
-        self.size: Final = len(message) + len(message.key() or b"") + _OVERHEAD_BYTES
+        key = message.key()
+        self.size: Final = len(message) + _OVERHEAD_BYTES + (len(key) if key else 0)
         """Bytes of key and value, and of the objects around them, as they count in memory."""
         self.tries: Final = tries
         """The number of known deliveries of the message, with this one."""
@@ -337,8 +338,10 @@ class AckWork(Work[Claim]):
         self._lines: dict[Hashable, deque[AckMessage]] = {}
         """The messages of each key; the first is ready, in work, or waits to come again."""
         self._waiting_lines: set[Hashable] = set()  # keys whose first message waits to come again
+        self._ack_timeout_s = settings.ack_timeout_s
         self._in_work: dict[AckMessage, float | None] = {}
-        """With their time-outs, which rise; None on the way to a retry topic."""
+        """With their time-outs, which rise; None on the way to a retry topic.  Filled without the
+        lock."""
         self._delayed: list[tuple[float, int, AckMessage]] = []  # a heap
         self._numbers = count()
         self._usual_bytes = 0
@@ -378,7 +381,7 @@ class AckWork(Work[Claim]):
             for each in [m for at, m in claim.tracker.pending.items() if at <= message.at]:
                 self.acknowledge(each)
             # Of later deliveries of them, too.
-            self._in_work = {m: due_s for m, due_s in self._in_work.items() if m.is_pending}
+            self._end_work(lambda message: not message.is_pending)
             self._changed.notify_all()
 
     def reject(
@@ -454,11 +457,11 @@ class AckWork(Work[Claim]):
         stage = None if self.retries is None else self.retries.topics.get(topic_partition.topic)
         with self.lock:
             claim, now_s = self._checked_claim(topic_partition), self._now_s()
+            if claim.releasing or claim.left_off is not None:
+                return
             # What waits, which may be for an hour, leaves room for what can be handled.
             most_bytes = self.settings.max_pending_bytes / 2 / len(self.claims)
             for message in messages:
-                if claim.releasing or claim.left_off is not None:
-                    break
                 due_s = now_s
                 if stage is None or self.retries is None:
                     read = AckMessage(message, claim)
@@ -469,13 +472,13 @@ class AckWork(Work[Claim]):
                         continue
                     due_s += retried.due_s - time.time()
                     read = AckMessage(message, claim, retried.tries + 1, retried)
+                if not claim.waiting and due_s <= now_s and self._deliver(read):
+                    continue
                 if claim.waiting and claim.waiting_bytes + read.size > most_bytes:
                     claim.left_off = read.at
                     break
-                claim.bytes += read.size
-                if claim.waiting or due_s > now_s or not self._deliver(read):
-                    claim.waiting.append((due_s, read))
-                    claim.waiting_bytes += read.size
+                claim.waiting.append((due_s, read))
+                claim.waiting_bytes += read.size
             number, size = self._unfinished()
             if number:
                 self._usual_bytes = size // number
@@ -522,8 +525,7 @@ class AckWork(Work[Claim]):
     def release(self, partitions: Collection[TopicPartition]) -> None:
         with self.lock:
             super().release(partitions)
-            kept = [message for message in self._in_work if not message.claim.released]
-            self._in_work = {message: self._in_work[message] for message in kept}
+            self._end_work(lambda message: message.claim.released)
 
     # Reading
 
@@ -534,13 +536,15 @@ class AckWork(Work[Claim]):
                 message = self._ready.get(forever)
             except queue.Empty:
                 return None
-            with self.lock:
-                if message is None or self.closing:
-                    return None
-                claim = message.claim
-                if message.at in claim.tracker.pending and not claim.releasing:
-                    self._in_work[message] = self._now_s() + self.settings.ack_timeout_s
-                    return message
+            if message is None or self.closing:
+                return None
+            # Before the look, and so without the lock, which takes as long as all the rest: a
+            # release either is seen or sees this.
+            self._in_work[message] = self._now_s() + self._ack_timeout_s
+            claim = message.claim
+            if message.at in claim.tracker.pending and not claim.releasing:
+                return message
+            self._in_work.pop(message, None)
             self.end_turn(message)
 
     def count(self) -> int:
@@ -623,7 +627,7 @@ class AckWork(Work[Claim]):
         """Return the messages in work whose ack has timed out."""
         with self.lock:
             now_s, found = self._now_s(), []
-            for message, timeout_s in self._in_work.items():
+            for message, timeout_s in list(self._in_work.items()):
                 if timeout_s is not None and timeout_s > now_s:
                     break
                 if timeout_s is not None:
@@ -640,7 +644,11 @@ class AckWork(Work[Claim]):
         """Return number and size of the messages that were read and take up room."""
         claims = self.claims.values()
         waiting = sum(len(claim.waiting) for claim in claims)
-        return self._to_come() + waiting, sum(claim.bytes for claim in claims)
+        return self._to_come() + waiting, sum(e.bytes + e.waiting_bytes for e in claims)
+
+    def _end_work(self, is_over: Callable[[AckMessage], bool]) -> None:
+        for message in filter(is_over, list(self._in_work)):
+            self._in_work.pop(message, None)
 
     def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
         with self.lock:
@@ -650,7 +658,7 @@ class AckWork(Work[Claim]):
         """Return the messages of ``partitions`` that the application has in work."""
         return [
             message
-            for message in self._in_work
+            for message in list(self._in_work)
             if message.claim.topic_partition in partitions and message.is_pending
         ]
 
@@ -668,7 +676,6 @@ class AckWork(Work[Claim]):
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         for claim in (self.claims[each] for each in partitions if each in self.claims):
             claim.releasing = True
-            claim.bytes -= claim.waiting_bytes
             claim.waiting_bytes = 0
             claim.waiting.clear()
         self._delayed = [each for each in self._delayed if not each[2].claim.releasing]
@@ -683,9 +690,8 @@ class AckWork(Work[Claim]):
         if not (tracker.room or tracker.has_room):
             return False
         if tracker.deliver(message.at, message):
+            claim.bytes += message.size
             self._make_ready(message)
-        else:
-            claim.bytes -= message.size
         return True
 
     def _line_up(self, message: AckMessage) -> None:
