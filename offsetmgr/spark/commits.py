@@ -7,7 +7,6 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from offsetmgr.client.offsets import by_group
 from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.deadlines import Deadline
@@ -25,7 +24,7 @@ from offsetmgr.mailboxes import Mailbox
 from offsetmgr.spark.committer import CommitCounts, Committer
 from offsetmgr.spark.files import check_session, java_text
 from offsetmgr.spark.group_state import Groups
-from offsetmgr.spark.logs import foreign, read_logs, recreated
+from offsetmgr.spark.logs import foreign, read_logs
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import (
     FlushResult,
@@ -240,29 +239,17 @@ class OffsetCommits:
             uncommitted = self._of_former_logs(snapshot.run, wanted, deadline)
             snapshot = snapshot.without({key.topic_partition for key in uncommitted})
             wanted = {key: offset for key, offset in wanted.items() if key not in uncommitted}
-        committed: dict[ManagerKey, OffsetAndMetadata] = {}
-        is_submitted = bool(wait([self._listener.put(snapshot)], deadline.left_s).done)
-        groups = by_group(wanted if is_submitted else ())
-        for done, (group, partitions) in enumerate(groups.items()):
-            left_s = deadline.left_s / (len(groups) - done)
-            result = self._client.flush(timeout=left_s, group=group, partitions=partitions)
-            committed.update(result.committed)
-            uncommitted.update(result.uncommitted)
-        left = [key for key in wanted if key not in committed and key not in uncommitted]
-        # A manager may have been stopped meanwhile, since Kafka has its offset.
-        known = self._committer.look_up(by_group(left), deadline)
-        for key in left:
-            if known.get(key, -1) >= wanted[key]:
-                committed[key] = OffsetAndMetadata(known[key])
-                continue
-            error: OffsetManagerError
-            if is_submitted:
-                why = "the client is closed" if self._client.closed else "the log says why"
-                error = ManagerStoppedError(f"{key} at {wanted[key]} was not submitted: {why}")
-            else:
-                late = f"the service did not answer within {deadline.timeout} s"
-                why = str(self._committer.worker.error or late)
-                error = OffsetTimeoutError(f"{why}; it is still sent")
+        error: OffsetManagerError
+        if wait([self._listener.put(snapshot)], deadline.left_s).done:
+            committed, refused = self._committer.flush(wanted, deadline)
+            uncommitted.update(refused)
+            why = "the client is closed" if self._client.closed else "the log says why"
+            error = ManagerStoppedError(f"the offset was not submitted: {why}")
+        else:
+            committed = {}
+            late = f"the service did not answer within {deadline.timeout} s"
+            error = OffsetTimeoutError(f"{self._committer.worker.error or late}; it is still sent")
+        for key in wanted.keys() - committed.keys() - uncommitted.keys():
             uncommitted[key] = Uncommitted(OffsetAndMetadata(wanted[key]), error)
         return FlushResult(committed, uncommitted)
 
@@ -274,23 +261,22 @@ class OffsetCommits:
         Spark fails a query whose topic was recreated, and still reports where it was before.  The
         topic's id shows it, or an offset that is not in the log.
         """
-        offsets = {key.topic_partition: offset for key, offset in wanted.items()}
         topic_ids = self._committer.topic_ids_of(run, wanted)
         read_from = {key.topic_partition: topic_id for key, topic_id in topic_ids.items()}
         try:
             brief = Deadline(min(deadline.left_s / 2, LOOK_S))
-            logs, unreadable = read_logs(self._client, (p.topic for p in offsets), brief)
+            logs, unreadable = read_logs(self._client, {key.topic for key in wanted}, brief)
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}
-        readable = {place: at for place, at in offsets.items() if place.topic not in unreadable}
-        reasons = foreign(readable, logs) | recreated(read_from, logs)
+        keys = {key.topic_partition: key for key in wanted if key.topic not in unreadable}
+        offsets = {partition: wanted[key] for partition, key in keys.items()}
         hint = "start the query with a new checkpoint: starting_offsets begins with the new log"
         found: dict[ManagerKey, Uncommitted] = {}
-        for key in [key for key in wanted if key.topic_partition in reasons]:
-            detail = f"{reasons[key.topic_partition]}; {hint}"
-            refused = OffsetCommitError(*key, wanted[key], error_info(TOPIC_RECREATED), detail)
-            found[key] = Uncommitted(OffsetAndMetadata(wanted[key]), refused)
+        for partition, reason in foreign(offsets, logs, read_from).items():
+            key, offset, why = keys[partition], offsets[partition], f"{reason}; {hint}"
+            refused = OffsetCommitError(*key, offset, error_info(TOPIC_RECREATED), why)
+            found[key] = Uncommitted(OffsetAndMetadata(offset), refused)
         return found
 
 

@@ -37,7 +37,7 @@ from offsetmgr.spark.group_state import Decision, GroupState
 from offsetmgr.spark.logs import MISSING
 from offsetmgr.spark.progress import lowest
 from offsetmgr.text import encodable, error_text, shell_word
-from offsetmgr.types import ManagerKey, Uncommitted
+from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, Uncommitted
 from offsetmgr.workers import Question, Worker
 
 if TYPE_CHECKING:
@@ -251,6 +251,27 @@ class Committer:
             self._tasks.put((done, task))
             self.worker.ensure()
         return done
+
+    def flush(self, wanted: Mapping[ManagerKey, int], deadline: Deadline) -> FlushResult:
+        """Flush the managers of ``wanted``; where they were stopped, Kafka is asked.
+
+        A group without an answer leaves the others their time.  What was not submitted is in
+        neither part of the result.
+        """
+        committed: dict[ManagerKey, OffsetAndMetadata] = {}
+        uncommitted: dict[ManagerKey, Uncommitted] = {}
+        groups = by_group(wanted)
+        for done, (group, partitions) in enumerate(groups.items()):
+            left_s = deadline.left_s / (len(groups) - done)
+            flushed = self._client.flush(timeout=left_s, group=group, partitions=partitions)
+            committed.update(flushed.committed)
+            uncommitted.update(flushed.uncommitted)
+        left = wanted.keys() - committed.keys() - uncommitted.keys()
+        known = self.look_up({key.group for key in left}, deadline)
+        for key in left:
+            if known.get(key, -1) >= wanted[key]:
+                committed[key] = OffsetAndMetadata(known[key])
+        return FlushResult(committed, uncommitted)
 
     def look_up(self, groups: Iterable[str], deadline: Deadline) -> dict[ManagerKey, int]:
         """Return what the groups have committed, without those that are not known in time."""

@@ -518,24 +518,18 @@ class _Followed(_Task):
 
     def _failures(self) -> list[OffsetManagerError]:
         """Try again what Kafka has refused, as for a missing right; return why it refuses it."""
-        failures: list[OffsetManagerError] = []
         follower = self.follower
-        for group, offsets in self._view.offsets.items():
-            keys = (ManagerKey(group, *partition) for partition in offsets)
-            failed = {key: error for key in keys if (error := follower.failed.get(key))}
-            if not failed:
-                continue
-            partitions = [key.topic_partition for key in failed]
-            flushed = follower.client.flush(timeout=FLUSH_S, group=group, partitions=partitions)
-            failures += [left.error for left in flushed.uncommitted.values()]
-            # Those whose managers were stopped, as the query is quiet or the offset of no use.
-            stopped = failed.keys() - flushed.committed.keys() - flushed.uncommitted.keys()
-            known = follower.committer.look_up([group] if stopped else [], Deadline(FLUSH_S))
-            lost = {key for key in stopped if known.get(key, -1) < (failed[key].offset or 0)}
-            failures += [failed[key] for key in lost]
-            for key in failed.keys() - flushed.uncommitted.keys() - lost:
-                follower.failed.pop(key, None)
-        return failures
+        keys = {
+            ManagerKey(group, *each) for group, read in self._view.offsets.items() for each in read
+        }
+        failed = {key: error for key in keys if (error := follower.failed.get(key))}
+        wanted = {key: error.offset or 0 for key, error in failed.items()}
+        committed, left = follower.committer.flush(wanted, Deadline(FLUSH_S))
+        for key in committed:
+            failed.pop(key)
+            follower.failed.pop(key, None)
+        # Of a manager that was stopped, as the query is quiet or the offset of no use, the former.
+        return [left[key].error if key in left else error for key, error in failed.items()]
 
     def _problem(self, refused: list[OffsetManagerError]) -> str | None:
         """Return why offsets of the last batch are not committed, or what else is wrong."""

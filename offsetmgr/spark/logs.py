@@ -45,45 +45,46 @@ def read_logs(
 
 
 def usable_logs(
-    client: Offsets, offsets: Positions, deadline: Deadline
+    client: Offsets,
+    offsets: Positions,
+    deadline: Deadline,
+    read_from: Mapping[TopicPartition, str] = {},
 ) -> tuple[Logs, dict[TopicPartition, str]]:
-    """Return the logs of ``offsets``, and which of these are not to be used, each with the reason.
+    """Return the logs of ``offsets``, and which of these are not to be used, as ``foreign``.
 
     A log that cannot be read is a reason, too, and blocks no other.  Raises as ``client.logs``.
     """
     logs, unreadable = read_logs(client, (partition.topic for partition in offsets), deadline)
-    return logs, foreign(offsets, logs) | {
+    return logs, foreign(offsets, logs, read_from) | {
         partition: f"its log cannot be read: {unreadable[partition.topic]}"
         for partition in offsets
         if partition.topic in unreadable
     }
 
 
-def foreign(offsets: Positions, logs: Logs) -> dict[TopicPartition, str]:
+def foreign(
+    offsets: Positions, logs: Logs, read_from: Mapping[TopicPartition, str] = {}
+) -> dict[TopicPartition, str]:
     """Return the partitions whose offset is of another log, each with the reason.
 
-    The ends of a log show it only while the log is shorter than the former one was.
+    Where the id of the topic that it was ``read_from`` is not known, the ends of a log show it, but
+    only while the log is shorter than the former one was.
     """
     reasons: dict[TopicPartition, str] = {}
     for partition, offset in offsets.items():
-        log = logs.get(partition)
+        log, was = logs.get(partition), read_from.get(partition)
         if log is None:
             reasons[partition] = "the partition does not exist any more"
+        elif was and log.topic_id not in {"", was}:
+            reasons[partition] = (
+                f"the topic was deleted and recreated; its id is {log.topic_id}, it was {was}"
+            )
         elif offset > log.high_watermark:
             reasons[partition] = (
                 f"offset {offset} is beyond the end of the log, {log.high_watermark}: the topic "
                 "was deleted and recreated, or its log was cut"
             )
     return reasons
-
-
-def recreated(read_from: Mapping[TopicPartition, str], logs: Logs) -> dict[TopicPartition, str]:
-    """Return the partitions whose topic has another id than ``read_from``, each with the reason."""
-    return {
-        partition: f"the topic was deleted and recreated; its id is {log.topic_id}, it was {was}"
-        for partition, was in read_from.items()
-        if was and (log := logs.get(partition)) is not None and log.topic_id not in {"", was}
-    }
 
 
 def newer_logs(

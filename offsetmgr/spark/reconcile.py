@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetConflictError, listed
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.logs import newer_logs, recreated, usable_logs
+from offsetmgr.spark.logs import newer_logs, usable_logs
 from offsetmgr.spark.starting import check_client
 from offsetmgr.types import check_group
 
@@ -74,8 +74,8 @@ class Reconciliation(NamedTuple):
         raises.
         """
         wanted = {partition: pair.checkpoint for partition, pair in self.differences.items()}
-        logs, foreign = usable_logs(client, wanted, Deadline(timeout))
-        reasons = {**foreign, **recreated(self.topic_ids, logs), **self.refused}
+        _, reasons = usable_logs(client, wanted, Deadline(timeout), self.topic_ids)
+        reasons |= self.refused
         refused = [f"{each} ({reasons[each]})" for each in wanted if each in reasons]
         if refused and not partial:
             text = f"group {self.group} cannot take the checkpoint's offsets of {listed(refused)}"

@@ -30,8 +30,8 @@ from offsetmgr.errors import (
 )
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint, OffsetRange
-from offsetmgr.spark.files import is_stopped, java_text
-from offsetmgr.spark.logs import foreign, recreated
+from offsetmgr.spark.files import check_session, is_stopped, java_text
+from offsetmgr.spark.logs import foreign
 from offsetmgr.types import (
     TopicPartition,
     check_count,
@@ -105,6 +105,7 @@ def starting_offsets(
     check_client(client)
     check_group(group)
     check_missing(missing)
+    check_session(spark)
     if unavailable not in ("error", *_SPARK_NAMES):
         fix = "give 'error', 'earliest' or 'latest'; a time needs Kafka to find its offsets"
         raise InvalidValueError("unavailable", unavailable, "is unknown", fix)
@@ -287,9 +288,10 @@ def _commit(
     """Commit the ends of ``ranges``, if neither ``logs`` nor the group have changed meanwhile."""
     topics = {partition.topic for partition in logs}
     read_from = {partition: log.topic_id for partition, log in logs.items()}
-    read = {partition: each.end for partition, each in ranges.items() if each.size}
+    # Where nothing is read, a log may be cut, but not be another one.
+    read = {partition: each.end if each.size else 0 for partition, each in ranges.items()}
     logs_now = client.logs(topics, timeout=deadline.left_s)
-    for partition, reason in (foreign(read, logs_now) | recreated(read_from, logs_now)).items():
+    for partition, reason in foreign(read, logs_now, read_from).items():
         text = f"nothing is committed to group {group}: {partition} was read, but {reason}"
         raise OffsetConflictError(f"{text}; the next batch reads what the log holds now")
     now = client.committed(group, timeout=deadline.left_s)
@@ -467,6 +469,8 @@ def _active_session() -> SparkSession | None:
         return None
     from pyspark.sql import SparkSession  # noqa: PLC0415 -- only where it is there anyway
 
+    drivers = getattr(SparkSession, "_instantiatedSession", None)
+    if is_stopped(drivers):
+        return None
     # A thread that has none of its own still reads by the settings of the driver's.
-    session = SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
-    return None if is_stopped(session) else session
+    return SparkSession.getActiveSession() or drivers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -261,6 +262,7 @@ def test_partitions_without_an_offset_are_logged(
         ({"pattern": 7}, "cannot be read"),
         ({"pattern": "a{99999999999999999999}"}, "cannot be read"),
         ({"pattern": "(" * 9_000 + ")" * 9_000}, "cannot be read"),
+        ({"pattern": PATTERN, "spark": SimpleNamespace(is_stopped=True)}, "spark .* is stopped"),
         ({"pattern": PATTERN, "topics": ["orders-eu"]}, "is given with topics"),
         ({}, "topics None is not a list"),
         ({"topics": "orders-eu"}, "topics 'orders-eu' is not a list"),
