@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.harness import TOPIC, at_most, in_turn, report
-from offsetmgr.kafka.cluster import GroupDescription
-from offsetmgr.kafka.log_reader import NextRecord
 from offsetmgr.lag.watcher import Watcher
-from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from offsetmgr.types import OffsetAndMetadata, TopicPartition
+from tests.unit.lag.fake_cluster import FakeCluster
 
 SIZE: Final = 10_000
 ROUND_S: Final = 1.0
@@ -22,41 +18,18 @@ _WINDOW: Final = 10
 _INTERVAL_S: Final = 30.0
 
 
-class _Cluster:
-    """A group that falls behind, told at no cost."""
-
-    def __init__(self) -> None:
-        self.partitions = [TopicPartition(TOPIC, number) for number in range(SIZE)]
-        self.rounds = 0
-
-    def describe(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        return dict.fromkeys(groups, GroupDescription("Empty", "classic", "", "", ()))
-
-    def committed(
-        self, groups: Iterable[str]
-    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        offset = OffsetAndMetadata(100 * self.rounds)
-        return {group: dict.fromkeys(self.partitions, offset) for group in groups}
-
-    def log_ranges(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, PartitionRange]:
-        return dict.fromkeys(partitions, PartitionRange(0, 200 * self.rounds))
-
-    def next_records(
-        self, offsets: Mapping[TopicPartition, Collection[int]]
-    ) -> dict[tuple[TopicPartition, int], NextRecord]:
-        places = ((where, offset) for where, asked in offsets.items() for offset in asked)
-        return {place: NextRecord(place[1], 0.0) for place in places}
-
-
 def run(_brokers: str, rounds: int) -> list[str]:
     """Lag, seconds, rates and Burrow's status of all partitions, window full."""
-    kafka = _Cluster()
-    watcher = Watcher(kafka, lambda: kafka.rounds * _INTERVAL_S)  # type: ignore[arg-type]
+    kafka, partitions = FakeCluster(), [TopicPartition(TOPIC, number) for number in range(SIZE)]
+    now_s = 0.0
+    watcher = Watcher(kafka, lambda: now_s)
 
-    def look(_number: int) -> None:
-        kafka.rounds += 1
+    def look(number: int) -> None:
+        """Let the group fall behind."""
+        nonlocal now_s
+        now_s = number * _INTERVAL_S
+        kafka.ends = dict.fromkeys(partitions, 200 * number)
+        kafka.offsets = {"bench": dict.fromkeys(partitions, OffsetAndMetadata(100 * number))}
         watcher.poll(["bench"])
 
     results = in_turn({"a round of the watch": look}, rounds=rounds, warmup=_WINDOW)

@@ -37,7 +37,7 @@ start() {
   printf '$ %s &\n' "$*"
   bash -c "exec $*" >"$log" 2>&1 &
   started+=($!)
-  until grep -q "$mark" "$log"; do
+  until grep -qs "$mark" "$log"; do
     if ! kill -0 "${started[-1]}" 2>/dev/null; then
       cat "$log"
       exit 1

@@ -177,7 +177,8 @@ def gather(
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
         brokers = ", ".join(f"{each.host}:{each.port}" for each in cluster.brokers.values())
         text = f"cluster {cluster.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
-        unreachable = pool.submit(_unreachable, cluster, share_s)
+        ask = partial(_unreachable, timeout_s=share_s)
+        unreachable = pool.map(ask, cluster.brokers.values())
         retention = pool.submit(tried, _retention_s, reader, cluster)
         names, unlisted = _names(reader, groups)
         found, _ = read_groups(reader, names)
@@ -197,8 +198,8 @@ def gather(
             for number, partition in described.partitions.items()
             if partition.leader < 0 and (groups is None or topic in {TOPIC, *topics})
         }
-        quiet_s = {name: now_s - each[-1].at_s for name, each in walked.items() if each}
-        quiet = [found[name] for name, since_s in quiet_s.items() if since_s > stuck_after_s]
+        last_s = {name: each[-1].at_s for name, each in walked.items() if each}
+        quiet = (found[name] for name, at_s in last_s.items() if now_s - at_s > stuck_after_s)
         aged = RecordAges(reader).fill(quiet, now_s)
         return Facts(
             now_s=now_s,
@@ -210,7 +211,7 @@ def gather(
             topic_rights=rights.result(),
             history=history,
             service=None if answer is None else answer.result(),
-            unreachable=unreachable.result(),
+            unreachable=[text for text in unreachable if text],
             leaderless=leaderless,
             causes=causes.result(),
             unlisted=unlisted,
@@ -219,21 +220,16 @@ def gather(
         )
 
 
-def _unreachable(cluster: ClusterMetadata, timeout_s: float) -> list[str]:
-    """Return the brokers that cannot be connected to at the addresses that they advertise."""
-
-    def problem(broker: BrokerMetadata) -> str:
-        address = f"broker {broker.id} advertises {visible(str(broker.host))}:{broker.port}, "
-        try:
-            socket.create_connection((broker.host, broker.port), timeout_s).close()
-        except (OSError, UnicodeError, OverflowError) as error:
-            is_name = isinstance(error, (socket.gaierror, UnicodeError))
-            why = "a name that cannot be resolved here" if is_name else "where nothing answers"
-            return f"{address}{why} ({getattr(error, 'strerror', None) or error})"
-        return ""
-
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        return [text for text in pool.map(problem, cluster.brokers.values()) if text]
+def _unreachable(broker: BrokerMetadata, timeout_s: float) -> str:
+    """Return why a broker cannot be connected to at the address that it advertises, or nothing."""
+    address = f"broker {broker.id} advertises {visible(str(broker.host))}:{broker.port}, "
+    try:
+        socket.create_connection((broker.host, broker.port), timeout_s).close()
+    except (OSError, UnicodeError, OverflowError) as error:
+        is_name = isinstance(error, (socket.gaierror, UnicodeError))
+        why = "a name that cannot be resolved here" if is_name else "where nothing answers"
+        return f"{address}{why} ({getattr(error, 'strerror', None) or error})"
+    return ""
 
 
 def _names(
