@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from offsetmgr.cli.common import print_table
 from offsetmgr.devkafka import DevKafkaError, kafka_jars
 from tests.compat.run import ROOT
 
@@ -56,19 +57,14 @@ _WAIT_S: Final = 1_800.0
 
 def main(versions: list[str]) -> int:
     """Try the releases one after the other; return the exit status."""
-    heads = ("Kafka", *ROOMS)
-    widths = [max(len(head), 6) + 2 for head in heads]
-    lines = [heads]
+    rows = []
     for version in versions or VERSIONS:
         sys.stdout.write(f"\nKafka {version}\n")
         sys.stdout.flush()
         results = tried(version)
-        lines.append((version, *(results.get(room, "failed") for room in ROOMS)))
-    sys.stdout.write("\n")
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        sys.stdout.write("".join(cells).rstrip() + "\n")
-    return any("failed" in line for line in lines)
+        rows.append((version, *(results.get(room, "failed") for room in ROOMS)))
+    print_table(("Kafka", *ROOMS), rows)
+    return any("failed" in row for row in rows)
 
 
 def tried(version: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from offsetmgr.cli.common import print_table
 from offsetmgr.devkafka import KAFKA_VERSION
 from offsetmgr.devkafka.jars import find_java
 
@@ -38,7 +39,6 @@ CONNECT: Final = "tests/spark/test_connect.py"
 """Spark Connect runs listeners in the driver since Spark 4.0."""
 
 _HEAD: Final = ("Spark", "Scala", "Java", "Python", "Kafka", "Connect", "result")
-_ROW: Final = "{:<8}{:<10}{:<10}{:<9}{:<8}{:<9}{}\n"
 _OLDEST_CONNECT: Final = 4
 
 
@@ -56,12 +56,13 @@ def main(versions: list[str]) -> int:
     if unknown:
         sys.exit(f"no release to try: {', '.join(sorted(unknown))}; give {', '.join(VERSIONS)}")
     rows = [tried(version) for version in versions or VERSIONS]
-    sys.stdout.write("\n" + _ROW.format(*_HEAD))
+    same = java_version(), platform.python_version(), KAFKA_VERSION
+    lines = []
     for row in rows:
-        connect = "yes" if row.connect else "-"
         passed = f"passed; but {BUGS[row.spark]}" if row.spark in BUGS else "passed"
-        kept = (java_version(), platform.python_version(), KAFKA_VERSION, connect)
-        sys.stdout.write(_ROW.format(row.spark, row.scala, *kept, row.problem or passed))
+        connect, result = "yes" if row.connect else None, row.problem or passed
+        lines.append((row.spark, row.scala, *same, connect, result))
+    print_table(_HEAD, lines)
     return 1 if any(row.problem for row in rows) else 0
 
 

@@ -21,8 +21,9 @@ from tests.deploy.manifests import CHART, DEPLOY, ROOT, manifests, troubles
 
 _RULES = yaml.safe_load((DEPLOY / "prometheus" / "offsetmgr.rules.yml").read_text())
 _BOARD = json.loads((DEPLOY / "grafana" / "offsetmgr.json").read_text())
+_ALERTS = [rule for group in _RULES["groups"] for rule in group["rules"]]
 _QUERIES = [
-    *(rule["expr"] for group in _RULES["groups"] for rule in group["rules"]),
+    *(rule["expr"] for rule in _ALERTS),
     *(target["expr"] for panel in _BOARD["panels"] for target in panel["targets"]),
 ]
 _RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
@@ -49,9 +50,6 @@ def test_queries_are_valid(query: str) -> None:
     promql_parser.parse(query)  # raises ValueError
 
 
-_ALERTS = [rule for group in _RULES["groups"] for rule in group["rules"]]
-
-
 @pytest.mark.parametrize("rule", _ALERTS, ids=lambda rule: rule["alert"])
 def test_alerts_link_to_their_sections_of_the_runbook(rule: dict[str, Any]) -> None:
     """Each section says what the alert means, what to look at, and when to wake somebody."""
@@ -75,17 +73,12 @@ def test_prometheus_finds_its_rules_and_the_service() -> None:
     assert targets == [str(defaults()["listen"])]
 
 
-def systemd_unit(folder: Path) -> Path:
-    """Copy the units to ``folder`` as if the service were installed."""
-    for each in _SYSTEMD.iterdir():
-        text = each.read_text().replace("/opt/offsetmgr/bin/offsetmgr", sys.executable)
-        (folder / each.name).write_text(text)
-    return folder / "offsetmgr.service"
-
-
 def test_systemd_takes_its_units_and_finds_little_exposed(tmp_path: Path) -> None:
     """Without a warning; the measure is what a unit may do to the machine."""
-    unit = systemd_unit(tmp_path)
+    for each in _SYSTEMD.iterdir():  # as if the service were installed
+        text = each.read_text().replace("/opt/offsetmgr/bin/offsetmgr", sys.executable)
+        (tmp_path / each.name).write_text(text)
+    unit = tmp_path / "offsetmgr.service"
     assert run("systemd-analyze", "verify", "--man=no", unit) == ""
     shown = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
     level = re.search(r"exposure level for .*: ([\d.]+)", shown)

@@ -100,14 +100,6 @@ def test_the_record_itself_is_found_in_the_mirror() -> None:
     assert translate(150, *LOGS, records=beats, mirror=beats[1:])[:3] == (146, 5, "time")
 
 
-def test_an_empty_source_has_no_record_to_skip() -> None:
-    """Retention has deleted its records, or there was none; the mirror may have kept them."""
-    emptied = PartitionRange(100, 100)
-    for target in (EMPTY, emptied, PartitionRange(0, 100)):
-        assert translate(100, emptied, target)[:3] == (target.high_watermark, 0, "end")
-    assert translate(0, EMPTY, EMPTY)[:2] == (0, 0)
-
-
 def test_a_mirror_without_the_record_is_joined_at_its_start_or_end() -> None:
     """Retention has deleted it there, or the mirror was begun after it."""
     records = [record(150)]

@@ -194,20 +194,6 @@ def timed_cluster() -> FakeCluster:
     return made
 
 
-def test_the_time_of_the_first_uncommitted_record_is_read() -> None:
-    """Also of a group that is far behind.  Each question is one for all groups.
-
-    Offsets are asked for before the ends: records in between would make a lag below zero.
-    """
-    kafka = timed_cluster()
-    kafka.commit("late", ORDERS[0], 0)
-    kafka.ends[ORDERS[1]] = 50
-    kafka.commit("done", ORDERS[1], 50)
-    etl, late, done = measure(kafka, ["etl", "late", "done"], NOW_S)
-    assert (etl.seconds, late.seconds, done.seconds) == (30, 100, 0)
-    assert kafka.asked == ["describe", "committed", "log_ranges", "next_records"]
-
-
 def test_a_record_with_a_time_in_the_future_is_not_fresh_for_years() -> None:
     """Its producer's clock is wrong: measured ends tell the age, or it is unknown and says why."""
     kafka = timed_cluster()
