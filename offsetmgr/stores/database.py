@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
+from sqlalchemy.pool import SingletonThreadPool
 
 from offsetmgr.answers import Failure
 from offsetmgr.codes import STORE_FAILED, STORE_REFUSED, error_info
@@ -20,17 +23,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.engine import ExceptionContext
 
+_LONGEST_S: Final = 10
+"""Longest time that a server has to take a connection, or to acknowledge what it was sent."""
+
 _LIBPQ: Final = {
-    "connect_timeout": 10,  # seconds
-    "tcp_user_timeout": 10_000,  # milliseconds
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
     "client_encoding": "UTF8",
 }
-"""Settings of connections to PostgreSQL, unless the URL has others.  By its defaults Linux waits up
-to two hours for the answer of a server whose machine is gone, and text of a database without an
-encoding (SQL_ASCII) comes as bytes."""
+"""Settings of connections to PostgreSQL, unless the URL has others, next to the time-outs.  By its
+defaults Linux waits up to two hours for the answer of a server whose machine is gone, and text of a
+database without an encoding (SQL_ASCII) comes as bytes."""
 
 _TABLE_PREFIX: Final = "offsetmgr_"
 
@@ -58,6 +62,7 @@ _LOGIN: Final = re.compile(
 )
 """Refusals of a login, in the words of PostgreSQL and MySQL: libpq gives no SQLSTATE of them."""
 
+_SQLITE_PASSING: Final = ("locked", "full", "I/O", "already exists")  # of errors that may pass
 _NO_TABLE: Final = ("42P01", "42703")  # no such table, or column
 _IS_THERE: Final = ("23505", "42P07", "42701")  # a row, table or column
 
@@ -65,8 +70,11 @@ _engines: Final = WeakSet["Engine"]()
 """Those that drop their connections where these are lost."""
 
 
-def open_engine(url: str) -> Engine:
-    """Return an engine for ``url``.  Raises InvalidValueError, and ModuleNotFoundError."""
+def open_engine(url: str, patience_s: float) -> Engine:
+    """Return an engine for ``url``, whose connections wait no longer than ``patience_s``, if any.
+
+    Raises InvalidValueError, and ModuleNotFoundError.
+    """
     hint = "give one such as postgresql+psycopg://user@host/database or sqlite:///offsets.db"
     try:
         parsed = make_url(url)
@@ -76,7 +84,9 @@ def open_engine(url: str) -> Engine:
         if parsed.drivername == _PSYCOPG:
             # A pooler such as PgBouncer gives the next transaction another session, which does not
             # have the statements prepared in this one.
-            given = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+            limit_s = min(_LONGEST_S, ceil(patience_s) or _LONGEST_S)
+            ours = {**_LIBPQ, "connect_timeout": limit_s, "tcp_user_timeout": limit_s * 1_000}
+            given = {name: value for name, value in ours.items() if name not in parsed.query}
             options = {"prepare_threshold": None, **given}
         engine = sa.create_engine(parsed, connect_args=options)
     except ModuleNotFoundError as error:
@@ -89,6 +99,9 @@ def open_engine(url: str) -> Engine:
         raise InvalidValueError("database", "***", "is not a URL of a database", hint) from None
     if engine.dialect.name == "mssql":
         raise InvalidValueError("database", "mssql", "has no SELECT ... FOR UPDATE", hint)
+    if isinstance(engine.pool, SingletonThreadPool):  # of SQLite without a file
+        hint = "give a file, such as sqlite:///offsets.db, or the store memory:"
+        raise InvalidValueError("database", url, "is another database in each thread", hint)
     return engine
 
 
@@ -144,6 +157,8 @@ def failure_of(error: exc.SQLAlchemyError) -> Failure:
     passing = is_ours and is_there
     if state:
         passing |= state.startswith(_PASSING)
+    elif isinstance(error.orig, sqlite3.Error):
+        passing |= any(word in text for word in _SQLITE_PASSING)
     else:
         passing |= isinstance(error, (exc.OperationalError, exc.InterfaceError))
     info = error_info(STORE_FAILED if passing or error.connection_invalidated else STORE_REFUSED)

@@ -184,7 +184,9 @@ class SqlOffsetStore(OffsetStore):
             hint = "give a URL, or what create_engine returns"
             raise InvalidValueError("database", type(given).__name__, "is not an engine", hint)
         self._owned = isinstance(database, str)
-        self.engine: Engine = open_engine(database) if isinstance(database, str) else database
+        self.engine: Engine = (
+            open_engine(database, self._patience_s) if isinstance(database, str) else database
+        )
         """SQLAlchemy's engine, for transactions of the user's."""
         leave_lost_connections(self.engine)
         self._lock = threading.RLock()
@@ -403,6 +405,9 @@ class SqlOffsetStore(OffsetStore):
         Raises OffsetConflictError where nobody knows.
         """
         current, new_logs = dict(rows), set[TopicPartition]()
+        ask = self.topic_ids  # which another thread may withdraw
+        if ask is None:
+            return current, new_logs
         doubtful = {
             where
             for where, row in rows.items()
@@ -412,11 +417,8 @@ class SqlOffsetStore(OffsetStore):
             or row.topic_id != self._new_logs.get((group, where), row.topic_id)
         }
         asked = doubtful.union(spans)
-        ask = self.topic_ids  # which another thread may withdraw
-        if ask is None or not asked:
-            return current, new_logs
         try:
-            ids = ask({where.topic for where in asked})
+            ids = ask({where.topic for where in asked}) if asked else {}
         except OffsetManagerError:
             if doubtful:
                 raise

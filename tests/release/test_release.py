@@ -45,9 +45,10 @@ open_store("kafka://127.0.0.1:9").close()
 """
 
 DATABASE = """
+import tempfile
 from offsetmgr import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores import open_store
-with open_store("sqlite://") as store:
+with open_store(f"sqlite:///{tempfile.mkdtemp()}/offsets.db") as store:
     store.create_tables()
     store.commit("g", {TopicPartition("t", 0): OffsetAndMetadata(5)})
     print(store.fetch_offset("g", "t", 0).offset)

@@ -252,6 +252,21 @@ def test_a_database_that_stays_away_is_an_error() -> None:
         assert "hush" not in f"{c.value!r} {store.url}"
 
 
+def test_a_file_of_sqlite_that_cannot_be_written_is_not_tried_again(tmp_path: Path) -> None:
+    """It is not called a network that does not answer."""
+    path = tmp_path / "offsets.db"
+    with SqlOffsetStore(f"sqlite:///{path}") as store:
+        store.create_tables()
+    for url, problem in (
+        (f"sqlite:///file:{path}?mode=ro&uri=true", "attempt to write a readonly database"),
+        (f"sqlite:///{tmp_path}/missing/offsets.db", "unable to open database file"),
+    ):
+        with SqlOffsetStore(url, patience_s=60) as store:
+            with pytest.raises(OffsetCommitError, match=problem) as caught:
+                store.commit_offset("etl", "orders", 0, 1)
+            assert caught.value.code == "STORE_REFUSED"
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> None:
     """With the command that makes them, at once."""
@@ -265,11 +280,22 @@ def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize(
-    "url", ["", "offsets.db", "nonsense://host/db", "postgresql://host:port/db", "mssql+pyodbc://h"]
+    "url",
+    [
+        "",
+        "offsets.db",
+        "nonsense://host/db",
+        "postgresql://host:port/db",
+        "mssql+pyodbc://h",
+        "sqlite://",  # each thread would have a database of its own
+        "sqlite:///:memory:",
+    ],
 )
 def test_bad_urls_are_refused(url: str) -> None:
     """With an example of a good one."""
-    with pytest.raises(InvalidValueError, match=r"such as postgresql|package pyodbc; install it"):
+    with pytest.raises(
+        InvalidValueError, match=r"such as (postgresql|sqlite)|package pyodbc; inst"
+    ):
         open_store(url)
     with pytest.raises(InvalidValueError, match="database 'object' is not an engine"):
         SqlOffsetStore(object())  # type: ignore[arg-type]
