@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from offsetmgr.answers import FenceCounts
 from offsetmgr.codes import STORE_FAILED, error_info
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import OffsetStoreError
@@ -38,12 +37,6 @@ def submit(client: httpx.Client, *entries: dict[str, Any], **more: Any) -> dict[
     return dict(answer.json())
 
 
-def once_kafka_has_answered(client: httpx.Client) -> httpx.Response:
-    """The answer of /readyz then; the service serves before."""
-    until(lambda: client.get("/readyz").json()["kafka"] == "ok")
-    return client.get("/readyz")
-
-
 def committed(service: Running, partition: int, group: str = GROUP) -> OffsetAndMetadata | None:
     return service.coordinator.broker.committed(group).get(TopicPartition("orders", partition))
 
@@ -60,16 +53,6 @@ def test_a_submit_spawns_and_a_wait_sees_the_commit(service: Running, etl: httpx
         "topic_ids": {},
     }
     assert committed(service, 0) == OffsetAndMetadata(42, "run 7", 3)
-
-
-def test_a_newer_incarnation_takes_over(service: Running, etl: httpx.Client) -> None:
-    """A restarted driver goes on at once, and the one before it is fenced from then on."""
-    submit(etl, entry(0, 10), wait=True)
-    with service.http("etl", incarnation=5) as restarted:
-        assert submit(restarted, entry(0, 11), wait=True)["accepted"] == 1
-    answer = etl.post("/v1/heartbeat", json={})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "client_fenced")
-    assert etl.get("/v1/offsets", params={"group": GROUP}).status_code == 409
 
 
 def test_a_process_that_waits_for_its_name_is_an_error_of_the_group(
@@ -325,25 +308,6 @@ def test_metrics_show_managers_and_forget_the_stopped(service: Running, etl: htt
     page = etl.get("/metrics").text
     assert "orders-etl" not in page
     assert "offsetmgr_managers 0.0" in page
-
-
-def test_a_group_lost_to_another_service_makes_this_one_unready(
-    service: Running, etl: httpx.Client
-) -> None:
-    """Two services run where one should; how many groups that concerns is told, not which."""
-    service.coordinator.fence = FenceCounts(held=3, fenced=2)
-    ready = once_kafka_has_answered(etl)
-    assert ready.status_code == 503
-    assert ready.json() == {
-        "ready": False,
-        "draining": False,
-        "kafka": "ok",
-        "fenced_groups": 2,
-        "reload_refused": False,
-    }
-    page = etl.get("/metrics").text
-    assert "offsetmgr_held_groups 3.0" in page
-    assert "offsetmgr_fenced_groups 2.0" in page
 
 
 def test_starting_offsets_omit_a_deleted_topic(service: Running, etl: httpx.Client) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 from collections import UserDict
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -19,7 +17,7 @@ from offsetmgr.lag.measure import GroupLag
 from offsetmgr.streams.graph import group_table
 from tests.answering import answering
 from tests.commands import run_alone
-from tests.service.support import Running, memory_process, running
+from tests.service.support import Running, running
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -32,27 +30,6 @@ if TYPE_CHECKING:
 def browser() -> Iterator[httpx.Client]:
     with running() as service, service.http() as client:
         yield client
-
-
-def test_the_page_comes_with_all_its_parts(browser: httpx.Client) -> None:
-    """Every file that the page names is served, with its media type."""
-    asked, seen = ["/"], set()
-    while asked:
-        path = asked.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        answer = browser.get(path)
-        assert answer.status_code == 200, path
-        folder = path.rpartition("/")[0]
-        if path == "/":
-            assert answer.headers["content-type"] == "text/html; charset=utf-8"
-            asked += ["/" + each for each in re.findall(r'(?:href|src)="([^"]+)"', answer.text)]
-        elif path.endswith(".js"):
-            assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
-            named = re.findall(r'(?:from |import\()"(\.[^"]+)"', answer.text)
-            asked += [str(browser.base_url.join(f"{folder}/{each}").path) for each in named]
-    assert {"/page/page.css", "/page/views/groups.js", "/page/vendor/uPlot.esm.js"} <= seen
 
 
 def test_a_browser_may_do_no_more_with_an_answer_than_the_page_needs(browser: httpx.Client) -> None:
@@ -103,23 +80,6 @@ def overview(client: httpx.Client, group: str) -> tuple[dict[str, Any], dict[str
     assert answer.status_code == 200, answer.text
     found = answer.json()
     return found, next((each for each in found["groups"] if each["name"] == group), {})
-
-
-def test_the_overview_shows_clients_and_uncommitted_offsets(
-    service: Running, etl: httpx.Client
-) -> None:
-    """Its client, its uncommitted offsets and the reason; null for all that is not measured."""
-    service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
-    etl.post("/v1/offsets", json=OFFSETS).raise_for_status()
-    row: dict[str, Any] = {}
-    while not row.get("failing"):  # the first commit has to be refused, and the answer made again
-        found, row = overview(etl, "g")
-    assert (row["clients"], row["partitions"], row["uncommitted"]) == (["etl"], 1, 1)
-    assert row["error"]["code"] == "GROUP_AUTHORIZATION_FAILED"
-    assert row["error"]["hint"]
-    assert (row["watched"], row["lag"], row["lag_points"]) == (False, None, [])
-    assert (found["managers"], found["failing"], found["draining"]) == (1, 1, False)
-    assert found["watch"]["groups"] == ""
 
 
 def test_a_group_shows_a_partition_without_a_commit(
@@ -265,23 +225,3 @@ def test_a_bad_query_hides_no_other_query_of_its_client(
     assert [each["id"] for each in etl.get("/v1/queries").json()["queries"]] == ["1"]
     logged = [each for each in caplog.records if "query_refused" in each.getMessage()]
     assert len(logged) == len(causes)
-
-
-def test_uncommitted_offsets_are_shown_while_the_service_drains() -> None:
-    """Without a client's name too, and with the seconds that are left; changes are refused."""
-    with memory_process("stalled", "stop_timeout_s=600") as service, service.http() as client:
-        client.post("/v1/offsets", json=OFFSETS).raise_for_status()
-        before = client.get("/v1/draining").json()
-        assert (before["draining"], before["deadline_s"], before["managers"]) == (False, None, 1)
-        service.process.send_signal(signal.SIGTERM)
-        service.wait_for("draining")
-        found = client.get("/v1/draining").json()
-        assert found["draining"]
-        assert 0 < found["deadline_s"] <= 597
-        (left,) = found["partitions"]
-        assert (left["group"], left["client"], left["submitted"]["offset"]) == ("g", "test", 7)
-        assert left["committed"] is None
-        assert client.get("/v1/overview").json()["reasons"][0] == "the service is stopping"
-        plan = {"group": "g", "mode": "to-latest"}
-        assert client.post("/v1/plan", json=plan).json()["error"]["code"] == "draining"
-        assert service.stop([signal.SIGINT]) == 130

@@ -87,27 +87,6 @@ def test_a_read_only_identity_changes_nothing(secured: Running) -> None:
             assert refusal(reader.post(path, json={})) == (403, "forbidden")
 
 
-def test_a_client_of_another_identity_is_not_taken_over(secured: Running) -> None:
-    """Its name belongs to its identity: nobody else fences it, or stops its managers."""
-    with as_identity(secured, "etl") as etl, as_identity(secured, "admin") as other:
-        etl.post("/v1/offsets", json=OWN).raise_for_status()
-        newer = {"Offsetmgr-Incarnation": "99"}
-        other.post("/v1/heartbeat", json={}, headers=newer).raise_for_status()
-        other.post("/v1/stop", json={}, headers=newer).raise_for_status()
-        assert etl.post("/v1/heartbeat", json={}).status_code == 200
-        assert etl.get("/v1/managers").json()["managers"][0]["client"] == "etl/job"
-
-
-def test_an_identity_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    given = identities(tmp_path) | {"identities__etl__clusters": ["west", "east-*"]}
-    with running(**given) as service, as_identity(service, "etl") as etl:
-        answer = etl.get("/v1/managers")
-        assert refusal(answer) == (403, "forbidden")
-        assert "identities.etl.clusters" in answer.text
-    with running(**given, cluster_name="east-1") as service, as_identity(service, "etl") as etl:
-        assert etl.get("/v1/managers").status_code == 200
-
-
 def test_a_token_is_changed_without_a_restart(tmp_path: Path) -> None:
     """Both count while the file has both; what becomes readable for others counts no more.
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from offsetmgr.errors import InvalidValueError
 from offsetmgr.service.access import ALL_RIGHTS, Requester
 from offsetmgr.service.audit import AuditLog
 from offsetmgr.service.core import OffsetService
@@ -152,14 +151,6 @@ async def test_a_stopping_manager_counts_for_the_share_of_its_identity(
         stop.cancel()
 
 
-async def test_a_request_that_fails_is_over() -> None:
-    """Its lease ends."""
-    scene = Scene()
-    with pytest.raises(InvalidValueError):
-        await scene.service.open(client("me"), OpenRequest("g", [OpenEntry("no topic", 0)]))
-    assert scene.pass_time(LEASE_S + 1) == 0
-
-
 async def test_managers_on_their_way_out_count() -> None:
     """The limit is for all that are there; the place of one is free as soon as it has stopped."""
     scene, me = Scene(managers=2), client("me")
@@ -188,19 +179,3 @@ async def test_a_client_that_gave_all_back_goes_without_a_warning() -> None:
         assert scene.pass_time(LEASE_S + 1) == 0
     lapsed = [(each["client"], each["log_level"]) for each in told if "client_" in each["event"]]
     assert lapsed == [("killed", "warning")]
-
-
-async def test_a_refusal_says_when_the_lease_of_the_owner_ends() -> None:
-    """Counted from when the owner was heard last; whole while it waits for an answer."""
-    scene, owner, heir = Scene(), client("owner"), client("heir")
-    await scene.service.submit(owner, offsets(0))
-    scene.pass_time(10)
-    (left,) = (await scene.service.open(heir, managers(0))).managers
-    assert left.error is not None
-    assert (left.error.owner, left.error.lease_left_s) == ("owner", LEASE_S - 10)
-    flush = await scene.begun(scene.service.flush(owner, FLUSH))
-    scene.core.advance(20)
-    (left,) = (await scene.service.open(heir, managers(0))).managers
-    assert left.error is not None
-    assert left.error.lease_left_s == LEASE_S
-    flush.cancel()

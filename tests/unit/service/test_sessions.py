@@ -79,17 +79,6 @@ def test_a_standstill_of_the_service_ends_no_lease(standstill_s: float) -> None:
     assert listen(registry, int(later) + 1, int(later) + 40) == {"etl": later + 31}
 
 
-@pytest.mark.parametrize("lapsed", [False, True])
-def test_a_closed_client_is_followed_at_once(*, lapsed: bool) -> None:
-    """After a clean close the number of the next incarnation does not matter."""
-    registry = registry_of()
-    client = registry.enter(Caller("etl", 900), 0.0)
-    client.stopped_all = client.version(None)
-    if lapsed:
-        assert listen(registry, 0, 31) == {"etl": 31}
-    registry.enter(Caller("etl", 500), 32.0 if lapsed else 1.0)
-
-
 def test_a_request_from_before_a_stop_of_everything_gets_no_manager() -> None:
     """The kind: a request that is overtaken by the last of several stops of its manager."""
     registry = registry_of()

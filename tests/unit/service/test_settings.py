@@ -28,22 +28,6 @@ def with_flags(**flags: object) -> Settings:
     return load(None, {}, BOOTSTRAP | {name: (value, "--set") for name, value in flags.items()})
 
 
-def test_later_sources_win(tmp_path: Path) -> None:
-    """TOML < environment < flags, setting by setting."""
-    config = tmp_path / "offsetmgr.toml"
-    config.write_text(
-        'log_level = "debug"\nlease_s = 5\nstop_timeout_s = 7\n'
-        '[commit]\ncommit_interval_s = 2.5\n[kafka]\n"bootstrap.servers" = "toml:1"\n'
-    )
-    env = {"OFFSETMGR_LOG_LEVEL": "error", "OFFSETMGR_LEASE_S": "6"}
-    settings = load(config, env, {"log_level": ("warning", "--log-level")})
-    assert settings.log_level == "warning"
-    assert settings.lease_s == 6.0
-    assert settings.stop_timeout_s == 7
-    assert settings.commit.commit_interval_s == 2.5
-    assert settings.kafka.for_librdkafka() == {"bootstrap.servers": "toml:1"}
-
-
 def test_the_environment_names_the_file_and_its_sections(tmp_path: Path) -> None:
     """OFFSETMGR_CONFIG is the file; two underscores are a dot, one is librdkafka's dot.
 
