@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr import OffsetClient
-from offsetmgr.admin.service import LiveManager, ServiceReader
+from offsetmgr.admin.service import ServiceReader
 from offsetmgr.coordinator.memory import Refuse
-from offsetmgr.errors import OffsetCommitError, OffsetRegressionError, error_info
+from offsetmgr.errors import OffsetRegressionError, error_info
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import Ran, run_alone
 from tests.logs import capture_logs
@@ -137,19 +137,3 @@ def test_an_offset_of_a_former_topic_is_not_set(service: Running, etl: httpx.Cli
     (refused,) = etl.post("/v1/rewind", json=former).json()["refused"]
     assert refused["error"]["code"] == "TOPIC_RECREATED"
     assert service.coordinator.broker.committed("g") == {P0: OffsetAndMetadata(7)}
-
-
-def test_the_service_reports_owners_and_failing_commits(service: Running) -> None:
-    """The doctor's findings about it."""
-    service.coordinator.inject("commit", *[Refuse(30)] * 1_000)
-    with OffsetClient(service.address, "etl") as job:
-        job.claim("g", [P0])
-        reader = ServiceReader(service.address)
-        facts = reader.facts()
-        assert (facts.draining, facts.fenced_groups) == (False, 0)
-        assert facts.managers == [LiveManager("g", P0, "etl", "")]
-        with pytest.raises(OffsetCommitError):
-            job.submit("g", {P0: 50}, sync=True)
-        (failing,) = reader.facts().managers
-        assert "GROUP_AUTHORIZATION_FAILED" in failing.error
-        assert reader.managers("another") == []
