@@ -108,10 +108,7 @@ class Checkpoint:
         return text if text is None or text.strip("\0\n") else ""
 
     def query_id(self) -> str:
-        """Return the query's id, which a new checkpoint changes.
-
-        Raises InvalidValueError if this is not a checkpoint.
-        """
+        """Return the query's id.  Raises InvalidValueError if this is not a checkpoint."""
         text = self._metadata()
         try:
             return visible(str(json.loads(text)["id"]))[:_ID_CHARS]
@@ -298,10 +295,7 @@ def batch_ranges(
 
 
 def _check_query(files: Checkpoint, spark: Any) -> None:
-    """Raise InvalidValueError for the checkpoint of another query than the one that runs here.
-
-    With Spark Connect it is not known which one that is.
-    """
+    """Refuse the checkpoint of another query than runs here; Spark Connect does not name that."""
     context = getattr(spark, "_sc", None)
     # Spark sets it on the thread of a query.
     running = None if context is None else context.getLocalProperty("sql.streaming.queryId")

@@ -281,10 +281,7 @@ class OffsetCommits:
 
 
 def _answer(ask: Callable[[], _T], deadline: Deadline) -> _T:
-    """Return what Spark answers; any question to it may hang, as to a JVM that is stopped.
-
-    Raises OffsetTimeoutError where it does not answer, or is gone.
-    """
+    """Return what Spark answers; raises OffsetTimeoutError if it hangs, or has ended."""
     question = Question(ask)
     try:
         if question.error is not None:  # a process without room for threads

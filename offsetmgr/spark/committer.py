@@ -146,10 +146,7 @@ class Subscription:
         return self._do(lambda: self._committer.progress(self, snapshot))
 
     def end(self, run: Run, error: str | None = None) -> None:
-        """Have the last offsets of a run committed and its managers stopped.
-
-        ``error`` is why it failed, if Spark says so.
-        """
+        """Commit the last offsets of a run; ``error`` is why it failed, if Spark says so."""
         self._do(lambda: self._committer.end(self, run, error))
 
     def release(self, name: str) -> Future[bool]:
@@ -253,14 +250,10 @@ class Committer:
         return done
 
     def flush(self, wanted: Mapping[ManagerKey, int], deadline: Deadline) -> FlushResult:
-        """Flush the managers of ``wanted``; where they were stopped, Kafka is asked.
-
-        A group without an answer leaves the others their time.  What was not submitted is in
-        neither part of the result.
-        """
+        """Flush managers, where they were stopped ask Kafka; neither has what was not submitted."""
         committed: dict[ManagerKey, OffsetAndMetadata] = {}
         uncommitted: dict[ManagerKey, Uncommitted] = {}
-        groups = by_group(wanted)
+        groups = by_group(wanted)  # one without an answer leaves the others their time
         for done, (group, partitions) in enumerate(groups.items()):
             left_s = deadline.left_s / (len(groups) - done)
             flushed = self._client.flush(timeout=left_s, group=group, partitions=partitions)

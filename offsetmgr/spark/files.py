@@ -133,10 +133,7 @@ class UrlFiles:
 
 
 class SessionFiles:
-    """Files as the session reaches them: on HDFS, in an object store, on a disk.
-
-    Any method but the constructor raises OSError.
-    """
+    """Files as the session reaches them, on any file system; raises OSError as ``UrlFiles``."""
 
     def __init__(self, spark: SparkSession, jvm: Any, location: str) -> None:
         self.location = location
@@ -146,13 +143,16 @@ class SessionFiles:
 
     def read(self, name: str) -> str | None:
         text: str | None = None
-        with self._if_there(name) as (path, system), closing(system.open(path)) as stream:
+        with (
+            self._opened(name, if_there=True) as (path, system),
+            closing(system.open(path)) as stream,
+        ):
             text = bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
         return text  # noqa: RET504 -- None if the block has ended early
 
     def names(self, folder: str) -> list[str]:
         found: list[str] = []
-        with self._if_there(folder) as (path, system):
+        with self._opened(folder, if_there=True) as (path, system):
             found = [str(status.getPath().getName()) for status in system.listStatus(path)]
         return found  # noqa: RET504 -- the same
 
@@ -170,20 +170,17 @@ class SessionFiles:
             system.delete(path, False)  # noqa: FBT003 -- the same
 
     @contextmanager
-    def _if_there(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """End the block without an error if nothing is there, also not any more."""
-        with self._opened(name) as (path, system):
+    def _opened(self, name: str, *, if_there: bool = False) -> Iterator[tuple[Any, Any]]:
+        """With ``if_there`` the block ends without an error if nothing is there, or any more."""
+        with _failing(self.location, name):
+            path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+            system = path.getFileSystem(self._settings)
             try:
                 yield path, system
             except Exception:
-                if system.exists(path):  # such as a folder in the place of a file
+                # It may be there, such as a folder in the place of a file.
+                if not if_there or system.exists(path):
                     raise
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Any, Any]]:
-        with _failing(self.location, name):
-            path = self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
-            yield path, path.getFileSystem(self._settings)
 
 
 Files: TypeAlias = LocalFiles | UrlFiles | SessionFiles

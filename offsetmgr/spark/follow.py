@@ -196,10 +196,7 @@ class Follower:
             search.start()
 
     def close(self) -> None:
-        """Follow no more; a look that is under way commits nothing.
-
-        The managers are left to whoever closes the client.
-        """
+        """Follow no more; the managers are left to whoever closes the client."""
         self.closed = True
         for search in self.searches:
             search.wake()
@@ -218,12 +215,9 @@ class Follower:
         return bool(wait([self.committer.do(lambda: True)], deadline.left_s).done)
 
     def queries(self) -> list[FollowedQuery]:
-        """Return what is known of each checkpoint, and of each Follow with a problem.
-
-        A thread that could not be started is tried again.
-        """
+        """Return what is known of each checkpoint, and of each Follow with a problem."""
         for search in self.searches:
-            search.add_thread()
+            search.add_thread()  # one that could not be started
         searches = [each.view() for each in self.searches if each.trouble()]
         return searches + [each.view() for each in self._followed()]
 

@@ -76,10 +76,7 @@ class FollowedCheckpoint:
         self._backoff = Backoff(interval_s, max(LONGEST_FAILURE_S, interval_s), rng)
 
     def look(self, checkpoint: Checkpoint, now: Callable[[], float]) -> bool:
-        """Read the checkpoint; return True if there is a batch to commit.
-
-        Raises InvalidValueError, OSError.
-        """
+        """Return True if there is a batch to commit.  Raises InvalidValueError, OSError."""
         is_late = self._is_late(now())
         # Before the batches: if the checkpoint is replaced meanwhile, its batches are taken for
         # those of the old query, which do not put the group ahead.

@@ -44,10 +44,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, group: object, by_topic: object) -> Groups:
-        """Return the groups as a user has named them: exactly one of the two is not None.
-
-        Raises InvalidValueError.
-        """
+        """Return the groups as a user has named them, by one of the two; may refuse them."""
         if (group is None) == (by_topic is None):
             problem = "is missing" if group is None else "was given with groups"
             fix = 'give either group="..." or groups={"topic": "group"}'
@@ -207,9 +204,9 @@ class GroupState:
                 decision.rewinds[partition] = least
             else:
                 decision.submits[partition] = least
-        left = [each for each in left if each not in decision.commits]
-        decision.submits.update(self._raised(left))
-        decision.unread = self._unread(left)
+        after = self._after([each for each in left if each not in decision.commits])
+        decision.submits.update(after.submits)
+        decision.unread = after.unread
         return decision
 
     def end(self, run: Run) -> Decision:
@@ -222,14 +219,12 @@ class GroupState:
         self._leave(run.query_id, [each for each in read if each not in held])
         self._queries.move_to_end(run.query_id)
         self._forget_ended()
-        held_back = (query.name or run.query_id) if held else None
-        return Decision(self._raised(read), unread=self._unread(read), held_back=held_back)
+        decision = self._after(read)
+        decision.held_back = (query.name or run.query_id) if held else None
+        return decision
 
     def release(self, name: str) -> Decision | None:
-        """Let the group go on without the query of this id or name; None if there is none.
-
-        One that runs is released when it ends.
-        """
+        """Let the group go on without a query, at its end if it runs; None if there is none."""
         found = [each for each, query in self._queries.items() if name in {each, query.name}]
         left: list[TopicPartition] = []
         for query_id in found:
@@ -237,7 +232,7 @@ class GroupState:
             query.is_released = True
             if query.ended:
                 left += self._leave(query_id, self.read_by(query_id))
-        return Decision(self._raised(left), unread=self._unread(left)) if found else None
+        return self._after(left) if found else None
 
     def _is_late(self, snapshot: Snapshot) -> bool:
         query = self._queries.get(snapshot.run.query_id)
@@ -290,24 +285,18 @@ class GroupState:
                 del self._offsets[partition]
         return partitions
 
-    def _raised(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return what may go on, because a query that was behind has left."""
-        raised: dict[TopicPartition, int] = {}
+    def _after(self, partitions: Iterable[TopicPartition]) -> Decision:
+        """Return what may go on, and what nobody reads any more, as a query has left or ended."""
+        decision = Decision()
         for partition in partitions:
-            least = min(self._offsets.get(partition, {}).values(), default=-1)
+            counting = self._offsets.get(partition, {})
+            least = min(counting.values(), default=-1)
             if least > self._submitted.get(partition, -1):
-                self._submitted[partition] = raised[partition] = least
-        return raised
-
-    def _unread(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        unread = {
-            partition
-            for partition in partitions
-            if all(self._queries[each].ended for each in self._offsets.get(partition, ()))
-        }
-        for partition in unread:
-            self._submitted.pop(partition, None)
-        return unread
+                self._submitted[partition] = decision.submits[partition] = least
+            if all(self._queries[each].ended for each in counting):
+                self._submitted.pop(partition, None)
+                decision.unread.add(partition)
+        return decision
 
     def _forget_ended(self) -> None:
         if len(self._queries) > _MAX_ENDED:

@@ -49,11 +49,7 @@ SILENT_S: Final = 30.0
 
 
 def _without_raising(method: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Log what a method raises.
-
-    Spark would log it as a fault of the query's driver, and a bus that is stuck holds up every
-    listener of the session.
-    """
+    """Log what a method raises: a bus that is stuck holds up every listener of the session."""
 
     def run(self: object, event: object) -> None:
         _log.guard("an event of a query was not handed over", method, self, event)
@@ -131,10 +127,7 @@ class CommitListener(Subscription, StreamingQueryListener):
         return run.query_id
 
     def state_of(self, query: StreamingQuery) -> tuple[Snapshot | None, bool]:
-        """Return how far a query is, as ``position`` does, and True if it runs.
-
-        Raises InvalidValueError for one that is not committed here, too.
-        """
+        """Return ``position`` and True if it runs; refuses a query that is not committed here."""
         Run.of(query)
         if not self.is_wanted(query.name):
             fix = f"flush the query named {self.query_name!r}"
@@ -290,10 +283,7 @@ class CommitListener(Subscription, StreamingQueryListener):
 
 
 def _is_continuous(query: StreamingQuery) -> bool:
-    """Return True for a query with a continuous trigger; it reports nothing.
-
-    Of Spark Connect it is not known.
-    """
+    """Return True for a continuous trigger, which reports nothing; Spark Connect does not say."""
     execution = getattr(query, "_jsq", None)
     name = "" if execution is None else str(execution.streamingQuery().getClass().getName())
     return name.endswith("ContinuousExecution")

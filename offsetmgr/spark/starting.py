@@ -310,10 +310,7 @@ def _commit(
 def bounded(
     ranges: Mapping[TopicPartition, OffsetRange], most: int
 ) -> dict[TopicPartition, OffsetRange]:
-    """The same ranges, cut so that they hold at most ``most`` offsets together.
-
-    What is left when the smaller ones are served is shared evenly among the larger.
-    """
+    """Cut ranges to ``most`` offsets together; the larger share what the smaller ones leave."""
     found = dict(ranges)
     by_size = sorted(ranges, key=lambda partition: ranges[partition].size)
     for index, partition in enumerate(by_size):
@@ -347,10 +344,7 @@ def _read_starts(
 def _starts(
     group: str, logs: Logs, offsets: Positions, missing: Missing
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-    """Return the start in every partition of ``logs``, and which of them start at ``missing``.
-
-    Raises InvalidValueError if ``missing`` is ``error`` and a partition starts there.
-    """
+    """Return the start in every partition of ``logs``, and which of them start at ``missing``."""
     starts: dict[TopicPartition, int] = {}
     absent: list[TopicPartition] = []
     beyond: list[str] = []
