@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from offsetmgr.client import OffsetClient
-from offsetmgr.codes import TOPIC_RECREATED
 from offsetmgr.errors import (
     InvalidValueError,
     ManagerStoppedError,
-    OffsetCommitError,
     OffsetTimeoutError,
-    error_info,
 )
 from offsetmgr.spark import commit_offsets
 from offsetmgr.spark import commits as committed_by
 from offsetmgr.spark import committer as committing
 from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
-from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, Uncommitted
+from offsetmgr.types import ManagerKey
 from tests.fork import in_child
 from tests.service.support import WAIT_S, local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, managers, offset_of, recreate
@@ -345,25 +342,6 @@ def test_a_flush_refuses_offsets_of_a_topic_with_another_id(
         session.report(20, query="new")  # with a new checkpoint
         assert commits.flush(query_at(20, "new", active=False), WAIT_S).ok
         assert at(client) == 20
-
-
-def test_the_manager_of_a_former_logs_offset_is_released(
-    service: Running,
-    session: Session,
-    client: OffsetClient,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its offset is refused for good, so it is logged and neither a detach nor others wait."""
-    error = OffsetCommitError(*KEY, 95, error_info(TOPIC_RECREATED), "its id is 2; it was 1")
-    refused = FlushResult({}, {KEY: Uncommitted(OffsetAndMetadata(95), error)})
-    monkeypatch.setattr(client, "flush", lambda **_: refused)
-    with attach(session, client):
-        session.report(95)
-        eventually(lambda: managers(service), 1)
-        session.end()
-        eventually(lambda: managers(service), 0)
-    assert "orders-0 at 95 (commit of etl/orders/0 at offset 95 failed" in caplog.text
 
 
 def test_a_topic_without_a_right_hides_no_recreated_one_from_a_flush(

@@ -416,17 +416,15 @@ def test_a_quiet_query_gives_its_managers_back(
     WrittenCheckpoint(tmp_path / "dead").batch(0, orders(5))
     written = WrittenCheckpoint(tmp_path / "etl")
     written.batch(0, orders(5))
-    with local_over(coordinator) as client:
-        wanted = Follow(str(tmp_path / "*"), "{name}", interval_s=0.1, keep_alive_s=1)
-        follower = Follower({"f": wanted}, client)
-        follower.start()
+    wanted = Follow(str(tmp_path / "*"), "{name}", interval_s=0.1, keep_alive_s=1)
+    with following(coordinator, wanted) as follower:
         eventually(lambda: offset_of(coordinator.broker, "etl"), 5)
-        eventually(lambda: [each.key.group for each in client._factory.managers()], ["dead"])
+        managers = follower.client._factory.managers  # type: ignore[attr-defined]
+        eventually(lambda: [each.key.group for each in managers()], ["dead"])
         eventually(lambda: any(each.is_running for each in follower.queries()), expected=False)
         written.batch(1, orders(6))
         eventually(lambda: offset_of(coordinator.broker, "etl"), 6)
         coordinator.resume("dead")
-        follower.close()
 
 
 def test_a_deleted_topic_of_a_followed_query_keeps_no_manager(

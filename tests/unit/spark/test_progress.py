@@ -121,13 +121,9 @@ ODD: dict[str, list[Any]] = {
 )
 def test_a_report_with_an_odd_field_is_refused_by_name(field: str, value: object) -> None:
     """The kind: the service would refuse it, and with it the reports of all queries."""
+    report = fields([]) | {field: value}
     with pytest.raises(InvalidValueError, match=f"progress {field}"):
-        read_snapshot(fields([]) | {field: value})
-
-
-@pytest.mark.parametrize("field", list(ODD))
-def test_a_missing_field_is_named(field: str) -> None:
-    report = fields([])
+        read_snapshot(report)
     del report[field]
     with pytest.raises(InvalidValueError, match=field):
         read_snapshot(report)
