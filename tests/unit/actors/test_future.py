@@ -26,15 +26,6 @@ def test_it_is_a_pykka_future(future: Future[int]) -> None:
     assert pykka.get_all([future, doubled]) == [21, 42]
 
 
-def test_the_first_set_wins(future: Future[int]) -> None:
-    """The second of an answer and a deadline that race is ignored."""
-    future.set(1)
-    future.set(2)
-    future.set_exception(ValueError())
-    assert future.get() == 1
-    assert future.exception() is None
-
-
 def test_get_raises_at_its_timeout(future: Future[int]) -> None:
     """A later ``get`` returns the value."""
     with pytest.raises(pykka.Timeout, match=r"0\.01"):

@@ -72,14 +72,6 @@ def test_a_base_exception_is_a_failure_of_its_actor_alone(
     assert sim.ask(other, "b") == 2
 
 
-def test_by_default_a_restart_calls_on_start(sim: Simulation) -> None:
-    """For actors without an ``on_restart`` of their own."""
-    ref = sim.spawn(SelfTelling, sim.notes, name="t")
-    ref.tell(ValueError("boom"))
-    sim.advance(1)
-    assert sim.notes[:2] == ["start", "start"]
-
-
 def test_the_restart_waits_for_the_backoff(sim: Simulation) -> None:
     """Messages wait meanwhile.
 
