@@ -189,18 +189,14 @@ class Processor:
         self._reads_tables = False
         self._is_stopped = False
         """True if a stop has come since the begin of the last start."""
-        self._query: StreamingQuery | None = None
+        self.query: StreamingQuery | None = None
+        """Spark's query; None before `start`."""
         self._started_s = 0.0
         """Time of the last start, since 1970."""
         self._commits: OffsetCommits | None = None
         self._committing = threading.RLock()
         self._error: ProcessorError | None = None
         """Why the watcher has stopped the query."""
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """Spark's query; None before `start`."""
-        return self._query
 
     def start(self, *, available_now: bool = False) -> Self:
         """Check and create topics, and start the query.
@@ -248,13 +244,13 @@ class Processor:
                 writer = writer.trigger(availableNow=True)
             elif interval_s:
                 writer = writer.trigger(processingTime=f"{interval_s} seconds")
-            self._query = writer.queryName(self.graph.group).start()
+            self.query = writer.queryName(self.graph.group).start()
         except Exception as error:
             text = f"group {self.graph.group}: Spark does not start its query: {java_text(error)}"
             raise ProcessorError(text) from error
-        _processors[str(self._query.id)] = self
+        _processors[str(self.query.id)] = self
         watch = partial(_log.guard, "its topics are not watched", self._watch)
-        Worker(f"processor-{self.graph.group}", partial(watch, self._query, query)).ensure()
+        Worker(f"processor-{self.graph.group}", partial(watch, self.query, query)).ensure()
         _log.info(
             "processor %s started: %d buckets, %d rows of its table to recover",
             self.graph.group, query.layout.buckets, sum(query.layout.recovery.values()),
@@ -271,9 +267,9 @@ class Processor:
 
     def await_end(self, timeout: float | None = None) -> bool:
         """Wait; return False if it still runs after ``timeout`` seconds.  Raises ProcessorError."""
-        if self._query is None:
+        if self.query is None:
             raise ProcessorError(f"processor {self.graph.group} is not started: call start()")
-        query, deadline, stalled = self._query, Deadline(timeout, forever=True), False
+        query, deadline, stalled = self.query, Deadline(timeout, forever=True), False
 
         def has_ended() -> bool | None:
             wait_s: Any = deadline.within_s(_STALL_S)  # PySpark takes a float, untyped
@@ -306,7 +302,7 @@ class Processor:
         """Stop the query, whose batch is repeated by the next start, and commit the offsets."""
         check_timeout(timeout)
         self._is_stopped = True
-        query = None if is_stopped(self._spark) else self._query
+        query = None if is_stopped(self._spark) else self.query
         try:
             self._asked(self._stop_queries)
         except ProcessorError:  # as Spark's JVM has ended
@@ -355,7 +351,7 @@ class Processor:
     @property
     def state(self) -> State:
         """The processor's state now.  Raises ProcessorError if its checkpoint cannot be read."""
-        query = self._query
+        query = self.query
         if query is None:
             return "stopped"
         if self._error or is_stopped(self._spark):
@@ -385,7 +381,7 @@ class Processor:
 
         Raises ProcessorError if its checkpoint cannot be read.
         """
-        query = None if is_stopped(self._spark) else self._query
+        query = None if is_stopped(self._spark) else self.query
         progress = None if query is None else query.lastProgress
         if progress is None:
             return ProcessorStats(self.state, None, 0, 0.0, 0.0, {}, {}, 0, 0)
@@ -420,7 +416,7 @@ class Processor:
 
     @property
     def _is_active(self) -> bool:
-        query = self._query
+        query = self.query
         return query is not None and not is_stopped(self._spark) and query.isActive
 
     @contextmanager
@@ -530,10 +526,13 @@ class Processor:
                 lost.add(f"{topic} ({number} of {written[topic]} partitions)")
             elif number > written[topic] and (topic, number) not in grown:
                 grown.add((topic, number))
+                advice = "start it again to write to all"
+                if topic == self.graph.table:
+                    advice = "copy the table (streams copy-table), as its next start is refused"
                 _log.warning(
-                    "processor %s writes to the first %d of %d partitions of %s until it is "
-                    "started again, as that topic got more while it ran; copy a table before that "
-                    "(streams copy-table)", self.graph.group, written[topic], number, topic,
+                    "processor %s writes to the first %d of %d partitions of %s, as that topic got "
+                    "more while it ran: %s",
+                    self.graph.group, written[topic], number, topic, advice,
                 )  # fmt: skip
         return lost
 

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import TimeoutError as NotAnsweredError
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from confluent_kafka import OFFSET_BEGINNING
 from confluent_kafka.admin import NewTopic
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     from offsetmgr.streams.graph import GroupGraph
 
 Mismatch = Literal["ignore", "warn", "fail"]
+
+_READ_KBYTES: Final = 64 * 1024
+"""Most that a copy reads ahead, over all partitions."""
+_SENT: Final = 10_000
+"""Most messages of a copy that are on their way at once."""
 
 log = SafeLogger("offsetmgr.streams")
 
@@ -296,8 +301,9 @@ def copy_table(kafka: Mapping[str, object], plan: TableCopy, timeout_s: float) -
             failures.append(answer)
 
     parts = [TopicPartition(plan.source, number) for number in range(plan.source_partitions)]
-    logs = [read_to_end(kafka, {part: OFFSET_BEGINNING}, timeout_s) for part in parts]
-    copying = {**kafka, "partitioner": PARTITIONER}
+    reading = {"queued.max.messages.kbytes": max(1, _READ_KBYTES // len(parts)), **kafka}
+    logs = [read_to_end(reading, {part: OFFSET_BEGINNING}, timeout_s) for part in parts]
+    copying = {"queue.buffering.max.messages": _SENT, **kafka, "partitioner": PARTITIONER}
     producer = MessageProducer(copying, max_message_bytes=limit, name="copy-table")
     copied = 0
     try:

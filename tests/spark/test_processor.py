@@ -363,18 +363,23 @@ def test_missing_topics_are_named(lab: Lab) -> None:
         lab.run(input(one, TEXT, print), lookup_views={one: "/"})
 
 
+def unconnected(spark: SparkSession, checkpoint: str = "unused") -> Processor:
+    """Return a processor whose brokers are never asked."""
+    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
+    return Processor(spark, graph, "127.0.0.1:9", checkpoint=checkpoint)
+
+
 def test_an_unusable_checkpoint_is_an_error_of_the_processor(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A file of it that cannot be read is named in one sentence, also while its query runs."""
     (tmp_path / "metadata").mkdir()
     (tmp_path / "offsets" / "0").mkdir(parents=True)
-    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
-    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint=str(tmp_path))
+    processor = unconnected(spark, str(tmp_path))
     text = "group orders {}: its checkpoint cannot be used .*{}.*: make it readable, or give"
     with pytest.raises(ProcessorError, match=text.format("cannot start", "metadata")):
         processor.start()
-    processor._query = Mock(isActive=True, lastProgress=None)
+    processor.query = Mock(isActive=True, lastProgress=None)
     for look in (processor.stats, processor.wait_until_ready, lambda: processor.state):
         with pytest.raises(ProcessorError, match=text.format("is in an unknown state", "offsets")):
             look()
@@ -413,9 +418,8 @@ PAGES = {
 @pytest.mark.parametrize(("page", "sentence"), PAGES.values(), ids=PAGES)
 def test_a_page_of_spark_is_one_sentence(spark: SparkSession, page: str, sentence: str) -> None:
     """The kind: a failure that only Java's or Python's stack explained."""
-    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
-    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint="unused")
-    processor._query = Mock(
+    processor = unconnected(spark)
+    processor.query = Mock(
         awaitTermination=Mock(side_effect=StreamingQueryException(f"{page}\n\tat x"))
     )
     with pytest.raises(ProcessorError) as raised:
@@ -427,10 +431,9 @@ def test_a_processor_fails_with_its_jvm(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as one that the system has killed for memory: each call raised py4j's error."""
-    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
-    processor = Processor(spark, graph, "127.0.0.1:9", checkpoint="unused")
+    processor = unconnected(spark)
     away = Mock(side_effect=[Py4JNetworkError("closed"), ConnectionRefusedError()])
-    processor._query = Mock(awaitTermination=away)
+    processor.query = Mock(awaitTermination=away)
     with pytest.raises(ProcessorError, match=r"^group orders: .* or Spark's JVM has ended"):
         processor.run()
     with Popen(["true"]) as jvm:

@@ -116,14 +116,7 @@ def test_processors_take_turns() -> None:
         tester.add_processor(define_group(group, edges))
     log = tester.queue_tracker("log")
     tester.consume("in", "k", 2)
-    assert [f"{message.key}{message.value}" for message in log] == [
-        "a2",
-        "b2",
-        "a1",
-        "b1",
-        "a0",
-        "b0",
-    ]
+    assert [f"{each.key}{each.value}" for each in log] == ["a2", "b2", "a1", "b1", "a0", "b0"]
 
 
 def test_a_loop_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +230,8 @@ def test_visits() -> None:
 
     def reset(ctx: Context, meta: int) -> None:
         ctx.emit("out", ctx.key, ctx.value())
-        ctx.loopback(ctx.key, meta)
         ctx.delete()
+        ctx.loopback(ctx.key, meta)
 
     graph = sums(loop(INT, add), output("out", INT), visitor("reset", reset))
     tester, processor = added(graph)
@@ -252,6 +245,12 @@ def test_visits() -> None:
     assert processor.get("ann") == processor.get("bob") == 15
     with pytest.raises(ProcessingError, match="reset/0 at offset 0, key 'ann'"):
         processor.visit_all("reset", "text")
+    processor.restart()
+    # A visit that is not written, once its row is deleted.
+    tester.replace_emit_handler(lambda record: record.topic != "sums-loop" or refuse(record))
+    with pytest.raises(ProcessingError, match="writing to sums-loop failed"):
+        processor.visit_all("reset", 1)
+    assert processor.get("ann") == processor.get("bob") == 15
 
 
 @pytest.mark.parametrize(("meta", "found"), [((1, 2), [1, 2]), ({1: b"a"}, {"1": "YQ=="})])
