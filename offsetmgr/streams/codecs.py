@@ -155,18 +155,16 @@ def whole(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    if dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
-        for field in dataclasses.fields(value):
-            vars(value).setdefault(field.name, getattr(value, field.name))
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return value
-    if isinstance(value, Mapping):
-        return value.values()
     if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if hasattr(value, "__dict__"):
+            vars(value).update(parts)
+        return parts.values()
     if isinstance(value, msgspec.Struct):
         return [getattr(value, name) for name in value.__struct_fields__]
-    return ()
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple, set, frozenset)) else ()
 
 
 def _fitting(value: int) -> int:

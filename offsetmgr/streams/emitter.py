@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from concurrent.futures import TimeoutError as NotAnsweredError
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.streams.codecs import check_codec, encoded
+from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.messages import Record, decode_key, encode_key, header_list
 from offsetmgr.text import shown
 from offsetmgr.types import check_timeout, check_topic
@@ -34,31 +36,20 @@ class EmitterClosedError(OffsetManagerError):
         return cls(f"{text}: emit before finish()")
 
 
-class Writer(Protocol):
-    """Writes records for an emitter."""
+class Emitter(ABC):
+    """Encodes values and writes them, in the partitions that processors and views expect.
 
-    def write(self, record: Record) -> Future[Written]:
-        """Return where the record is, once it is written.  Raises EmitterClosedError."""
+    Returned by ``kafka_emitter`` and by ``Tester.add_emitter``.
+    """
 
-    def check_may_wait(self) -> None:
-        """Raise ProcessorError in a callback of a message, where a wait would not end."""
-
-    def close(self) -> None:
-        """Wait until all records are written or refused, and end."""
-
-
-class Emitter:
-    """Encodes values and writes them, in the partitions that processors and views expect."""
-
-    def __init__(
-        self, writer: Writer, topic: str, codec: Codec, default_headers: Headers | None = None
-    ) -> None:
+    def __init__(self, topic: str, codec: Codec, default_headers: Headers | None = None) -> None:
         """``default_headers`` are added to each message that has no header of that name."""
         check_codec(codec, "codec", "encode")
         self.topic = check_topic(topic)
-        self._writer = writer
         self._codec = codec
         self._default_headers = dict(header_list(default_headers))
+        self._closed = False
+        """True once messages are refused."""
         self._finished = False
         self._error: BaseException | None = None
 
@@ -70,7 +61,7 @@ class Emitter:
         """
         data = None if value is None else encoded(self._codec, value)
         every = header_list(headers, self._default_headers)
-        outcome = self._writer.write(Record(self.topic, encode_key(key), data, every))
+        outcome = self._write(Record(self.topic, encode_key(key), data, every))
         outcome.add_done_callback(self._done)
         return outcome
 
@@ -82,7 +73,7 @@ class Emitter:
         Raises OffsetTimeoutError after ``timeout`` seconds; it may be written all the same.
         """
         wait_s = check_timeout(timeout, forever=True)
-        self._writer.check_may_wait()
+        self._check_may_wait()
         outcome = self.emit(key, value, headers)
         try:
             return outcome.result(min(wait_s, threading.TIMEOUT_MAX))
@@ -96,11 +87,29 @@ class Emitter:
         """Wait until all is written or refused, and end.  Raises the first error of a message."""
         if self._finished:
             return
-        self._writer.check_may_wait()
-        self._writer.close()
+        self._check_may_wait()
+        self._close()
         self._finished = True
         if self._error is not None:
             raise self._error
+
+    @abstractmethod
+    def _write(self, record: Record) -> Future[Written]:
+        """Return where the record is, once it is written.  Raises EmitterClosedError."""
+
+    @property
+    def _in_callback(self) -> bool:
+        """True in a callback of a message, where a wait would not end."""
+        return False
+
+    def _check_may_wait(self) -> None:
+        if self._in_callback:
+            text = "an emitter cannot wait in a callback of a message, which holds up all others"
+            raise ProcessorError(f"{text}: call emit() there, and finish() in another thread")
+
+    def _close(self) -> None:
+        """Wait until all records are written or refused, and end."""
+        self._closed = True
 
     def _done(self, outcome: Future[Written]) -> None:
         self._error = self._error or outcome.exception()

@@ -59,6 +59,13 @@ class Context:
     def __init__(
         self, graph: GroupGraph, message: Message, tables: Tables, default_headers: Headers
     ) -> None:
+        self.key = decode_key(message.key)
+        """Key of the message; empty if it has none."""
+        self.topic = message.topic
+        """Topic of the message; in a visit the visitor's name."""
+        self.partition = message.partition
+        self.offset = message.offset
+        self.group = graph.group
         self._graph = graph
         self._message = message
         self._tables = tables
@@ -71,28 +78,6 @@ class Context:
         self.failure: BaseException | None = None
         """The first failure; it ends the processor whatever the callback does."""
         self.over = False
-
-    @property
-    def key(self) -> str:
-        """Key of the message; empty if it has none."""
-        return decode_key(self._message.key)
-
-    @property
-    def topic(self) -> str:
-        """Topic of the message; in a visit the visitor's name."""
-        return self._message.topic
-
-    @property
-    def partition(self) -> int:
-        return self._message.partition
-
-    @property
-    def offset(self) -> int:
-        return self._message.offset
-
-    @property
-    def group(self) -> str:
-        return self._graph.group
 
     @property
     def timestamp(self) -> datetime:

@@ -138,34 +138,31 @@ class GroupGraph:
         self.joint_tables = self._of("join")
         self.lookup_tables = self._of("lookup")
         self.visitors = self._of("visitor")
+        self.copartitioned = [*self.input_streams, *self.joint_tables]
+        """Inputs and joins, which must exist.  Their numbers of partitions may differ on Spark."""
         self.loop_stream = next(iter(self._of("loop")), None)
         self.group_table = next(iter(self._of("persist")), None)
         """None where the group is stateless."""
+        self.table = table_topic if self.group_table else ""
+        """The topic of the group table; empty if the group has none."""
+        self.consumed = [edge.topic for edge in self.input_streams]
+        """Topics of inputs and the loop, if it has one or visits, which go through that topic."""
+        if self.loop_stream or self.visitors:
+            self.consumed.append(loop_topic)
         # By topic, for the engine.
         self.streams = {edge.topic: edge for edge in self._of("input", "loop")}
         self.outputs = {edge.topic: edge for edge in self.output_streams}
         self.joins = {edge.topic: edge for edge in self.joint_tables}
         self.lookups = {edge.topic: edge for edge in self.lookup_tables}
 
-    @property
-    def copartitioned(self) -> list[Edge]:
-        """Inputs and joins, which must exist.  Their numbers of partitions may differ on Spark."""
-        return [*self.input_streams, *self.joint_tables]
-
-    @property
-    def consumed(self) -> list[str]:
-        """Topics of inputs and the loop, if it has one or visits, which go through that topic."""
-        streams = [edge.topic for edge in self.input_streams]
-        return [*streams, self.loop_topic] if self.loop_stream or self.visitors else streams
-
-    @property
-    def table(self) -> str:
-        """The topic of the group table; empty if the group has none."""
-        return self.table_topic if self.group_table else ""
-
     def validate(self) -> None:
         """Raise GraphError, with the first mistake, if no processor can run this graph."""
         graph = f"in group graph of {self.group!r}"
+        own = {
+            self.loop_topic: "loop stream of the group: use loop() and Context.loopback",
+            self.table_topic: "group table of the group: use persist(), Context.value and "
+            "Context.set_value",
+        }
         if len(self._of("loop")) > 1:
             raise GraphError(f"more than one loop stream {graph}: define loop() once")
         if len(self._of("persist")) > 1:
@@ -173,12 +170,8 @@ class GroupGraph:
         if not self.input_streams:
             raise GraphError(f"no input stream {graph}: add an input()")
         for edge in (*self.output_streams, *self.copartitioned, *self.lookup_tables):
-            if edge.topic == self.loop_topic:
-                fix = "use loop() and Context.loopback"
-                raise GraphError(f"{edge} should not directly use loop stream of the group: {fix}")
-            if edge.topic == self.table_topic:
-                fix = "use persist(), Context.value and Context.set_value"
-                raise GraphError(f"{edge} should not directly use group table of the group: {fix}")
+            if edge.topic in own:
+                raise GraphError(f"{edge} should not directly use {own[edge.topic]}")
         if self.visitors and not self.group_table:
             text = f"visitors cannot be used in stateless processor {self.group!r}"
             raise GraphError(f"{text}: add persist()")

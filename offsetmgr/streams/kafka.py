@@ -41,18 +41,14 @@ def kafka_emitter(
     waits; in a callback of a message, which makes room only after its end, it fails.  Raises
     InvalidValueError.
     """
-    writer = KafkaWriter(config)
-    try:
-        return Emitter(writer, topic, codec, default_headers)
-    except Exception:
-        writer.close()
-        raise
+    return _KafkaEmitter(config, topic, codec, default_headers)
 
 
-class KafkaWriter:
-    """Writes records in the partitions that processors and views expect.  Thread-safe."""
+class _KafkaEmitter(Emitter):
+    """Writes to Kafka.  Thread-safe."""
 
-    def __init__(self, config: str | Mapping[str, object]) -> None:
+    def __init__(self, config: str | Mapping[str, object], *given: Any) -> None:
+        super().__init__(*given)
         settings = checked_config(config)
         if settings.setdefault("partitioner", PARTITIONER) != PARTITIONER:
             fix = f"remove it: rows are found by {PARTITIONER} alone"
@@ -60,11 +56,10 @@ class KafkaWriter:
         self._producer = MessageProducer(settings, name="emitter")
         self._lock = threading.RLock()
         """Held for no wait: a callback of a message may write another one."""
-        self._closed = False
         self._calls = threading.local()
         """Of callbacks of messages, which run in the producer's thread or in that of `close`."""
 
-    def write(self, record: Record) -> Future[Written]:
+    def _write(self, record: Record) -> Future[Written]:
         outcome: Future[Written] = Future()
         outcome.set_running_or_notify_cancel()  # as nobody can cancel it
         waits = not self._in_callback
@@ -91,11 +86,6 @@ class KafkaWriter:
                 time.sleep(POLL_S)
         return outcome
 
-    def check_may_wait(self) -> None:
-        if self._in_callback:
-            text = "an emitter cannot wait in a callback of a message, which holds up all others"
-            raise ProcessorError(f"{text}: call emit() there, and finish() in another thread")
-
     @property
     def _in_callback(self) -> bool:
         return getattr(self._calls, "running", False)
@@ -109,9 +99,9 @@ class KafkaWriter:
         finally:
             self._calls.running = before
 
-    def close(self) -> None:
+    def _close(self) -> None:
         with self._lock:
-            self._closed = True
+            super()._close()
         self._producer.close()
 
 

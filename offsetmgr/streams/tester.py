@@ -138,8 +138,7 @@ class Tester:
         self, topic: str, codec: Codec, *, default_headers: Headers | None = None
     ) -> Emitter:
         """Return an emitter; ``emit`` returns when all that the message causes is processed."""
-        writer = _TesterWriter(self._topics, self.catch_up)
-        emitter = Emitter(writer, topic, codec, default_headers)
+        emitter = _TesterEmitter(self._topics, self.catch_up, topic, codec, default_headers)
         self._topics.register((topic, codec))
         return emitter
 
@@ -408,15 +407,15 @@ class QueueTracker:
             yield message
 
 
-class _TesterWriter:
-    """Writes an emitter's records into a tester."""
+class _TesterEmitter(Emitter):
+    """Writes into a tester."""
 
-    def __init__(self, topics: MemoryTopics, catch_up: Callable[[], None]) -> None:
+    def __init__(self, topics: MemoryTopics, catch_up: Callable[[], None], *given: Any) -> None:
+        super().__init__(*given)
         self._topics = topics
         self._catch_up = catch_up
-        self._closed = False
 
-    def write(self, record: Record) -> Future[Written]:
+    def _write(self, record: Record) -> Future[Written]:
         if self._closed:
             raise EmitterClosedError.of(record)
         outcome: Future[Written] = Future()
@@ -426,9 +425,3 @@ class _TesterWriter:
             outcome.set_exception(error)
         self._catch_up()
         return outcome
-
-    def check_may_wait(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._closed = True

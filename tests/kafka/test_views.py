@@ -19,7 +19,7 @@ from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import TopicsError, ViewError, codecs
 from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.messages import partition_of
+from offsetmgr.streams.messages import partition_of, update_rows
 from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
 from offsetmgr.streams.view import View, ViewState
@@ -314,10 +314,7 @@ class TestKills:
             rows: dict[bytes, bytes] = {}
             for log, offset in zip(logs, offsets, strict=True):
                 for key, value in log[: 0 if offset is None else offset + 1]:
-                    if value is None:
-                        rows.pop(key, None)
-                    else:
-                        rows[key] = b"%d" % value
+                    update_rows(rows, key, None if value is None else b"%d" % value)
             return rows
 
         write(10_000)
