@@ -75,11 +75,9 @@ def _compared(title: str, rates: Mapping[str, Sequence[float]], floor: float = 1
 
 
 def _faster(what: str, rates: Mapping[str, float], floor: float = 1.0) -> list[str]:
-    ours = rates["offsetmgr"]
-    missed = []
-    for name, rate in rates.items():
-        missed += at_least(f"{what}, our rate against {name}", ours / rate, floor, "times")
-    return missed
+    ratios = {name: rates["offsetmgr"] / rate for name, rate in rates.items()}
+    texts = {f"{what}, our rate against {name}": ratio for name, ratio in ratios.items()}
+    return [line for each in texts.items() for line in at_least(*each, floor, "times")]
 
 
 # Consumers

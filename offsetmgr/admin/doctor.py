@@ -135,11 +135,6 @@ class Facts:
         found = self.service.managers if isinstance(self.service, ServiceFacts) else ()
         return [each for each in found if each.group == group]
 
-    def quiet_s(self, group: str) -> float:
-        """Return the seconds since the last commit of a group; 0 if none is known."""
-        steps = self.steps(group)
-        return self.now_s - steps[-1].at_s if steps else 0.0
-
     def steps(self, group: str) -> Sequence[CommitStep]:
         """Return the steps of a group, none if they could not be read."""
         return () if isinstance(self.history, OffsetManagerError) else self.history.get(group, ())
@@ -168,12 +163,12 @@ def gather(
         ClusterReader(config, timeout_s=share_s) as reader,
         ThreadPoolExecutor(_CONNECTIONS) as pool,
     ):
-        answer = None if service is None else pool.submit(tried, service.facts)
+        answer = pool.submit(lambda: None if service is None else tried(service.facts))
         began_s = time.monotonic()
         cluster = tried(reader.metadata, "connection to Kafka")
         took_ms = (time.monotonic() - began_s) * 1_000
         if isinstance(cluster, OffsetManagerError):
-            asked = None if answer is None else answer.result()
+            asked = answer.result()
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
         brokers = ", ".join(f"{each.host}:{each.port}" for each in cluster.brokers.values())
         text = f"cluster {cluster.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
@@ -210,7 +205,7 @@ def gather(
             groups=found | {group.name: group for group in aged},
             topic_rights=rights.result(),
             history=history,
-            service=None if answer is None else answer.result(),
+            service=answer.result(),
             unreachable=[text for text in unreachable if text],
             leaderless=leaderless,
             causes=causes.result(),
@@ -468,7 +463,8 @@ def _commits(facts: Facts, group: GroupLag) -> Iterable[Finding]:
 
 
 def _stuck(facts: Facts, group: GroupLag) -> Iterable[Finding]:
-    quiet_s = facts.quiet_s(group.name)
+    seen = facts.steps(group.name)
+    quiet_s = facts.now_s - seen[-1].at_s if seen else 0.0
     behind = [each for each in group.partitions if each.lag]
     if quiet_s <= facts.stuck_after_s or not behind:
         return

@@ -346,11 +346,6 @@ class OffsetMigration(Closing):
         return {where: best_sync(syncs, offsets[where]) for where, syncs in found.items()}
 
 
-def _short(value: bytes | None) -> bytes | None:
-    """Return ``value``, or its digest where that is shorter: a thousand records are compared."""
-    return sha256(value).digest() if value and len(value) > sha256().digest_size else value
-
-
 class _Cluster(GroupChanges):
     """Groups, logs and records of one cluster."""
 
@@ -372,8 +367,9 @@ class _Cluster(GroupChanges):
         try:
             for message in read_to_end(self._config, starts, self._timeout_s, stops):
                 where = TopicPartition(message.topic() or "", message.partition() or 0)
-                at_ms = message.timestamp()[1]
-                value = _short(message.value())
+                at_ms, value = message.timestamp()[1], message.value()
+                if value and len(value) > sha256().digest_size:  # a thousand are compared
+                    value = sha256(value).digest()
                 found[where].append(Record(message.offset() or 0, at_ms, message.key(), value))
         except KafkaRequestError as error:
             topics = {where.topic for where in starts}

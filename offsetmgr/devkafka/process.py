@@ -65,7 +65,6 @@ class WatchedProcess:
     def __init__(self, command: Sequence[str], *, cwd: Path, log_path: Path) -> None:
         """Start ``command`` in ``cwd``; all it prints is appended to ``log_path``."""
         self.log_path = log_path
-        self._closed = False
         with log_path.open("ab") as log:
             self._watchdog = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHDOG, "sh", *command],
@@ -103,9 +102,8 @@ class WatchedProcess:
 
     def close(self) -> None:
         """End what still runs, at once; harmless when repeated."""
-        if self._closed:
+        if self._owned.closed:
             return
-        self._closed = True
         # Not the watchdog's to do, which a busy machine may leave without a turn for long.
         with contextlib.suppress(ProcessLookupError):  # until all have ended, such as Spark's Java
             for _ in Deadline(_ANSWER_S).polls():
