@@ -189,18 +189,13 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "90 s in the future",
         "NTP",
     ),
-    "members of a group that the service commits": (
-        with_group(description=STABLE),
-        "live members: reader (host 10.0.0.7); client job of the service commits it too",
-        "stop these consumers",
-    ),
     "a member next to the fence": (
         with_group(
             description=STABLE._replace(
                 members=(MEMBER._replace(group_instance_id="offsetmgr"), MEMBER)
             )
         ),
-        "live members: reader (host 10.0.0.7)",
+        "live members: reader (host 10.0.0.7); client job of the service commits it too",
         "stop these consumers",
     ),
     "a broker advertises a name that cannot be resolved": (
@@ -212,11 +207,6 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         replace(with_lag(UNREAD._replace(error=NO_LEADER)), leaderless={P0: [2, 3], P1: [3]}),
         "without a leader: orders 0, 1",
         "start one of the brokers that hold them: 2, 3",
-    ),
-    "no leader of the groups themselves": (
-        replace(HEALTHY, leaderless={TopicPartition("__consumer_offsets", 7): [1]}),
-        "without a leader: __consumer_offsets 7",
-        "start one of the brokers that hold them: 1",
     ),
     "two services by turns": (
         after(20, 5, 30, 12, 41, 50),
