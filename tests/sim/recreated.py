@@ -223,9 +223,17 @@ class RecreatedWorld(World):
         return former is not None and (value.offset == former or value.offset > self._end(key))
 
     def _grow(self, key: ManagerKey, end: int) -> None:
-        """Let the log have at least so many records, as its reader has read that far."""
+        """Let the log have at least so many records, as its reader has read that far.
+
+        A waiting offset of the former log that is no longer beyond the end may be taken for one of
+        the log as it is.
+        """
         if self.judge.exists and self._end(key) < end:
             self.coordinator.broker.set_log(key.topic_partition, 0, end)
+            for other, life in self.judge.lives.items():
+                newest = life.newest
+                if newest and newest.offset <= end and other.partition == key.partition:
+                    self.judge.readers[other].guessed.add(order_of(newest))
 
     def _end(self, key: ManagerKey) -> int:
         """The end of the log as it is; 0 if there is none."""
