@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
@@ -36,6 +36,7 @@ class PreemptedWorld(World):
     """As its parent, with threads that get into each other's way."""
 
     def __init__(self, seed: int) -> None:
+        self._thread = get_ident()
         self._held = 0
         self._away = False
         self._often = OFTEN[seed % len(OFTEN)]
@@ -91,8 +92,11 @@ class PreemptedWorld(World):
         return stack
 
     def preempt(self) -> None:
-        """Let others run for a while, maybe, in the middle of an actor's turn."""
-        inside = self.system._inside
+        """Let others run for a while, maybe, in the middle of an actor's turn.
+
+        Actors that other tests have left in this process are none of this run's.
+        """
+        inside = self.system._inside and get_ident() == self._thread
         if not inside or self._held or self._away or self.rng.random() >= self._often:
             return
         self._away, self.system._inside = True, False
