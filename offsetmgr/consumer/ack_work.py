@@ -627,7 +627,7 @@ class AckWork(Work[Claim]):
         """Return the messages in work whose ack has timed out."""
         with self.lock:
             now_s, found = self._now_s(), []
-            for message, timeout_s in list(self._in_work.items()):
+            for message, timeout_s in self._in_work.copy().items():
                 if timeout_s is not None and timeout_s > now_s:
                     break
                 if timeout_s is not None:
@@ -647,7 +647,7 @@ class AckWork(Work[Claim]):
         return self._to_come() + waiting, sum(e.bytes + e.waiting_bytes for e in claims)
 
     def _end_work(self, is_over: Callable[[AckMessage], bool]) -> None:
-        for message in filter(is_over, list(self._in_work)):
+        for message in filter(is_over, self._in_work.copy()):
             self._in_work.pop(message, None)
 
     def _has_in_work(self, partitions: Collection[TopicPartition]) -> bool:
@@ -658,7 +658,7 @@ class AckWork(Work[Claim]):
         """Return the messages of ``partitions`` that the application has in work."""
         return [
             message
-            for message in list(self._in_work)
+            for message in self._in_work.copy()
             if message.claim.topic_partition in partitions and message.is_pending
         ]
 
