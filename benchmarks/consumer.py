@@ -124,10 +124,7 @@ def _reading(brokers: str, rounds: int) -> list[str]:
 def _in_turn(
     brokers: str, rounds: int, count: int, readers: dict[str, Callable[[str, str, Watch], None]]
 ) -> list[float]:
-    """Let each read ``count`` messages in turn; return the seconds of the fastest round of each.
-
-    Whatever else runs on the machine only makes a round slower.
-    """
+    """Let each read ``count`` messages in turn; return the median of the seconds of each."""
     topic = filled(brokers, count, KEYS)
 
     def timed(read: Callable[[str, str, Watch], None]) -> Callable[[int], float]:
@@ -140,7 +137,7 @@ def _in_turn(
 
     took = in_turn({name: timed(read) for name, read in readers.items()}, rounds=rounds)
     report(f"Read {count:,} messages", took, items=count, unit="messages")
-    return [min(each) for each in took.values()]
+    return [median(each) for each in took.values()]
 
 
 def _bare(
