@@ -12,8 +12,8 @@ SPARK_CLASSES := $(VENV)/.spark-classes
 PACKAGES := $(VENV)/.packages
 # T narrows what pytest runs: make test T="tests/unit -k state"
 T ?=
-# `make test` runs eleven parts at once, so that what one waits for is the others' time.  All folders
-# that are not named here run as the part "others".
+# `make test` runs several parts at once, so that what one waits for is the others' time.  All
+# folders that are not named here run as the part "others".
 UNIT := tests/unit tests/sim examples/streams
 SERVICE := tests/service
 CONSUMERS := $(patsubst %,tests/kafka/test_%.py,clusters consumer_offsets dlq group_consumer migration views)
@@ -29,8 +29,11 @@ BROWSER := tests/browser $(OPERATOR)
 PROGRAMS := $(patsubst %,tests/spark/test_%.py,connect demo documents examples)
 SPARK := tests/spark $(addprefix --ignore=,$(PROGRAMS))
 OTHERS := tests $(addprefix --ignore=,$(UNIT) $(SERVICE) tests/browser tests/faults tests/kafka tests/spark)
-PARTS := test-lint test-unit test-service test-browser test-kafka test-managers test-consumers test-messages \
-  test-programs test-spark test-others
+# In the order of their starts: the two with Spark take longest, those after them free their places soon.
+PARTS := test-spark test-programs test-lint test-browser test-consumers test-unit test-kafka \
+  test-managers test-messages test-service test-others
+# As many at once as keep two cores busy: with more, each waits for the processor, and in the end in vain.
+AT_ONCE := 6
 LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python scripts/plain.py && $(BIN)/mypy
 # SEEDS are the simulated runs, first:end; a failing one says how to replay it alone
 SEEDS ?= 0:2000
@@ -52,7 +55,7 @@ demo: setup ## Start a Kafka, the service and a Spark job, and show what happens
 
 test: $(if $(strip $(T)),setup) ## Lint, type-check and run the tests (T="..." narrows the tests)
 ifeq ($(strip $(T)),)
-	@$(MAKE) --no-print-directory -j13 setup $(PARTS)
+	@$(MAKE) --no-print-directory -k -j$(AT_ONCE) $(PARTS) setup
 else
 	$(LINT) && $(BIN)/python -m pytest $(T)
 endif
@@ -61,10 +64,9 @@ endif
 at_its_end = log=$$(mktemp); trap 'rm -f $$log' EXIT; \
   $(1) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 
-# The two with Spark take longest, so they come first, although they begin once Spark's classes are
-# archived; lint takes what is left.
+# The two with Spark come first, although they begin once Spark's classes are archived.
 test-lint: $(INSTALLED)
-	@$(call at_its_end,nice bash -c "$(LINT)")
+	@$(call at_its_end,nice -n 3 bash -c "$(LINT)")
 
 test-unit: $(INSTALLED) $(PACKAGES)
 	@$(call at_its_end,nice -n 3 $(BIN)/python -m pytest $(UNIT))
