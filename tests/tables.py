@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.waiting import eventually
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
 
-WAIT_S = 60.0
 BY_KEY = -1
 
 

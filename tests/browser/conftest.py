@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from tests.browser.fake import FakeApi
-from tests.service.support import WAIT_S, running
+from tests.service.support import running
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

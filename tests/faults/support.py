@@ -13,6 +13,7 @@ from offsetmgr.errors import OffsetCommitError
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import TopicPartition
 from tests.unit.core.core import Listener
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from offsetmgr.coordinator.base import Failure
 
-WAIT_S: Final = 60.0
-"""A guard against what never comes, not a measure."""
 
 TOPIC: Final = "t"
 

@@ -13,9 +13,9 @@ from offsetmgr.errors import Verdict
 from offsetmgr.kafka import config
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, TOPIC, WAIT_S, committing_to_mock
+from tests.faults.support import HASTY, TOPIC, committing_to_mock
 from tests.kafka.mock_cluster import OFFSET_COMMIT, OFFSET_FETCH, MockCluster
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

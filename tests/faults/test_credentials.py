@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
 
 from offsetmgr.errors import OffsetCommitError
 from tests.faults.proxy import Proxy
-from tests.faults.support import HASTY, WAIT_S, committing
+from tests.faults.support import HASTY, committing
 from tests.secured import USER, allow, user_login
 from tests.service.support import serve_process
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka

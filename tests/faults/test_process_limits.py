@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.faults.support import TOPIC, WAIT_S
+from tests.faults.support import TOPIC
 from tests.service.support import (
     MEMORY_SERVICE,
     ServeProcess,
@@ -24,7 +24,7 @@ from tests.service.support import (
     memory_process,
     serve_process,
 )
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from offsetmgr.consumer import AckConsumer
 from offsetmgr.consumer.retry import readable_letters
 from tests.conftest import create_topic
 from tests.tables import delete
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tests.kafka.mock_cluster import MockCluster
 
 PARTITIONS = 4
-WAIT_S = 60.0
 
 
 def filled(kafka: DevKafka, topic: str, count: int, **options: Any) -> None:

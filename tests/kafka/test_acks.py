@@ -25,8 +25,8 @@ from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.messages import headers_of
 from offsetmgr.types import TopicPartition
 from tests.commands import run
-from tests.kafka.messages import PARTITIONS, WAIT_S, committed, filled, number_of, polled, running
-from tests.waiting import until
+from tests.kafka.messages import PARTITIONS, committed, filled, number_of, polled, running
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.oauth import AWS_MSK_IAM
 from offsetmgr.service.settings import from_toml, load
-from tests.faults.support import WAIT_S
 from tests.kafka.test_oauth import Tokens
 from tests.secured import PASSWORDS, SecuredKafka
 from tests.spark.documents import Block, blocks
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

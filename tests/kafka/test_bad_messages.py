@@ -33,7 +33,6 @@ from tests.commands import run
 from tests.conftest import create_topic
 from tests.kafka.group_member import FAILURES
 from tests.kafka.messages import (
-    WAIT_S,
     committed,
     filled,
     handled,
@@ -44,7 +43,7 @@ from tests.kafka.messages import (
     send,
 )
 from tests.kafka.raw_headers import produce_raw
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

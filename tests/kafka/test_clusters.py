@@ -40,9 +40,9 @@ from offsetmgr.errors import (
     error_info,
 )
 from tests.conftest import create_topic
-from tests.kafka.messages import WAIT_S, produce, running
+from tests.kafka.messages import produce, running
 from tests.kafka.mock_cluster import MockCluster
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

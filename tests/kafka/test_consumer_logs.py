@@ -24,7 +24,6 @@ from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
 from tests.kafka.messages import (
-    WAIT_S,
     committed,
     filled,
     number_of,
@@ -35,7 +34,7 @@ from tests.kafka.messages import (
 )
 from tests.kafka.mock_cluster import LIST_OFFSETS, MockCluster
 from tests.tables import delete, grow
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -32,8 +32,8 @@ from offsetmgr.stores.base import raise_for
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import TopicPartition
 from tests.kafka.group_member import UnprintableError
-from tests.kafka.messages import WAIT_S, committed, filled, polled, produce, replace_topic
-from tests.waiting import until
+from tests.kafka.messages import committed, filled, polled, produce, replace_topic
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

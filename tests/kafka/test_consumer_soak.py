@@ -28,8 +28,9 @@ from offsetmgr.kafka.errors import known
 from offsetmgr.kafka.topics import create_topics
 from offsetmgr.types import TopicPartition
 from tests.kafka.group_member import FAILURES, HANGS
-from tests.kafka.messages import WAIT_S, read_letters
+from tests.kafka.messages import read_letters
 from tests.kafka.raw_headers import produce_raw
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka

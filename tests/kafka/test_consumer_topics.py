@@ -29,7 +29,6 @@ from tests.conftest import create_topic
 from tests.fork import in_child
 from tests.kafka.messages import (
     PARTITIONS,
-    WAIT_S,
     filled,
     number_of,
     polled,
@@ -41,7 +40,7 @@ from tests.kafka.messages import (
 from tests.kafka.test_rights import User
 from tests.secured import user_login
 from tests.tables import delete, grow
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

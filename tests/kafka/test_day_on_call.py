@@ -14,10 +14,9 @@ from offsetmgr import LocalOffsets, OffsetClient
 from tests.chaos.offsets_topic import read_committed
 from tests.commands import Ran, run
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S
 from tests.kafka.conftest import service_of
 from tests.unit.spark.checkpoints import WrittenCheckpoint
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,9 @@ from offsetmgr.errors import KafkaRequestError
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
 from tests.kafka.leaders import give_back_to_preferred
-from tests.kafka.messages import WAIT_S, handled, read_letters, replace_topic, send
+from tests.kafka.messages import handled, read_letters, replace_topic, send
 from tests.kafka.test_acks import all_of
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from offsetmgr.consumer import AckMessage

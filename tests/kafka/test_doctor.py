@@ -8,8 +8,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from offsetmgr import LocalOffsets
 from offsetmgr.admin.doctor import Level, examine, gather
-from tests.faults.support import WAIT_S
 from tests.secured import SecuredKafka, allow, user_login
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from offsetmgr.admin.doctor import Finding

@@ -16,6 +16,7 @@ from offsetmgr.streams.kafka import kafka_emitter
 from offsetmgr.streams.messages import partition_of
 from offsetmgr.streams.topics import TopicManager
 from tests.fork import in_child
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
-WAIT_S = 60.0
 AWAY: dict[str, Any] = {
     "bootstrap.servers": "127.0.0.1:1",
     "message.timeout.ms": 100,

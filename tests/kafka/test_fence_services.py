@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka.messages import WAIT_S, committed
+from tests.kafka.messages import committed
 from tests.service.support import serve_process
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     import httpx

@@ -37,7 +37,6 @@ from tests.conftest import create_topic
 from tests.interrupted import interrupted
 from tests.kafka.messages import (
     PARTITIONS,
-    WAIT_S,
     committed,
     filled,
     number_of,
@@ -46,7 +45,7 @@ from tests.kafka.messages import (
     reading_streams,
     send,
 )
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,13 +19,13 @@ from tests.conftest import create_topic
 from tests.kafka.messages import delete_records
 from tests.tables import delete
 from tests.unit.spark.checkpoints import WrittenCheckpoint
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from offsetmgr.devkafka import DevKafka
 
-WAIT_S = 60.0
 COUNT = 300
 SKIPPED = 40
 """First records of partition 1, which the mirror does not have."""

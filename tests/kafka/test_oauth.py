@@ -18,9 +18,9 @@ from offsetmgr.coordinator.fence import FencedCoordinator
 from offsetmgr.coordinator.kafka import KafkaCoordinator
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.faults.support import WAIT_S
 from tests.kafka.messages import produce
 from tests.secured import TOKEN_USER, SecuredKafka
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,12 +29,11 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.answering import answering
 from tests.commands import run, run_alone
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S
 from tests.kafka.conftest import service_of
 from tests.kafka.odd_member import member_of
 from tests.kafka.test_cluster_reader import produce
 from tests.kafka.test_resets import commit
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

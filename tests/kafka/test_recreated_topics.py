@@ -14,11 +14,10 @@ from offsetmgr.config import CommitSettings
 from offsetmgr.types import TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S
 from tests.kafka.messages import produce, recreate
 from tests.service.support import serve_process
 from tests.tables import delete
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

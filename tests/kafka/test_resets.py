@@ -25,9 +25,8 @@ from offsetmgr.devkafka import consumer_groups
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S
 from tests.kafka.conftest import service_of
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

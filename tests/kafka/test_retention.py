@@ -10,7 +10,8 @@ import pytest
 from offsetmgr.config import CommitSettings
 from offsetmgr.devkafka import DevKafka
 from offsetmgr.types import OffsetAndMetadata
-from tests.faults.support import WAIT_S, committing
+from tests.faults.support import committing
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory

@@ -25,11 +25,10 @@ from offsetmgr.streams.view import View
 from offsetmgr.types import TopicPartition
 from tests.commands import Ran, run_alone
 from tests.conftest import create_topic
-from tests.faults.support import WAIT_S
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.secured import allow, user_login
 from tests.service.support import serve_process
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,9 @@ import pytest
 from offsetmgr.config import CommitSettings
 from offsetmgr.stores.broker import BrokerOffsetStore
 from offsetmgr.types import OffsetAndMetadata
-from tests.faults.support import WAIT_S, committing
+from tests.faults.support import committing
 from tests.kafka.messages import produce
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka

@@ -14,13 +14,10 @@ from tests.conftest import create_topic
 from tests.kafka.conftest import WIDE, service_of
 from tests.kafka.messages import committed
 from tests.service.support import serve_process
-from tests.waiting import eventually
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from tests.conftest import TopicFactory
-
-WAIT_S = 60.0
-"""A guard against what never comes, not a measure."""
 
 
 def test_an_offset_goes_all_the_way(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
@@ -113,7 +110,7 @@ def test_thousands_of_managers_live_on_few_threads(
             made = http.post("/v1/managers", json=body).json()["managers"]
             assert [each for each in made if each["error"]] == []
         for name in groups:
-            query = {"group": name, "wait_s": str(WAIT_S)}
+            query = {"group": name, "wait_s": "60"}
             known = http.get("/v1/initial-offsets", params=query).json()["initial_offsets"]
             assert len(known) == WIDE
             assert all(each["known"] and each["committed"] is None for each in known)

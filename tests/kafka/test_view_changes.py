@@ -20,8 +20,8 @@ from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
 from tests.secured import allow, user_login
-from tests.tables import WAIT_S, Transactional, delete, grow, send
-from tests.waiting import eventually
+from tests.tables import Transactional, delete, grow, send
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,7 @@ from tests.conftest import create_topic
 from tests.interrupted import interrupted
 from tests.logs import capture_logs
 from tests.service.support import ServeProcess
-from tests.tables import WAIT_S
-from tests.waiting import eventually
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from tests.service.support import WAIT_S
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,6 +27,7 @@ from offsetmgr.service.logs import Logs
 from offsetmgr.service.run import Service
 from offsetmgr.service.settings import Settings, load
 from tests.forked import Forked
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 MEMORY_SERVICE = ROOT / "tests" / "service" / "memory_service.py"
-WAIT_S = 60.0
-"""A guard against what never comes, not a measure."""
 
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For connections without TLS: to load the authorities of the system takes longer than they do."""

@@ -15,8 +15,8 @@ from offsetmgr.codes import STORE_FAILED, error_info
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import OffsetStoreError
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
-from tests.service.support import WAIT_S, Running, running
-from tests.waiting import eventually, until
+from tests.service.support import Running, running
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     import httpx

@@ -17,8 +17,8 @@ from offsetmgr.service import audit
 from offsetmgr.service.audit import AuditLog
 from tests.logs import capture_logs
 from tests.service.identities import OWN, as_identity, identities
-from tests.service.support import WAIT_S, Running, asking, identity, memory_process, running
-from tests.waiting import until
+from tests.service.support import Running, asking, identity, memory_process, running
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

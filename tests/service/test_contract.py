@@ -27,8 +27,7 @@ from offsetmgr import (
 )
 from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse
 from offsetmgr.workers import Question
-from tests.service.support import WAIT_S
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

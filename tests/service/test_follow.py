@@ -13,13 +13,10 @@ from offsetmgr.service.settings import by_name, load
 from offsetmgr.types import TopicPartition
 from tests.service.support import Running, running
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-WAIT_S = 60.0
 
 
 def follow(checkpoint: str, group: str) -> dict[str, object]:

@@ -23,7 +23,6 @@ from offsetmgr.service.messages import MAX_TOPICS
 from tests.certificates import Authority
 from tests.service.support import (
     MEMORY_SERVICE,
-    WAIT_S,
     Running,
     ServeProcess,
     asking,
@@ -32,7 +31,7 @@ from tests.service.support import (
     memory_process,
     running,
 )
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     import socket

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.logs import capture_logs
-from tests.service.support import WAIT_S, asking, running
+from tests.service.support import asking, running
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

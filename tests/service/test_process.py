@@ -27,11 +27,11 @@ from tests.service.support import (
     MEMORY_SERVICE,
     NO_AUTHORITIES,
     ROOT,
-    WAIT_S,
     ServeProcess,
     memory_process,
     serve_process,
 )
+from tests.waiting import WAIT_S
 
 GOOD = {"group": "g", "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
 

@@ -38,8 +38,8 @@ from tests.service.identities import (
     token_file,
     trusting,
 )
-from tests.service.support import WAIT_S, Running, memory_process, running, settings_of
-from tests.waiting import eventually, until
+from tests.service.support import Running, memory_process, running, settings_of
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

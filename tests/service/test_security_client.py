@@ -18,7 +18,8 @@ from offsetmgr.errors import InvalidValueError, OffsetManagerError, ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.certificates import Authority
 from tests.service.identities import TOKENS, identities, over_tls
-from tests.service.support import WAIT_S, Running, memory_process, running
+from tests.service.support import Running, memory_process, running
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

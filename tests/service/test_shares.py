@@ -22,7 +22,8 @@ from offsetmgr.service.run import SLOW_READS
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.types import TopicPartition
 from tests.service.identities import as_identity, identities
-from tests.service.support import WAIT_S, Running, asking, running
+from tests.service.support import Running, asking, running
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from offsetmgr.kafka.log_reader import read_to_end
 from offsetmgr.streams import Processor, ProcessorSettings, TopicManager, codecs, define_group
 from offsetmgr.types import TopicPartition
 from tests.conftest import create_topic
-from tests.tables import WAIT_S, send
-from tests.waiting import eventually
+from tests.tables import send
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,8 +29,7 @@ from offsetmgr.streams.graph import define_group, input, join, lookup, loop, out
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.messages import partition_of
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
-from tests.tables import WAIT_S
-from tests.waiting import eventually
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.graph import define_group, input, inputs, join, lookup, loop, output, persist
 from tests.secured import allow, user_login
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
-from tests.tables import WAIT_S, Transactional, delete, grow, send
-from tests.waiting import eventually
+from tests.tables import Transactional, delete, grow, send
+from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,9 +14,10 @@ from offsetmgr.errors import OffsetCommitError, OffsetConflictError, OffsetStore
 from offsetmgr.stores.base import offer_topic_ids
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, PartitionRange, TopicPartition
-from tests.kafka.messages import WAIT_S, delete_records, produce, recreate
+from tests.kafka.messages import delete_records, produce, recreate
 from tests.stores.test_stores import url_of
 from tests.tables import delete
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

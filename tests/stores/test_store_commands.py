@@ -12,9 +12,9 @@ from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.commands import run_alone
-from tests.kafka.messages import WAIT_S, produce
+from tests.kafka.messages import produce
 from tests.service.support import serve_process
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,8 @@ from offsetmgr.coordinator.memory import MemoryCoordinator, Refuse, SentRequest
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.fork import in_child
 from tests.interrupted import interrupted
-from tests.service.support import WAIT_S, local_over
-from tests.waiting import eventually
+from tests.service.support import local_over
+from tests.waiting import WAIT_S, eventually
 
 WHERE = TopicPartition("orders", 3)
 

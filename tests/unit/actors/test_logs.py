@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from actors import Future
 from tests.unit.actors.conftest import Recorder
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     import pytest
 
     from actors import ActorSystem
-
-WAIT_S = 20.0
 
 
 class Raising(logging.Handler):

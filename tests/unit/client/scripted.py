@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WAIT_S = 20.0
-"""A guard against a test that hangs."""
 
 Json = dict[str, Any]
 

@@ -19,7 +19,8 @@ from offsetmgr.errors import (
 )
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
-from tests.unit.client.scripted import DENIED, KEY, WAIT_S, Fault
+from tests.unit.client.scripted import DENIED, KEY, Fault
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from offsetmgr import OffsetClient

@@ -13,8 +13,8 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, StopResult
 from offsetmgr.workers import Question
-from tests.unit.client.scripted import DENIED, KEY, WAIT_S, Fault
-from tests.waiting import until
+from tests.unit.client.scripted import DENIED, KEY, Fault
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient

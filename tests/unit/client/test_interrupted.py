@@ -13,6 +13,7 @@ from offsetmgr.client import core
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, OffsetManagerHandle
 from tests.interrupted import interrupted
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-WAIT_S = 60.0
 STEP = 7
 """Every place would take long; which ones are taken differs with each version of Python."""
 

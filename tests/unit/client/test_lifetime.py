@@ -15,8 +15,8 @@ from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from offsetmgr.workers import Question
 from tests.fork import in_child
 from tests.interpreters import THIS, run
-from tests.unit.client.scripted import KEY, WAIT_S, Fault
-from tests.waiting import until
+from tests.unit.client.scripted import KEY, Fault
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,6 +24,7 @@ from offsetmgr.client.transport import (
 )
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 ASK = Request("GET", "/", {})
 OK = b"HTTP/1.1 200 OK\r\nOffsetmgr-Instance: one\r\nContent-Length: 2\r\n\r\n{}"
-WAIT_S = 20.0
 
 
 class Listener:

@@ -22,7 +22,7 @@ from offsetmgr.errors import (
 from offsetmgr.stores import MemoryOffsetStore, open_store
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 from tests.interrupted import interrupted
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from offsetmgr.errors import OffsetManagerError
 
 ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
-WAIT_S = 60.0
 
 
 class SlowStore(MemoryOffsetStore):

@@ -14,6 +14,7 @@ from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegr
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
 from tests.unit.core.core import at, tp
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 THREADS = 8
 SUBMITS = 2_000
-LIMIT_S = 60.0
 
 
 class Live:
@@ -43,8 +43,8 @@ def live() -> Iterator[Live]:
     """It leaves no thread behind."""
     made = Live()
     yield made
-    made.factory.stop(LIMIT_S)
-    assert made.system.stop(LIMIT_S)
+    made.factory.stop(WAIT_S)
+    assert made.system.stop(WAIT_S)
 
 
 def together(work: Callable[[int], None]) -> None:
@@ -53,7 +53,7 @@ def together(work: Callable[[int], None]) -> None:
     start = threading.Barrier(THREADS)
 
     def run(index: int) -> None:
-        start.wait(LIMIT_S)
+        start.wait(WAIT_S)
         try:
             work(index)
         except BaseException as error:  # noqa: BLE001 -- raised below, in the test's own thread
@@ -63,7 +63,7 @@ def together(work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(LIMIT_S)
+        thread.join(WAIT_S)
     assert not any(thread.is_alive() for thread in threads)
     for failure in failures:
         raise failure
@@ -89,7 +89,7 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
                 continue  # another thread was faster
 
     together(hammer)
-    assert handle.stop(timeout=LIMIT_S) == StopResult(at(SUBMITS * THREADS - 1))
+    assert handle.stop(timeout=WAIT_S) == StopResult(at(SUBMITS * THREADS - 1))
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
     assert live.coordinator.most_in_flight["g"] == 1
@@ -151,7 +151,7 @@ def test_spawning_and_stopping_the_same_key_over_and_over(live: Live) -> None:
         for step in range(1, 40):
             handle = live.factory.spawn("g", "t", index)
             handle.submit(step)
-            assert handle.stop(timeout=LIMIT_S) == StopResult(at(step))
+            assert handle.stop(timeout=WAIT_S) == StopResult(at(step))
 
     together(churn)
     assert live.coordinator.broker.committed("g") == {tp(p): at(39) for p in range(THREADS)}
@@ -175,7 +175,7 @@ def test_eight_stops_of_one_manager_all_answer(live: Live) -> None:
             accepted[index] = step
             if index == 0 and step == SUBMITS // 4:
                 break
-        answers.append(handle.stop(timeout=LIMIT_S))
+        answers.append(handle.stop(timeout=WAIT_S))
 
     together(work)
     assert answers == [StopResult(at(max(accepted)))] * THREADS
@@ -187,5 +187,5 @@ def test_a_factory_of_its_own_leaves_no_thread_behind() -> None:
     factory = Factory(MemoryCoordinator(), CommitSettings(commit_interval_s=0.01))
     handle = factory.spawn("g", "t", 0)
     handle.submit(3)
-    assert factory.stop(LIMIT_S) == {handle.key: StopResult(at(3))}
+    assert factory.stop(WAIT_S) == {handle.key: StopResult(at(3))}
     assert threading.active_count() == before

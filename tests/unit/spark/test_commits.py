@@ -25,10 +25,10 @@ from offsetmgr.spark import listener as listening
 from offsetmgr.spark.listener import JsonListener
 from offsetmgr.types import ManagerKey
 from tests.fork import in_child
-from tests.service.support import WAIT_S, local_over, running
+from tests.service.support import local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, managers, offset_of, recreate
 from tests.unit.spark.session import Query, Session, progress, query_at
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,10 +21,10 @@ from offsetmgr.errors import InvalidValueError, ServiceUnavailableError
 from offsetmgr.spark import follow as follow_module
 from offsetmgr.spark.follow import Follow, Follower, expand
 from offsetmgr.types import TopicPartition
-from tests.service.support import WAIT_S, local_over, running
+from tests.service.support import local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, offset_of, recreate
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
-from tests.waiting import eventually, until
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
