@@ -14,7 +14,7 @@ from offsetmgr.codes import TOPIC_RECREATED, error_info
 from offsetmgr.errors import OffsetCommitError, ServiceError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import Fault, error_body
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def test_a_bad_offset_is_refused_alone(
     error = uncommitted[manager.key].error
     assert isinstance(error, ServiceError)
     assert error.status == status
-    assert "too long for us" in str(manager.errors().get(timeout=10))
+    assert "too long for us" in str(manager.errors().get(timeout=WAIT_S))
     manager.submit(6)
     assert client.flush(timeout=600).committed[manager.key] == OffsetAndMetadata(6)
 
@@ -93,7 +93,7 @@ def test_an_unreadable_entry_fails_its_own_partition_alone(
     half = {**ManagerKey("g", "orders", 9)._asdict(), **committed, "offset": 1.5}
     answer = json.dumps({"committed": [None, half, *rows], "uncommitted": []}).encode()
     service.script("/v1/flush", Fault(status=200, body=answer))
-    result = client.flush(timeout=20)
+    result = client.flush(timeout=WAIT_S)
     assert len(result.committed) == len(OFFSETS)
     ((where, left),) = result.uncommitted.items()
     assert (where.partition, left.error.code) == (9, "malformed")

@@ -77,12 +77,12 @@ RAISES = """
     handle = client.spawn("g", "orders", 3)
     for offset in range(1, 6):
         handle.submit(offset)
-        assert client.flush(timeout=30).ok
+        assert client.flush(timeout=60).ok
     try:
         client.submit("g", {("orders", 3): 2}, sync=True)
     except OffsetRegressionError:
         pass
-    result = client.close(timeout=30)
+    result = client.close(timeout=60)
     assert result.ok
     (committed,) = result.committed.values()
     assert committed.offset == 5
@@ -107,7 +107,7 @@ INTERRUPTS = """
         global newest, taken
         taken += 1
         if taken % 2:
-            client.flush(timeout=20)
+            client.flush(timeout=60)
         else:
             newest += 1
             submit[taken % 4 == 0](newest)
@@ -124,7 +124,7 @@ INTERRUPTS = """
             submit[offset % 2](offset)
         except OffsetRegressionError:
             pass  # a signal came before the call, and submitted a higher one
-    result = client.close(timeout=20)
+    result = client.close(timeout=60)
     assert result.ok, result
     (committed,) = result.committed.values()
     assert committed.offset == newest, (committed, newest)
@@ -225,10 +225,10 @@ WITHOUT_THREADS = """
     left = client.flush(timeout=0.1).uncommitted
     assert "cannot start a thread" in str(left), left
     threading.stack_size(0)
-    assert client.flush(timeout=30).ok
+    assert client.flush(timeout=60).ok
     names = {thread.name for thread in threading.enumerate()}
     assert {"offsetmgr-etl", "offsetmgr-events-etl"} <= names, names
-    assert client.close(timeout=30).ok
+    assert client.close(timeout=60).ok
 """
 
 

@@ -13,7 +13,7 @@ from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
 from tests.unit.client.scripted import DENIED, DROP, KEY, Fault, error_body
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.client import OffsetClient
@@ -45,7 +45,7 @@ def test_errors(service: ScriptedService, client: OffsetClient) -> None:
     service.emit("failed", failed(None), 2)
     regression = {"code": "offset_regression", "message": "m", "offset": 5, "floor": 9}
     service.emit("failed", {**KEY._asdict(), "error": regression}, 3)
-    first, second, third = (errors.get(timeout=10) for _ in range(3))
+    first, second, third = (errors.get(timeout=WAIT_S) for _ in range(3))
     assert isinstance(first, OffsetCommitError)
     assert (first.offset, first.retriable) == (5, True)
     assert isinstance(second, OffsetFetchError)
@@ -65,7 +65,7 @@ def test_the_same_offset_again(service: ScriptedService, client: OffsetClient, t
     with service.lock:
         service.kafka[KEY] = OffsetAndMetadata(40)
     service.emit("failed", {**KEY._asdict(), "error": {**told, "offset": 50}}, 1)
-    errors.get(timeout=10)
+    errors.get(timeout=WAIT_S)
     client.submit("g", {KEY.topic_partition: 50}, sync=True)
     assert service.kafka[KEY] == OffsetAndMetadata(50)
     before = service.paths()
@@ -83,7 +83,7 @@ def test_unread_errors_are_bounded(service: ScriptedService, client: OffsetClien
     for number in range(ERROR_LIMIT + 3):
         service.emit("failed", failed(number), number)
     service.emit("committed", committed(1))
-    stream.get(timeout=10)
+    stream.get(timeout=WAIT_S)
     assert errors.dropped == 3
     first = errors.get(timeout=0)
     assert isinstance(first, OffsetCommitError)
@@ -100,8 +100,8 @@ def test_a_broken_stream_goes_on_where_it_was(
     service.emit("committed", committed(1))
     service.emit("failed", failed(5), 41)
     service.emit("failed", failed(6), "ü€")  # with this one no stream would ever open again
-    manager.errors().get(timeout=10)
-    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+    manager.errors().get(timeout=WAIT_S)
+    assert stream.get(timeout=WAIT_S) == OffsetAndMetadata(1)
     service.down()
     service.wait_for(lambda: not service._readers)
     service.restart()
@@ -110,7 +110,7 @@ def test_a_broken_stream_goes_on_where_it_was(
     assert service.of("/v1/events", "GET")[-1].headers["last-event-id"] == "41"
     service.emit("committed", committed(1))
     service.emit("committed", committed(2))
-    assert stream.get(timeout=10) == OffsetAndMetadata(2)
+    assert stream.get(timeout=WAIT_S) == OffsetAndMetadata(2)
 
 
 @pytest.mark.parametrize("event", ["committed", "failed", "stopped", "dropped", "news"])
@@ -122,7 +122,7 @@ def test_events_that_cannot_be_read_are_passed_over(
     service.wait_for_readers()
     service.emit(event, {"count": "many", "group": 1})
     service.emit("committed", committed(1))
-    assert stream.get(timeout=10) == OffsetAndMetadata(1)
+    assert stream.get(timeout=WAIT_S) == OffsetAndMetadata(1)
     assert len(service.of("/v1/events", "GET")) == 1
 
 
@@ -159,7 +159,7 @@ def test_a_refused_event_stream_is_logged(
     errors = client.spawn(*KEY).errors()
     service.wait_for_readers()
     service.emit("failed", failed(5), 1)
-    assert isinstance(errors.get(timeout=20), OffsetCommitError)
+    assert isinstance(errors.get(timeout=WAIT_S), OffsetCommitError)
     (line,) = (each for each in caplog.messages if "sends no events" in each)
     assert "256 streams are open" in line
 
@@ -173,7 +173,7 @@ def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> No
     names = {"offsetmgr-etl", "offsetmgr-events-etl"}
     own = [thread for thread in new if thread.name in names]
     assert len(own) == len(names)
-    client.close(timeout=20)
+    client.close(timeout=WAIT_S)
     assert not any(thread.is_alive() for thread in own)
     assert list(errors) == []
 

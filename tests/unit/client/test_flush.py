@@ -29,7 +29,7 @@ def test_a_flush_does_not_wait_for_a_respawned_manager(
     """A manager that is stopped and spawned again during a flush delays none of the others."""
     service.down()
     client.submit("g", {PEER.topic_partition: 7, KEY.topic_partition: 5})
-    flush = Wait(client.core, [PEER, KEY], Deadline(5), all_of_it=True)
+    flush = Wait(client.core, [PEER, KEY], Deadline(WAIT_S), all_of_it=True)
     client.stop_managers(timeout=0.01, group="g", partitions=[KEY.topic_partition])
     client.spawn(*KEY)
     service.up()
@@ -55,7 +55,7 @@ def test_an_interrupted_stop_ends(
 
     monkeypatch.setattr(client.core, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        manager.stop(timeout=10)
+        manager.stop(timeout=WAIT_S)
     assert manager.stop().uncommitted == OffsetAndMetadata(5)
     client.submit("h", {("orders", 0): 1})
     service.wait_for(lambda: KEY not in service.managers)
@@ -143,6 +143,9 @@ def test_partitions_that_kafka_does_not_take_hold_up_no_other(
     stuck = [ManagerKey("g", "orders", number) for number in range(2)]
     commit = service._commit
     monkeypatch.setattr(service, "_commit", lambda key: key in stuck or commit(key))
+    offsets = {("orders", number): 5 for number in range(7)}
+    client.submit("g", offsets)
+    until(lambda: len(client.flush(timeout=0.1).committed) == 5)
     with pytest.raises(OffsetTimeoutError, match=r"orders-[01], orders-[01] of group g within"):
-        client.submit("g", {("orders", number): 5 for number in range(7)}, sync=True, timeout=2)
+        client.submit("g", offsets, sync=True, timeout=0.1)
     assert len(service.kafka) == 5

@@ -49,7 +49,7 @@ def test_a_forked_child_must_make_its_own_client(service: ScriptedService) -> No
         handle.submit(5)
         with client.core.lock:  # as another thread of the parent may have it
             in_child(lambda: _use_in_child(client, handle))
-        assert client.flush(timeout=20).ok
+        assert client.flush(timeout=WAIT_S).ok
         assert set(service.managers.values()) == {"etl"}
 
 
@@ -243,10 +243,10 @@ def test_a_client_imports_nothing_after_it_is_made(service: ScriptedService) -> 
     before = set(sys.modules)
     handle = client.spawn("g", "orders", 3)
     handle.errors()
-    handle.initial_offset(timeout=20)
+    handle.initial_offset(timeout=60)
     client.submit("g", {("orders", 3): 5}, sync=True)
     client.topics(["orders"])
-    print(client.close(timeout=20).ok, set(sys.modules) - before)
+    print(client.close(timeout=60).ok, set(sys.modules) - before)
     """
     done = run(THIS, program, service.url)
     assert (done.stdout, done.stderr) == ("True set()\n", "")

@@ -18,6 +18,7 @@ from offsetmgr.errors import (
 )
 from offsetmgr.types import OffsetAndMetadata, StopResult
 from tests.unit.client.scripted import CUT, DROP, KEY, Fault, error_body
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def test_killed_between_accept_and_commit(service: ScriptedService, client: Offs
     idle = client.spawn("h", "orders", 0)
     client.submit("g", {("orders", 3): 5})
     service.wait_for(lambda: KEY in service.taken)
-    idle.initial_offset(timeout=10)
+    idle.initial_offset(timeout=WAIT_S)
     service.down()
     service.restart()
     service.up()
@@ -51,7 +52,7 @@ def test_killed_after_a_rewind(service: ScriptedService, client: OffsetClient) -
     with service.lock:
         service.restart()
         service.commits = True
-    client.submit("g", {("orders", 3): 41}, sync=True, timeout=20)
+    client.submit("g", {("orders", 3): 41}, sync=True, timeout=WAIT_S)
     assert service.kafka[KEY] == OffsetAndMetadata(41)
 
 
@@ -63,7 +64,7 @@ def test_a_committed_rewind_is_over(service: ScriptedService, client: OffsetClie
     with service.lock:
         service.kafka[KEY] = OffsetAndMetadata(70)  # an operator's reset
     with pytest.raises(OffsetRegressionError):
-        client.submit("g", {("orders", 3): 41}, sync=True, timeout=20)
+        client.submit("g", {("orders", 3): 41}, sync=True, timeout=WAIT_S)
 
 
 @pytest.mark.parametrize("fault", [CUT, DROP], ids=["cut", "drop"])
@@ -86,7 +87,7 @@ def test_a_lost_answer_to_stop(service: ScriptedService, client: OffsetClient) -
     service.script("/v1/stop", CUT, CUT, CUT)
     manager = client.spawn("g", "orders", 3)
     manager.submit(5)
-    assert manager.stop(timeout=20) == StopResult(OffsetAndMetadata(5))
+    assert manager.stop(timeout=WAIT_S) == StopResult(OffsetAndMetadata(5))
     assert not service.managers
 
 
@@ -101,7 +102,7 @@ def test_an_offset_of_a_lost_manager_is_sent_again(
     with service.lock:
         service.managers.clear()
         service.taken.clear()
-    assert ask(client, timeout=20) == ({KEY: OffsetAndMetadata(5)}, {})
+    assert ask(client, timeout=WAIT_S) == ({KEY: OffsetAndMetadata(5)}, {})
     assert service.kafka == {KEY: OffsetAndMetadata(5)}
 
 
@@ -118,7 +119,7 @@ def test_stop_beside_a_draining_service_is_patient(
 def test_a_lapsed_lease(service: ScriptedService, client: OffsetClient) -> None:
     """After a silence longer than the lease, everything is registered again."""
     manager = client.spawn("g", "orders", 3)
-    manager.initial_offset(timeout=10)
+    manager.initial_offset(timeout=WAIT_S)
     with service.lock:
         service.managers.clear()
     core = client.core
@@ -138,7 +139,7 @@ def test_the_lease_of_the_service_is_kept(service: ScriptedService, client: Offs
 def test_not_found_means_forgotten(service: ScriptedService, client: OffsetClient) -> None:
     """A 404 makes the client register and send everything again."""
     idle = client.spawn("h", "orders", 0)
-    idle.initial_offset(timeout=20)
+    idle.initial_offset(timeout=WAIT_S)
     with service.lock:
         service.managers.clear()
     service.script("/v1/offsets", Fault(act=False, status=404, body=error_body("not_found")))
@@ -167,7 +168,7 @@ def test_a_stalled_service(service: ScriptedService, client: OffsetClient) -> No
     with pytest.raises(OffsetTimeoutError, match=r"did not answer within 0.3 s"):
         client.submit("g", {("orders", 3): 5}, sync=True, timeout=0.3)
     hold.set()
-    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+    assert client.flush(timeout=WAIT_S).committed == {KEY: OffsetAndMetadata(5)}
 
 
 def test_a_regression_is_reported_once(
@@ -206,7 +207,7 @@ def test_somebody_elses_manager(
     with service.lock:
         del service.managers[KEY]
     service.wait_for(lambda: KEY in service.taken)
-    assert client.flush(timeout=20).committed == {KEY: OffsetAndMetadata(5)}
+    assert client.flush(timeout=WAIT_S).committed == {KEY: OffsetAndMetadata(5)}
     manager.stop()
     assert [type(each) for each in manager.errors()] == [ManagerExistsError]
 
@@ -225,7 +226,7 @@ def test_fenced(service: ScriptedService, make_client: Callable[[str], OffsetCli
         manager.submit(7)
     with pytest.raises(ClientFencedError):
         old.submit("g", {("orders", 3): 7})
-    assert isinstance(manager.errors().get(timeout=10), ClientFencedError)
+    assert isinstance(manager.errors().get(timeout=WAIT_S), ClientFencedError)
     with pytest.raises(ClientFencedError):
         old.submit("g", {("orders", 3): 8}, sync=True, timeout=600)
     with pytest.raises(ClientFencedError):
