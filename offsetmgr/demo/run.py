@@ -35,9 +35,9 @@ _PARTITIONS: Final = 8
 _BATCHES: Final = 12
 """The number of batches in which Spark reads all orders."""
 
-_READY_S: Final = 30.0
+_READY_S: Final = 180.0
 _JOB_S: Final = 600.0
-_STOP_S: Final = 60.0
+_STOP_S: Final = 180.0
 
 _LEARNED: Final = (
     "Spark keeps its offsets to itself. With the service and one line in the driver, every lag "

@@ -23,7 +23,7 @@ from offsetmgr.types import add_once, check_topic
 
 _NUMBER: Final = re.compile("[0-9]{1,5}")
 _MOST_PARTITIONS: Final = 10_000
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 180.0
 _REQUEST_S: Final = 10.0
 _LOOK_S: Final = 0.5
 
@@ -96,7 +96,7 @@ def _parse_topic(text: str) -> tuple[str, int]:
 
 
 def create_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
-    """Create a topic, if it does not exist.  Raises DevKafkaError if Kafka refuses for a minute.
+    """Create a topic, if it does not exist.  Raises DevKafkaError if Kafka refuses too long.
 
     A broker that missed its heartbeats on a busy machine is left out by the controller for a
     while, and then names no controller to its clients.

@@ -36,7 +36,7 @@ _JAVA_ADVICE: Final = (
     "apt-get install openjdk-17-jre-headless) and put it on the PATH, or set JAVA_HOME"
 )
 _TOOL: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-_TOOL_S: Final = 60.0
+_TOOL_S: Final = 180.0
 
 _DOWNLOAD_S: Final = 600.0
 _SHOWN_LINES: Final = 15

@@ -27,7 +27,7 @@ wait $command; status=$?
 kill -9 $guard
 exit $status
 """
-_ANSWER_S: Final = 30.0
+_ANSWER_S: Final = 120.0
 _TAIL_LINES: Final = 25
 
 

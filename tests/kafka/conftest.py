@@ -43,11 +43,15 @@ def second_kafka() -> Iterator[DevKafka]:
 def service_of(
     kafka: DevKafka, *options: str, listen: str = "127.0.0.1:0", **settings: str
 ) -> ServeProcess:
-    """Return a service next to ``kafka``, with quick commits.
+    """Return a service next to ``kafka``, with quick commits and patience for a busy broker.
 
     ``settings`` are variables of its environment.
     """
-    settings = {"COMMIT__COMMIT_INTERVAL_S": "0.1", **settings}
+    settings = {
+        "COMMIT__COMMIT_INTERVAL_S": "0.1",
+        "COMMIT__REQUEST_TIMEOUT_S": "30",
+        **settings,
+    }
     env = {f"OFFSETMGR_{name}": value for name, value in settings.items()}
     words = "--listen", listen, "--bootstrap-servers", kafka.bootstrap_servers
     return serve_process(*words, *options, env=env)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import TopicFactory
 
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 _OFFSETMGR = (sys.executable, "-c", "from offsetmgr.cli import main; main()")
 
 

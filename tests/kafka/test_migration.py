@@ -82,6 +82,7 @@ class Mirrored:
 
     def types(self, *arguments: str) -> Ran:
         names = ["--from", self.names[0], "--to", self.names[1], "--config", str(self.config)]
+        names += ["--timeout", f"{WAIT_S}"]
         return run_alone("clusters", "copy-offsets", *names, *arguments)
 
     def copy(self, *arguments: str, status: int = 0) -> dict[str, Any]:

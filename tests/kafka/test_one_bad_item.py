@@ -131,8 +131,8 @@ def well(answer: Any) -> bool:
 
 def test_every_command_shows_all_groups(odd_kafka: DevKafka, service: ServeProcess) -> None:
     """Also through the service; none prints a character that a terminal obeys."""
-    through = "--service", service.address
-    servers = "--bootstrap-servers", odd_kafka.bootstrap_servers
+    through = "--service", service.address, "--timeout", "60"
+    servers = "--bootstrap-servers", odd_kafka.bootstrap_servers, "--timeout", "60"
     for words in (
         ["lag", *servers],
         ["top", "--interval", "0.5", *servers],

@@ -20,7 +20,7 @@ from tests.conftest import create_topic
 from tests.kafka.conftest import service_of
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.service.support import serve_process
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
     from tests.service.support import ServeProcess
 
-_WAIT_S = 60.0
-
 
 @pytest.fixture(scope="module")
 def serving(kafka: DevKafka) -> Iterator[ServeProcess]:
@@ -41,7 +39,6 @@ def serving(kafka: DevKafka) -> Iterator[ServeProcess]:
     with service_of(
         kafka,
         WATCH__INTERVAL_S="1",
-        COMMIT__REQUEST_TIMEOUT_S="30",
         STREAMS="http://127.0.0.1:1",
     ) as process:
         yield process
@@ -89,7 +86,7 @@ def test_groups_of_clients_are_watched_while_somebody_looks(desk: Desk) -> None:
     group, other = desk.group, f"{desk.group}-other"
     desk.commits(15, group=other)
     with OffsetClient(desk.serving.address, name="nightly") as client:
-        client.submit(group, {(desk.topic, 0): 5}, sync=True, timeout=_WAIT_S)
+        client.submit(group, {(desk.topic, 0): 5}, sync=True, timeout=WAIT_S)
         row = until(lambda: (found := desk.row_of(group)).get("lag") is not None and found)
         assert (row["lag"], row["clients"], row["members"]) == (15, ["nightly"], 0)
         assert (row["state"], row["status"], row["partitions"]) == ("Empty", "OK", 1)
@@ -209,12 +206,12 @@ def test_a_plan_of_a_recreated_topic_is_refused(desk: Desk, new_topic: TopicFact
     entry = {name: row[name] for name in ("topic", "partition", "current", "new")}
     plan = {"group": group, "partitions": [entry], "topic_ids": planned["topic_ids"]}
     servers = kafka.bootstrap_servers
-    command = GroupChanges({"bootstrap.servers": servers}, timeout_s=_WAIT_S)
+    command = GroupChanges({"bootstrap.servers": servers}, timeout_s=WAIT_S)
     rows = command.plan(group, "to-latest", "", {topic: None})
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.delete_topics([topic])[topic].result(_WAIT_S)
+    admin.delete_topics([topic])[topic].result(WAIT_S)
     assert "deleted or recreated" in desk.ask("reset", 409, **plan)["error"]["message"]
-    until(lambda: topic not in admin.list_topics(timeout=_WAIT_S).topics)
+    until(lambda: topic not in admin.list_topics(timeout=WAIT_S).topics)
     create_topic(kafka, topic, 1)
     assert "deleted or recreated" in desk.ask("reset", 409, **plan)["error"]["message"]
     deletion = PlannedOffset(TopicPartition(topic, 0), 5, None, deleted=True)
@@ -236,16 +233,14 @@ def test_an_offset_that_is_cut_off_between_plan_and_execution_is_not_committed(d
     cut, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(kafka, topic, 1, 3)
     desk.commits(6, 0, group=f"{group}-command")
-    with GroupChanges({"bootstrap.servers": servers}, timeout_s=_WAIT_S) as command:
+    with GroupChanges({"bootstrap.servers": servers}, timeout_s=WAIT_S) as command:
         rows = command.plan(f"{group}-command", "set", f"{topic}:0=2 {topic}:1=2", None)
         again = command.plan(f"{group}-command", "to-current", "", None)
         planned = desk.ask("plan", group=group, mode="to-earliest", topics=[topic])
         names = ("topic", "partition", "current", "new")
         entries = [{name: row[name] for name in names} for row in planned["partitions"]]
         admin = AdminClient({"bootstrap.servers": servers})
-        admin.delete_records([KafkaPartition(topic, 0, 8)])[KafkaPartition(topic, 0)].result(
-            _WAIT_S
-        )
+        admin.delete_records([KafkaPartition(topic, 0, 8)])[KafkaPartition(topic, 0)].result(WAIT_S)
         done = desk.ask("reset", group=group, partitions=entries, topic_ids=planned["topic_ids"])
         reason = "its log is from 8 to 20, without {}: make a new plan"
         assert [row["note"] for row in done["partitions"]] == [f"not done: {reason.format(0)}", ""]
@@ -270,7 +265,7 @@ def test_a_held_group_is_reset_through_its_managers_alone(desk: Desk) -> None:
 
         def submit(offset: int, *, rewind: bool = False) -> None:
             offsets = {(topic, 0): offset}
-            client.submit(group, offsets, rewind=rewind, sync=True, timeout=_WAIT_S)
+            client.submit(group, offsets, rewind=rewind, sync=True, timeout=WAIT_S)
 
         submit(5)
         planned = desk.ask("plan", group=group, mode="to-offset", value="2")

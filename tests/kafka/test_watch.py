@@ -92,7 +92,7 @@ def test_groups_of_both_kinds(
 
 
 def run_service(service: ServeProcess, *args: str) -> Any:
-    done = run_alone(*args, "--service", service.address)
+    done = run_alone(*args, "--service", service.address, "--timeout", "60")
     assert done.status == 0, done.output
     return done.json()
 

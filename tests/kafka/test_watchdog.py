@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_WAIT_S = 60.0
+_WAIT_S = 180.0
 _SLEEP = ["sleep", "600"]
 
 

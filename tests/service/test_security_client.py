@@ -74,7 +74,7 @@ def test_a_bad_certificate_is_explained(authority: Authority, tmp_path: Path) ->
     def error(url: str, **files: Any) -> str:
         with OffsetClient(url, "job", **files) as client:
             with pytest.raises(OffsetManagerError) as caught:
-                client.committed("orders-etl", timeout=1)
+                client.committed("orders-etl", timeout=2)
             return str(caught.value)
 
     with running(**given) as service:
