@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from offsetmgr.client import wire
+from offsetmgr.client import core, wire
 from offsetmgr.client.partitions import ERROR_LIMIT
 from offsetmgr.errors import OffsetCommitError, OffsetFetchError, OffsetRegressionError
 from offsetmgr.types import ManagerKey, OffsetAndMetadata
@@ -16,6 +16,8 @@ from tests.unit.client.scripted import DENIED, DROP, KEY, Fault, error_body
 from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from offsetmgr.client import OffsetClient
     from tests.unit.client.scripted import Json, ScriptedService
 
@@ -151,9 +153,14 @@ def test_an_odd_number_of_the_newest_event_keeps_no_stream_shut(
 
 
 def test_a_refused_event_stream_is_logged(
-    service: ScriptedService, client: OffsetClient, caplog: pytest.LogCaptureFixture
+    service: ScriptedService,
+    make_client: Callable[[str], OffsetClient],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kind: a client goes blind in silence, as where all streams of a service are taken."""
+    monkeypatch.setattr(core, "FIRST_PAUSE_S", 0.001)
+    client = make_client("etl")
     full = Fault(act=False, status=429, body=error_body("overloaded", "256 streams are open"))
     service.script("/v1/events", *[full] * 7)
     errors = client.spawn(*KEY).errors()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from offsetmgr.client import client as calls
 from offsetmgr.client import core
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, OffsetManagerHandle
@@ -34,7 +35,7 @@ def test_a_stop_that_is_interrupted_anywhere(
 
     The kind: what a call notes before it is done, and nobody takes back.
     """
-    for at in count(1, STEP):
+    for at in count(1, 2 * STEP):
         key = ManagerKey(f"g{at}", "orders", 3)
         client.spawn(*key).submit(5)
         was_interrupted = interrupted(lambda: client.stop_managers(group=key.group), at)  # noqa: B023
@@ -87,7 +88,8 @@ CALLS: dict[str, Callable[[OffsetClient, OffsetManagerHandle], object]] = {
     "read": lambda client, _: client.committed("g", timeout=600),
     "close": lambda client, _: client.close(timeout=600),
 }
-CROSSED = [(name, "close", 1) for name in ("spawn", "claim", "submit", "flush", "stop", "read")]
+CROSSED = [(name, "close", 1) for name in ("spawn", "claim", "submit")]
+CROSSED += [(name, "close", STEP) for name in ("flush", "stop", "read")]
 CROSSED += [("submit", "stop", 1), ("close", "stop of one", STEP), ("close", "flush", STEP)]
 
 
@@ -105,6 +107,7 @@ def test_a_call_that_a_signal_handler_with_another_interrupts_anywhere(
     The kind: a step behind a check that a signal handler has overtaken.
     """
     monkeypatch.setattr(core, "LOOK_S", 0.01)
+    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.001)
     old, new = (ManagerKey("g", "orders", partition) for partition in (3, 4))
     for at in count(1, step):
         client = make_client(f"etl-{at}")

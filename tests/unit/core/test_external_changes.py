@@ -163,7 +163,7 @@ def test_flushes_without_pause_do_not_keep_the_group_from_its_looks() -> None:
         handle.submit(next(offsets))
         flushed = core.factory.flush([handle.key], 10.0)
         flushed.add_done_callback(
-            lambda _: core.system.timers.call_after(0.0001, lambda: again(handle))
+            lambda _: core.system.timers.call_after(0.001, lambda: again(handle))
         )
 
     again(handles[0])
@@ -229,7 +229,7 @@ def expired_while_overlapping(core: Core, handles: list[ManagerHandle], for_s: f
     def answered(handle: ManagerHandle, done: Future[dict[ManagerKey, StopResult]]) -> None:
         expired.extend(each for each in done.get().values() if each.uncommitted)
         if clock.now() < until_s:
-            core.system.timers.call_after(0.0001, lambda: again(handle))
+            core.system.timers.call_after(0.001, lambda: again(handle))
 
     for handle in handles:
         again(handle)
