@@ -20,7 +20,7 @@ CONSUMERS := $(patsubst %,tests/kafka/test_%.py,clusters consumer_offsets dlq gr
 MESSAGES := $(patsubst %,tests/kafka/test_%.py,bad_messages consumer_logs consumer_topics devkafka jars)
 # Those of managers, in this process or in the service, and of whoever is on call for them.
 MANAGERS := tests/faults $(patsubst %,tests/kafka/test_%.py,commit_log coordinator coordinator_contract \
-  day_on_call fence fence_services in_process recreated_topics semantics sidecar)
+  day_on_call fence in_process recreated_topics semantics sidecar)
 # Those of an operator run after the pages, which take the least time.
 OPERATOR := $(patsubst %,tests/kafka/test_%.py,day_on_call_page one_bad_item)
 KAFKA := tests/kafka $(addprefix --ignore=,$(CONSUMERS) $(MESSAGES) $(MANAGERS) $(OPERATOR))

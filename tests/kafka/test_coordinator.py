@@ -221,23 +221,6 @@ class TestMock:
             assert "NOT_SENT" in {name_of(each.get(timeout=WAIT_S)) for each in asked}
             kafka.close(timeout=0.0)
 
-    @pytest.mark.fault(9)
-    def test_broker_down_and_up(self, group: str) -> None:
-        """A coordinator that goes and comes back is found again, and the process is there to see.
-
-        librdkafka aborts it where a request ran out of librdkafka's own time meanwhile.
-        """
-        with MockCluster() as mock, KafkaCoordinator(mock.bootstrap_servers, clients=2) as kafka:
-            mock.create_topic("t")
-            assert only(kafka.commit(group, one("t", 1), WAIT_S)) is None
-            mock.set_down(1)
-            fetched = kafka.fetch(group, None, DEADLINE_S)
-            assert only(kafka.commit(group, one("t", 2), DEADLINE_S)) is not None
-            assert fetched.get(timeout=WAIT_S).group_failure is not None
-            mock.set_up(1)
-            assert only(kafka.commit(group, one("t", 3), WAIT_S)) is None
-            assert kafka.fetch(group, None, WAIT_S).get(timeout=WAIT_S).group_failure is None
-
 
 @pytest.mark.chaos
 @pytest.mark.fault(9)

@@ -56,6 +56,8 @@ def test_a_broker_that_is_away_is_logged_and_nothing_is_printed(
 _EXITS = """
 import sys
 from offsetmgr import LocalOffsets
+from offsetmgr.client import offsets as every
+every.AT_EXIT_S = float(sys.argv[2])
 offsets = LocalOffsets(sys.argv[1])
 offsets.submit("{group}", {{("{topic}", 0): 7}})
 """
@@ -66,8 +68,8 @@ def test_a_process_exits_without_a_close(kafka: DevKafka, new_topic: TopicFactor
     topic = new_topic(1)
     script = _EXITS.format(group=f"{topic}-etl", topic=topic)
     left = {}
-    for servers in (kafka.bootstrap_servers, "127.0.0.1:1"):
-        command = [sys.executable, "-c", script, servers]
+    for servers, at_exit_s in ((kafka.bootstrap_servers, "60"), ("127.0.0.1:1", "1")):
+        command = [sys.executable, "-c", script, servers, at_exit_s]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         left[servers] = done.stderr
     assert left.pop(kafka.bootstrap_servers) == ""

@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from tests.conftest import TopicFactory
 
 
-def test_an_offset_goes_all_the_way(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """Initial offset, submit, committed offset, stop: each mailbox says what Kafka holds."""
-    topic = new_topic(2)
-    with service_of(kafka) as sidecar, OffsetClient(sidecar.address, name=group) as client:
-        manager = client.spawn(group, topic, 0)
-        assert manager.initial_offset(timeout=WAIT_S) is None
-        manager.submit(41, metadata="häppy")
-        told = manager.committed_offsets().get(timeout=WAIT_S)
-        assert (told.offset, told.metadata) == (41, "häppy")
-        manager.submit(42)
-        result = manager.stop(timeout=WAIT_S)
-        assert result.committed is not None
-        assert (result.committed.offset, result.uncommitted) == (42, None)
-        assert committed(kafka, group, topic, 2) == {0: (42, None)}
-        again = client.spawn(group, topic, 0)
-        initial = again.initial_offset(timeout=WAIT_S)
-        assert initial is not None
-        assert initial.offset == 42
-
-
 @pytest.mark.chaos
 @pytest.mark.fault(12)
 def test_a_kafka_that_comes_later_makes_it_ready_and_gets_waiting_offsets(

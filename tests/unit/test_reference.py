@@ -1,12 +1,17 @@
-"""The reference that is generated from the code: complete, and with every default."""
+"""Documentation made from the code: the reference, and the table of a manager's life."""
 
 from __future__ import annotations
 
 import ast
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import get_args
 
+from offsetmgr.manager import events
+from offsetmgr.manager.step import TRANSITIONS
 from tests.spark.documents import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -56,3 +61,16 @@ def test_settings_have_their_defaults() -> None:
         assert settings
     assert found["CommitSettings"]["commit_interval_s"] == 1
     assert found["ConsumerSettings"]["dwell_s"] == 5
+
+
+def test_the_documented_table_is_that_of_the_code() -> None:
+    """``scripts/transitions.py`` prints it."""
+    command = [sys.executable, "scripts/transitions.py"]
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert table in (ROOT / "docs" / "internals.md").read_text()
+
+
+def test_every_phase_has_a_step_for_every_event() -> None:
+    """No answer of the coordinator meets a manager without a step for it."""
+    (handled,) = {frozenset(steps) for steps in TRANSITIONS.values()}
+    assert handled == set(get_args(events.Event))

@@ -8,6 +8,7 @@ import pytest
 
 from actors import ActorRef, ActorSystem, PooledActor
 from actors.testing import SimSystem
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,4 +67,4 @@ def system() -> Iterator[ActorSystem]:
     """A system of two threads, which must stop after the test."""
     system = ActorSystem(threads=2, name="test")
     yield system
-    assert system.stop(timeout_s=20), "actors, timers or threads were left behind"
+    assert system.stop(timeout_s=WAIT_S), "actors, timers or threads were left behind"

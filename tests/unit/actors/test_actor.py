@@ -13,6 +13,7 @@ import pytest
 from actors import PooledActor
 from tests.interrupted import interrupted
 from tests.unit.actors.conftest import Recorder, Simulation
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from actors import ActorRef, ActorSystem
@@ -42,7 +43,7 @@ def test_messages_are_handled_in_a_thread_of_the_pool(system: ActorSystem) -> No
         def on_receive(self, _message: Any) -> tuple[str, str]:
             return self.constructed_in, threading.current_thread().name
 
-    constructed_in, handled_in = system.spawn(Threads, name="t").ask("where", timeout=10)
+    constructed_in, handled_in = system.spawn(Threads, name="t").ask("where", timeout=WAIT_S)
     assert constructed_in == threading.current_thread().name
     assert handled_in in {"test-0", "test-1"}
 
@@ -50,18 +51,18 @@ def test_messages_are_handled_in_a_thread_of_the_pool(system: ActorSystem) -> No
 def test_an_actor_can_stop_itself(system: ActorSystem) -> None:
     """After its waiting messages."""
     ref = system.spawn(Account, name="ada")
-    ref.proxy().close().get(timeout=10)
-    ref.stop(timeout=10)
+    ref.proxy().close().get(timeout=WAIT_S)
+    ref.stop(timeout=WAIT_S)
     assert not ref.is_alive()
     assert ref.actor_stopped.is_set()
 
 
 def test_an_exception_under_ask_is_the_answer(ref: ActorRef[Any]) -> None:
     """The actor has not failed, as with pykka."""
-    assert ref.ask("a", timeout=10) == 1
+    assert ref.ask("a", timeout=WAIT_S) == 1
     with pytest.raises(ValueError, match="boom"):
-        ref.ask(ValueError("boom"), timeout=10)
-    assert ref.ask("b", timeout=10) == 2
+        ref.ask(ValueError("boom"), timeout=WAIT_S)
+    assert ref.ask("b", timeout=WAIT_S) == 2
 
 
 def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
@@ -77,13 +78,13 @@ def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
 def test_every_ask_during_a_stop_returns(ref: ActorRef[Any]) -> None:
     """Threads that ask at the very moment of the stop are answered or refused."""
     ends: list[object] = []
-    asking = threading.Barrier(5, timeout=10)
+    asking = threading.Barrier(5, timeout=WAIT_S)
 
     def ask() -> None:
         asking.wait()
         try:
             while True:
-                ref.ask("x", timeout=30)
+                ref.ask("x", timeout=WAIT_S)
         except (pykka.ActorDeadError, pykka.Timeout) as error:
             ends.append(type(error))
 
@@ -91,9 +92,9 @@ def test_every_ask_during_a_stop_returns(ref: ActorRef[Any]) -> None:
     for thread in threads:
         thread.start()
     asking.wait()
-    assert ref.stop(timeout=30)
+    assert ref.stop(timeout=WAIT_S)
     for thread in threads:
-        thread.join(40)
+        thread.join(WAIT_S)
     assert ends == [pykka.ActorDeadError] * 4
 
 

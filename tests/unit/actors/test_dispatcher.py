@@ -11,6 +11,7 @@ import pytest
 from actors import ActorSystem, PoolDispatcher, PooledActor, Strand
 from tests.logs import capture_logs
 from tests.unit.actors.conftest import Recorder
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ class Job:
 def pool() -> Iterator[PoolDispatcher]:
     pool = PoolDispatcher(2, 3, name="pool")
     yield pool
-    assert pool.stop(10)
+    assert pool.stop(WAIT_S)
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(1)])
@@ -46,7 +47,7 @@ def test_a_raising_turn_ends_no_thread(pool: PoolDispatcher, error: BaseExceptio
     with capture_logs() as logs:
         for _ in range(4):
             pool.schedule(Job(fail))
-        meeting = threading.Barrier(3, timeout=10)
+        meeting = threading.Barrier(3, timeout=WAIT_S)
         for _ in range(2):
             pool.schedule(Job(lambda _: meeting.wait()))
         meeting.wait()
@@ -71,7 +72,7 @@ def test_a_busy_actor_does_not_starve_the_others() -> None:
     with ActorSystem(threads=1, throughput=2) as system:
         system.spawn(Busy, done, name="busy").tell("go")
         quiet = system.spawn(Echo, name="quiet")
-        assert [quiet.ask(i, timeout=10) for i in range(5)] == [0, 1, 2, 3, 4]
+        assert [quiet.ask(i, timeout=WAIT_S) for i in range(5)] == [0, 1, 2, 3, 4]
         done.set()
 
 
@@ -114,9 +115,9 @@ def test_an_actor_and_a_strand_are_never_run_by_two_threads_at_once(count: int) 
         for sender in senders:
             sender.start()
         for sender in senders:
-            sender.join(30)
+            sender.join(WAIT_S)
         for ref in refs:
-            ref.ask("count", timeout=30)
+            ref.ask("count", timeout=WAIT_S)
     assert counter == [16_000 + count]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from actors import Future
 from tests.logs import capture_logs
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_an_event_loop_can_await_a_value_from_another_thread(future: Future[int]
 
     async def main() -> int:
         threading.Thread(target=future.set, args=(9,), daemon=True).start()
-        return await asyncio.wait_for(future, 10)
+        return await asyncio.wait_for(future, WAIT_S)
 
     assert asyncio.run(main()) == 9
 

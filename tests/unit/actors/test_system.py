@@ -10,6 +10,7 @@ import pytest
 
 from actors import ActorSystem, PooledActor
 from tests.logs import capture_logs
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +35,10 @@ def test_thousands_of_actors_share_the_threads() -> None:
         assert names() == expected
         refs = [system.spawn(Idle, name=str(index)) for index in range(MANY)]
         answers = [ref.ask(index, block=False) for index, ref in enumerate(refs)]
-        assert [future.get(timeout=60) for future in answers] == list(range(MANY))
+        assert [future.get(timeout=WAIT_S) for future in answers] == list(range(MANY))
         assert system.actor_count() == MANY
         assert names() == expected
-        assert system.stop(timeout_s=60)
+        assert system.stop(timeout_s=WAIT_S)
         assert system.actor_count() == 0
     assert names() == set()
 
@@ -67,7 +68,7 @@ class Stuck(PooledActor):
 
     def on_receive(self, _message: Any) -> None:
         self._running.set()
-        self._release.wait(60)
+        self._release.wait(WAIT_S)
 
 
 def test_a_stop_with_a_stuck_actor_returns_by_its_deadline(release: threading.Event) -> None:
@@ -76,13 +77,13 @@ def test_a_stop_with_a_stuck_actor_returns_by_its_deadline(release: threading.Ev
     running = threading.Event()
     ref = system.spawn(Stuck, release, running, name="stuck")
     ref.tell("block")
-    assert running.wait(10)
+    assert running.wait(WAIT_S)
     asked: Any = ref.ask("never handled", block=False)
     stopped = ref.stop(block=False)
     with capture_logs() as logs:
         assert not system.stop(timeout_s=0.05)
     assert isinstance(asked.exception(), pykka.ActorDeadError)
-    assert stopped.get(timeout=10) is False
+    assert stopped.get(timeout=WAIT_S) is False
     (line,) = logs
     assert line["event"] == "1 actors of system 'stuck' did not stop in time, such as /stuck"
 
@@ -91,7 +92,7 @@ def test_actors_spawned_during_a_stop_are_stopped_or_refused() -> None:
     """None outlives its system."""
     system = ActorSystem(threads=2)
     born: list[pykka.ActorRef[Any]] = []
-    ready = threading.Barrier(5, timeout=10)
+    ready = threading.Barrier(5, timeout=WAIT_S)
 
     def spawn() -> None:
         ready.wait()
@@ -105,8 +106,8 @@ def test_actors_spawned_during_a_stop_are_stopped_or_refused() -> None:
     for thread in threads:
         thread.start()
     ready.wait()
-    assert system.stop(timeout_s=30)
+    assert system.stop(timeout_s=WAIT_S)
     for thread in threads:
-        thread.join(30)
+        thread.join(WAIT_S)
     assert system.actor_count() == 0
     assert not any(ref.is_alive() for ref in born)

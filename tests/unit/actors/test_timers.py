@@ -16,6 +16,7 @@ from actors.testing import ManualClock
 from actors.timers import ThreadTimers
 from tests.interrupted import interrupted
 from tests.logs import capture_logs
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +127,7 @@ def thread_timers() -> Iterator[ThreadTimers]:
     """Timers with a thread, which must end after the test."""
     timers = ThreadTimers(MonotonicClock(), name="test-timers")
     yield timers
-    assert timers.close(10)
+    assert timers.close(WAIT_S)
 
 
 def test_a_sooner_timer_wakes_the_thread(thread_timers: ThreadTimers) -> None:
@@ -134,14 +135,14 @@ def test_a_sooner_timer_wakes_the_thread(thread_timers: ThreadTimers) -> None:
     fired = threading.Event()
     thread_timers.call_after(3000, int)
     thread_timers.call_after(0.01, fired.set)
-    assert fired.wait(10)
+    assert fired.wait(WAIT_S)
 
 
 def test_close_drops_pending_timers_and_ends_the_thread() -> None:
     """Later ones are dropped as well."""
     timers = ThreadTimers(MonotonicClock(), name="test-timers")
     timers.call_after(3000, int)
-    assert timers.close(10)
+    assert timers.close(WAIT_S)
     timers.call_after(0, int)
     assert len(timers) == 0
     assert timers.next_due_s() is None

@@ -202,6 +202,8 @@ def test_a_submit_that_comes_too_late_for_a_thread_is_reported(
     program = """
     import atexit, sys
     from offsetmgr import OffsetClient
+    from offsetmgr.client import offsets
+    offsets.AT_EXIT_S = 60.0  # however slow the machine is
     client = OffsetClient(sys.argv[1], "etl")
     atexit.register(lambda: client.submit("g", {("orders", 3): 5}))
     """
@@ -244,6 +246,7 @@ def test_the_first_submit_before_the_interpreter_exits_is_committed(release: str
     """The threads that commit are there before: later releases can start none by then."""
     program = f"""{PROCESS}
     client, coordinator = make()
+    offsets.AT_EXIT_S = 60.0  # however slow the machine is
     atexit.unregister(offsets.close_all)
     atexit.register(lambda: print(at(coordinator)))
     atexit.register(offsets.close_all)

@@ -181,7 +181,7 @@ def test_no_thread_is_left(service: ScriptedService, client: OffsetClient) -> No
     own = [thread for thread in new if thread.name in names]
     assert len(own) == len(names)
     client.close(timeout=WAIT_S)
-    assert not any(thread.is_alive() for thread in own)
+    until(lambda: not any(thread.is_alive() for thread in own))
     assert list(errors) == []
 
 

@@ -14,7 +14,7 @@ from offsetmgr.client import core
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError
 from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, OffsetManagerHandle
 from tests.interrupted import interrupted
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_a_close_that_is_interrupted_anywhere(
         was_interrupted = interrupted(client.close, at)
         result = client.close(timeout=WAIT_S)
         assert result == ({ManagerKey("g", "orders", at): OffsetAndMetadata(5)}, {})
-        assert f"offsetmgr-etl-{at}" not in {each.name for each in threading.enumerate()}
+        until(lambda: f"offsetmgr-etl-{at}" not in {one.name for one in threading.enumerate()})  # noqa: B023
         if not was_interrupted:
             return
 

@@ -10,17 +10,6 @@ from tests.unit.core.core import GROUP_DENIED, Core, at, tp
 
 
 class TestFlush:
-    def test_of_a_thousand_is_one_commit(self) -> None:
-        """However many messages that takes inside."""
-        core = Core(commit_interval_s=3600.0)
-        core.factory.spawn_many("g", [tp(p) for p in range(1000)])
-        core.advance(1.0)
-        for handle in core.factory.managers():
-            handle.submit(5)
-        results = core.flush(core.factory.managers(), 10.0)
-        assert results == [StopResult(at(5))] * 1000
-        assert [len(commit) for commit in core.commits()] == [1000]
-
     def test_of_clean_managers_is_answered_at_once(self, core: Core) -> None:
         """No request is made."""
         handle = core.spawn()

@@ -22,13 +22,6 @@ def test_an_initial_offset_that_does_not_come_says_why(core: Core) -> None:
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_an_initial_offset_that_nobody_answered_says_so(core: Core) -> None:
-    """There is no cause to name yet."""
-    handle = core.factory.spawn("g", "t", 0)
-    with pytest.raises(OffsetTimeoutError, match="has not answered yet"):
-        handle.initial_offset(timeout=0)
-
-
 @pytest.mark.parametrize("offset", [0, 2**63 - 1])
 @pytest.mark.fault(28)
 def test_the_edges_of_64_bits_are_committed_as_they_are(core: Core, offset: int) -> None:

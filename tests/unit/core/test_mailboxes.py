@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.mailboxes import Mailbox
+from tests.waiting import WAIT_S
 
 OPS = st.lists(st.one_of(st.integers(), st.just("get"), st.just("close")), max_size=40)
 
@@ -58,7 +59,7 @@ def test_a_put_wakes_a_blocked_reader(mailbox: Mailbox[int]) -> None:
     reader = threading.Thread(target=lambda: values.append(mailbox.get()), daemon=True)
     reader.start()
     mailbox.put(7)
-    reader.join(10)
+    reader.join(WAIT_S)
     assert values == [7]
 
 
@@ -72,7 +73,7 @@ def test_a_close_wakes_every_blocked_reader(mailbox: Mailbox[int]) -> None:
         reader.start()
     mailbox.close()
     for reader in readers:
-        reader.join(10)
+        reader.join(WAIT_S)
     assert values == [[], [], []]
 
 

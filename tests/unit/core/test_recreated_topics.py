@@ -193,14 +193,6 @@ class TestNamedTopics:
         core.advance(2.0)
         assert core.holds(1) == at(9)
 
-    def test_the_offset_of_a_topic_as_it_is_is_committed(self) -> None:
-        """Submits and commits in between change nothing."""
-        core, handle = began()
-        topic_ids = core.factory.topic_ids({"g": [handle.key.topic_partition]})
-        assert core.factory.submit("g", {tp(): FORMER + 1}, topic_ids=topic_ids) == {}
-        core.advance(2.0)
-        assert core.holds() == at(FORMER + 1)
-
 
 class TestRaces:
     """Kafka's commit names no topic id, so a recreated topic can still get a former offset."""

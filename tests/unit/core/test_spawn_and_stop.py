@@ -15,7 +15,6 @@ from offsetmgr.errors import (
     ManagerStoppedError,
     OffsetCommitError,
     OffsetRegressionError,
-    OffsetTimeoutError,
 )
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import OffsetAndMetadata, StopResult
@@ -24,12 +23,6 @@ from tests.unit.core.core import GROUP_DENIED, LOADING, TOPIC_DENIED, Core, at, 
 
 
 class TestSpawn:
-    def test_a_second_one_is_refused_with_the_name_of_the_owner(self, core: Core) -> None:
-        """Two writers would overwrite each other."""
-        core.factory.spawn("g", "t", 0, owner="etl@host")
-        with pytest.raises(ManagerExistsError, match=r"^g/t/0 is held by etl@host; stop that one"):
-            core.factory.spawn("g", "t", 0)
-
     def test_a_thousand_at_once_cost_one_fetch(self, core: Core) -> None:
         """Start-up does not ask for each partition."""
         core.factory.spawn_many("g", [tp(p) for p in range(1000)])
@@ -87,17 +80,6 @@ class TestStop:
         assert future.get(timeout=0) == {handle.key: StopResult(initial)}
         assert core.commits() == []
 
-    def test_the_newest_offset_goes_first_without_waiting_for_the_interval(self) -> None:
-        """The last submit before a stop is the one that matters."""
-        core = Core(commit_interval_s=3600.0)
-        handle = core.spawn()
-        for offset in range(100):
-            handle.submit(offset)
-        future = core.stop(handle, 10.0)
-        core.advance(0.1)
-        assert future.get(timeout=0) == {handle.key: StopResult(at(99))}
-        assert core.commits() == [{0: 99}]
-
     def test_before_the_initial_offset_is_known(self) -> None:
         """It is fetched, compared and committed within the deadline."""
         core = Core(commit_interval_s=3600.0)
@@ -123,24 +105,6 @@ class TestStop:
         assert (result.committed, result.uncommitted) == (at(10), at(5))
         assert isinstance(result.error, OffsetRegressionError)
         assert core.commits() == []
-
-    def test_with_a_stalled_coordinator_it_returns_by_its_deadline(self, core: Core) -> None:
-        """The result has what was not committed; the mailboxes are closed, the name is free."""
-        core.put(at(5))
-        handle = core.spawn()
-        core.coordinator.pause()
-        handle.submit(7)
-        future = core.stop(handle, 3.0)
-        core.advance(2.999)
-        assert not future.done()
-        core.advance(0.001)
-        result = future.get(timeout=0)[handle.key]
-        assert result[:2] == (at(5), at(7))
-        assert isinstance(result.error, OffsetTimeoutError)
-        assert "Kafka has not answered within 3 s" in str(result.error)
-        assert handle.committed_offsets().closed
-        assert handle.errors().closed
-        assert core.factory.get(handle.key) is None
 
     def test_the_result_has_kafkas_last_answer_to_the_group(self, core: Core) -> None:
         """Also where that was the answer to a request that this partition was not in."""
