@@ -8,12 +8,12 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from offsetmgr.extras import OURS, naming_extra, package_of
-from offsetmgr.service.signals import remember_signals
+from offsetmgr.http.signals import remember_signals
 
 
 def main() -> None:
     """Run a command; a missing extra is named in one line."""
-    if sys.argv[1:2] == ["serve"]:  # before the imports, which take a second
+    if "serve" in sys.argv[1:3]:  # or `view serve`; before the imports, which take a second
         remember_signals()
     # A closed standard stream would be None, and its number that of the next connection.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

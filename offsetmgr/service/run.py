@@ -28,6 +28,7 @@ from offsetmgr.errors import OffsetManagerError
 from offsetmgr.http.address import Address, listening
 from offsetmgr.http.files import Certificates, Tokens
 from offsetmgr.http.server import CLOSE_TIMEOUT_S, Server, every_second
+from offsetmgr.http.signals import take_over
 from offsetmgr.logs import SafeLogger
 from offsetmgr.manager import Factory
 from offsetmgr.repeats import RepeatLimiter
@@ -47,7 +48,6 @@ from offsetmgr.service.overview import Overview
 from offsetmgr.service.reads import Reads
 from offsetmgr.service.sessions import Registry
 from offsetmgr.service.settings import Settings, unmasked
-from offsetmgr.service.signals import EarlySignal
 from offsetmgr.service.threads import ReadThreads
 from offsetmgr.service.watch import GroupWatch
 from offsetmgr.text import error_text
@@ -236,7 +236,7 @@ class Service:
 
     async def serve(self, sock: socket.socket, address: Address) -> int:
         """Serve ``sock`` until told to stop; return the process's exit status."""
-        self._catch_signals(asyncio.get_running_loop())
+        self._catch_signals()
         async with self.assembly.background(watchdog(self.system)):
             lost = lost_socket_report(address.path, self.system.clock.now)
             served = self._server.serve(sock, self._stop_when_deserted, lost)
@@ -289,7 +289,7 @@ class Service:
         log.info("drained", managers=len(results), uncommitted=len(left), **reasons)
         return EXIT_UNCOMMITTED if left else EXIT_COMMITTED
 
-    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _catch_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # signals belong to whoever owns the process
         for each, act in (
@@ -297,10 +297,7 @@ class Service:
             (signal.SIGINT, partial(self._on_stop_signal, signal.SIGINT)),
             (signal.SIGHUP, self._on_reload_signal),
         ):
-            early = signal.getsignal(each)
-            loop.add_signal_handler(each, act)
-            if isinstance(early, EarlySignal) and early.is_caught:
-                act()
+            take_over(each, act)
 
     def _on_stop_signal(self, caught: signal.Signals) -> None:
         if self._stop_asked.is_set():

@@ -78,6 +78,8 @@ def open_engine(url: str, patience_s: float) -> Engine:
     hint = "give one such as postgresql+psycopg://user@host/database or sqlite:///offsets.db"
     try:
         parsed = make_url(url)
+        if "\0" in (parsed.database or ""):
+            raise ValueError  # noqa: TRY301 -- as of what cannot be parsed
         if parsed.drivername in {"postgresql", "postgres"}:
             parsed = parsed.set(drivername=_PSYCOPG)
         options: dict[str, Any] = {}

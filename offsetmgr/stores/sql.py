@@ -623,14 +623,19 @@ def _checked_ranges(ranges: object) -> dict[TopicPartition, tuple[int, int]]:
     return checked
 
 
-def _offsets_of(messages: Iterable[object]) -> dict[TopicPartition, list[int]]:
+def _offsets_of(messages: Sequence[Any]) -> dict[TopicPartition, list[int]]:
     """Return the offsets of messages by partition."""
-    found: defaultdict[Any, list[Any]] = defaultdict(list)
-    for message in messages:
-        if not isinstance(message, Message) or message.error():
-            hint = "give those whose error() is None; an AckConsumer's come in any order"
-            raise InvalidValueError("messages", message, "is not one of a GroupConsumer", hint)
-        found[message.topic(), message.partition()].append(message.offset())
+    # In C wherever possible: it is done for each message of a transaction.
+    if not all(issubclass(kind, Message) for kind in set(map(type, messages))) or any(
+        map(Message.error, messages)
+    ):
+        odd = next(e for e in messages if not isinstance(e, Message) or e.error())
+        hint = "give those whose error() is None; an AckConsumer's come in any order"
+        raise InvalidValueError("messages", odd, "is not one of a GroupConsumer", hint)
+    parts: Any = (map(get, messages) for get in (Message.topic, Message.partition, Message.offset))
+    found: defaultdict[Any, list[int]] = defaultdict(list)
+    for topic, partition, offset in zip(*parts, strict=True):
+        found[topic, partition].append(offset)
     return {TopicPartition(*where): offsets for where, offsets in found.items()}
 
 

@@ -45,10 +45,10 @@ with naming_extra(__name__):
 
 if TYPE_CHECKING:
     from offsetmgr.streams.kafka import kafka_emitter as kafka_emitter
+    from offsetmgr.streams.memory import MemoryStorage as MemoryStorage
     from offsetmgr.streams.planning import ProcessorSettings as ProcessorSettings
     from offsetmgr.streams.processor import Processor as Processor
     from offsetmgr.streams.processor import ProcessorStats as ProcessorStats
-    from offsetmgr.streams.rows import MemoryStorage as MemoryStorage
     from offsetmgr.streams.rows import ViewReader as ViewReader
     from offsetmgr.streams.storage import LmdbStorage as LmdbStorage
     from offsetmgr.streams.topics import TopicManager as TopicManager
@@ -91,7 +91,7 @@ __all__ = [
 
 _LAZY: Final = {
     "LmdbStorage": "storage",
-    "MemoryStorage": "rows",
+    "MemoryStorage": "memory",
     "Processor": "processor",
     "ProcessorSettings": "planning",
     "ProcessorStats": "processor",

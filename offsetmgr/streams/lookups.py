@@ -9,7 +9,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import OffsetManagerError, OffsetTimeoutError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import TopicsError, ViewError
-from offsetmgr.streams.rows import MemoryStorage
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.storage import LmdbReader
 
 if TYPE_CHECKING:

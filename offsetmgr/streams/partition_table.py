@@ -17,7 +17,7 @@ from offsetmgr.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from offsetmgr.answers import PartitionLog
-    from offsetmgr.streams.storage import Storage
+    from offsetmgr.streams.memory import Storage
 
 STALLED_S: Final = 120.0
 """A partition that is behind and has read nothing for so long is stalled."""

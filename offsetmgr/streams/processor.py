@@ -36,8 +36,8 @@ from offsetmgr.streams.errors import ProcessorError
 from offsetmgr.streams.graph import GroupGraph
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.layout import TABLES, LayoutFiles
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.planning import ProcessorSettings, Query
-from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.spark_options import spark_options
 from offsetmgr.streams.topics import TopicManager
 from offsetmgr.streams.view import View

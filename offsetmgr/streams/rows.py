@@ -1,4 +1,4 @@
-"""Rows of a table: in memory, and reads of any store by key, by range, as Arrow or pandas."""
+"""Reads of a table's rows in any store: by key, by range, as Arrow or pandas."""
 
 from __future__ import annotations
 
@@ -11,61 +11,19 @@ import msgspec
 
 from offsetmgr.streams.codecs import check_codec, whole
 from offsetmgr.streams.errors import ViewError
-from offsetmgr.streams.messages import decode_key, encode_key, shown_key, update_rows
+from offsetmgr.streams.messages import decode_key, encode_key, shown_key
 from offsetmgr.types import check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
     from typing_extensions import Self
 
     from offsetmgr.streams.codecs import Codec
-    from offsetmgr.streams.storage import LmdbReader, Storage
-
-
-class MemoryStorage:
-    """Rows in memory: each start of a view reads the whole table."""
-
-    def __init__(self, rows: dict[bytes, bytes] | None = None) -> None:
-        self._rows = {} if rows is None else rows
-        self._offsets: dict[int, int] = {}
-
-    def open(self, topic: str, topic_id: str) -> None:
-        pass
-
-    def close(self) -> None:
-        self._rows.clear()
-        self._offsets.clear()
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._rows.get(key)
-
-    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in sorted(self._rows.copy().items()):
-            if start <= key and (end is None or key < end):
-                yield key, value
-
-    def offset(self, partition: int) -> int | None:
-        return self._offsets.get(partition)
-
-    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
-        for key, value in rows.items():
-            update_rows(self._rows, key, value)
-        self._offsets.update(offsets)
-
-    def clear(self, topic_id: str) -> None:  # noqa: ARG002 -- nothing outlasts the process
-        self.close()
-
-    def seen_s(self) -> float | None:
-        return None
-
-    def note_seen(self, at_s: float) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
+    from offsetmgr.streams.memory import Storage
+    from offsetmgr.streams.storage import LmdbReader
 
 
 class RowIterator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
 from http import HTTPStatus
@@ -18,6 +17,7 @@ from offsetmgr.http.errors import HttpStatusError
 from offsetmgr.http.files import Tokens, bearer_token, unauthorized
 from offsetmgr.http.front import REQUESTS, Front, Quota
 from offsetmgr.http.server import Server
+from offsetmgr.http.signals import take_over
 from offsetmgr.streams.codecs import whole
 from offsetmgr.streams.errors import ViewError
 from offsetmgr.streams.messages import decode_key, encode_key, shown_key
@@ -143,7 +143,10 @@ class ViewApp:
 
 
 def serve(app: ViewApp, sock: socket.socket) -> None:
-    """Serve ``app`` on ``sock`` until SIGTERM or SIGINT, or until its view has failed."""
+    """Serve ``app`` on ``sock`` until its view has failed, or until SIGTERM, SIGINT or SIGHUP.
+
+    One that was remembered since `remember_signals` ends it at once.
+    """
     server = Server(app)
 
     def stop_if_failed() -> None:
@@ -151,8 +154,8 @@ def serve(app: ViewApp, sock: socket.socket) -> None:
             server.stop()
 
     async def run() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            take_over(number, server.stop)
         await server.serve(sock, app.refresh, stop_if_failed)
 
     uvloop.run(run())

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from heapq import merge
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import lmdb
@@ -23,6 +23,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.logs import SafeLogger
 from offsetmgr.streams.errors import ViewError
+from offsetmgr.streams.memory import Storage
 from offsetmgr.types import check_count, check_flag
 
 if TYPE_CHECKING:
@@ -50,47 +51,6 @@ _REBUILD: Final = "delete the folder and start the view, which reads the table a
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = SafeLogger("offsetmgr.streams")
-
-
-class Storage(Protocol):
-    """Rows of a table, and the offset of the last message of each partition in them.
-
-    Reads come from any thread, also during a write.
-    """
-
-    def open(self, topic: str, topic_id: str) -> None:
-        """Open or create the store; ``topic_id`` is empty with brokers before 2.8.
-
-        Rows of a former topic of that name are deleted.  Raises ViewError where the store has the
-        rows of another topic.
-        """
-
-    def close(self) -> None:
-        """End; later reads may raise."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return a row; None where there is none."""
-
-    def items(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate in the order of keys from ``start`` up to before ``end``; None is the last."""
-
-    def offset(self, partition: int) -> int | None:
-        """Return the offset of the last message whose row is stored; None before the first."""
-
-    def apply(self, rows: Mapping[bytes, bytes | None], offsets: Mapping[int, int]) -> None:
-        """Write rows, where None deletes, and offsets: all of it or nothing.  Raises ViewError."""
-
-    def clear(self, topic_id: str) -> None:
-        """Delete all rows and offsets; from now on the rows are of the topic with this id."""
-
-    def seen_s(self) -> float | None:
-        """Return the time, since 1970, until which no deletion was missed; None if not known."""
-
-    def note_seen(self, at_s: float) -> None:
-        """Note that the table was read to its end at that time."""
-
-    def flush(self) -> None:
-        """Called once a partition has recovered its rows."""
 
 
 class LmdbReader:
@@ -210,7 +170,7 @@ class LmdbReader:
             opened.pop_all()
 
 
-class LmdbStorage(LmdbReader):
+class LmdbStorage(LmdbReader, Storage):
     """Rows in an lmdb store in the folder ``path``, which other processes may read meanwhile.
 
     A killed process loses nothing.  After a power cut, or a crash of the machine, the whole table
@@ -299,9 +259,6 @@ class LmdbStorage(LmdbReader):
         with self._writing() as txn:
             txn.put(_SEEN, repr(at_s).encode(), db=self._meta)
             txn.put(_COMPLETE, b"1", db=self._meta)
-
-    def flush(self) -> None:
-        self._env.sync(self._fsync)
 
     def _take_over(self, topic_id: str) -> None:
         """Delete the rows of a former topic.  Raises ViewError if they are of another topic."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
     from offsetmgr.answers import PartitionLog, TopicLog
-    from offsetmgr.streams.storage import Storage
+    from offsetmgr.streams.memory import Storage
 
 LOOK_S: Final = 5.0
 """Pause between two questions for the topic's id and its partitions."""

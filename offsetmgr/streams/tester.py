@@ -20,6 +20,7 @@ from offsetmgr.streams.codecs import check_codec, encoded
 from offsetmgr.streams.emitter import Emitter, EmitterClosedError
 from offsetmgr.streams.engine import Engine, Tables, visit_value
 from offsetmgr.streams.errors import ProcessingError, ProcessorError
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import (
     Message,
     Record,
@@ -28,7 +29,7 @@ from offsetmgr.streams.messages import (
     header_list,
     update_rows,
 )
-from offsetmgr.streams.rows import MemoryStorage, TableRows
+from offsetmgr.streams.rows import TableRows
 from offsetmgr.text import error_text, listed
 from offsetmgr.types import check_choice, check_moment, check_offset
 

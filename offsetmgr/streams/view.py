@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from offsetmgr.streams.codecs import Codec
+    from offsetmgr.streams.memory import Storage
     from offsetmgr.streams.messages import Message
     from offsetmgr.streams.partition_table import PartitionStats, PendingRows
-    from offsetmgr.streams.storage import Storage
 
 GROUP: Final = "offsetmgr-view"
 """Group of the consumers, which is never joined; ``group.id`` of the settings replaces it."""

@@ -103,12 +103,12 @@ def test_a_callback_of_a_message_may_emit_exit_and_cancel() -> None:
 
     def retry(promise: Future[Written]) -> NoReturn:
         assert not promise.cancel()
-        if len(again) < 20:
+        if len(again) < 6:
             again.append(emitter.emit("key", "again"))
         raise SystemExit
 
     assert left.wait(WAIT_S)
-    for _ in range(20):
+    for _ in range(6):
         emitter.emit("key", "value").add_done_callback(retry)
     with pytest.raises(KafkaRequestError, match="write to topic: "):
         emitter.finish()

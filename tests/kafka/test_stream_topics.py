@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from offsetmgr.errors import InvalidValueError, ManagerStoppedError
+from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import MemoryStorage, TopicsError, View, codecs, visitor
 from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
 from offsetmgr.streams.topics import TopicManager, TopicSettings, prepare_topics
@@ -19,8 +18,6 @@ from tests.tables import Transactional, send
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
@@ -130,25 +127,3 @@ def test_a_table_is_copied_into_more_partitions(kafka: DevKafka, unique_name: st
     again = run(kafka, *copy, "--execute")
     assert again.status == 1
     assert "has 200 messages: name one that has none" in again.output
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda topics: topics.partitions(["t"]),
-        lambda topics: topics.ensure_table("t", 1),
-        lambda topics: topics.ensure_stream("t", 1),
-        lambda topics: topics.ensure_topic("t", 1, {}),
-        lambda topics: topics.logs(["t"]),
-        lambda topics: topics.offsets_at(["t"], datetime.now(timezone.utc)),
-        lambda topics: topics.max_bytes(["t"]),
-    ],
-    ids=range(7),
-)
-def test_a_closed_manager_of_topics_says_so(ask: Callable[[TopicManager], object]) -> None:
-    """Each method, as of every reader of a cluster; they raised AttributeError."""
-    topics = TopicManager("127.0.0.1:1")
-    topics.close()
-    topics.close()
-    with pytest.raises(ManagerStoppedError, match="the connections to Kafka are closed"):
-        ask(topics)

@@ -77,13 +77,13 @@ class Members:
             self.fill_up()
             return self.rows() >= count
 
-        until(is_stored, poll_s=0.02)
+        until(is_stored)
 
 
 @pytest.mark.parametrize(
     ("messages", "kills"),
     [
-        (2_000, 3),
+        (600, 2),
         pytest.param(20_000, 30, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_group_is_described_and_reset(
     with ClusterReader(kafka.bootstrap_servers, timeout_s=WAIT_S) as reader:
         assert reader.committed([group]) == {group: {}}
     run("reset", group, "--to-history", "1h", "--all-topics", *place, status=2)
-    missing = ["--store", "postgresql://me@127.0.0.1:1/none", *place[2:]]
+    missing = ["--store", "postgresql://me@127.0.0.1:1/none", "--timeout=1", *place[2:]]
     assert "STORE_FAILED" in run("describe", group, *missing, status=3)
 
 

@@ -21,7 +21,6 @@ from offsetmgr.errors import (
     Verdict,
     error_info,
 )
-from offsetmgr.manager import Factory
 from offsetmgr.service.run import EXIT_UNCOMMITTED
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.stores.coordinator import StoreCoordinator
@@ -68,23 +67,6 @@ def committed(
     answer = coordinator.fetch("etl", partitions, WAIT_S).get(timeout=WAIT_S)
     assert (answer.failures, answer.group_failure) == ({}, None)
     return {where: each.offset if each else None for where, each in answer.offsets.items()}
-
-
-def test_managers_commit_to_the_database(coordinator: StoreCoordinator) -> None:
-    """Initial offset, submit, stop: as over Kafka, which is asked about topics alone."""
-    assert committed(coordinator) == {}
-    assert committed(coordinator, PARTITIONS) == dict.fromkeys(PARTITIONS)
-    assert commit(coordinator, 5) == {}
-    logs = coordinator.topic_logs(["orders"], WAIT_S).get(timeout=WAIT_S)
-    assert len(logs["orders"].partitions) == 2
-    assert coordinator.check(WAIT_S).get(timeout=WAIT_S) is None
-    factory = Factory(coordinator)
-    manager = factory.spawn("etl", *PARTITIONS[0])
-    assert manager.initial_offset(timeout=WAIT_S) == OffsetAndMetadata(5)
-    manager.submit(8, "done")
-    assert manager.stop(timeout=WAIT_S).committed == OffsetAndMetadata(8, "done")
-    factory.stop(timeout=WAIT_S)
-    assert committed(coordinator) == {PARTITIONS[0]: 8, PARTITIONS[1]: 5}
 
 
 @pytest.mark.fault(7, 8)

@@ -83,7 +83,7 @@ def agrees(stores: Sequence[OffsetStore], prefix: str, steps: Sequence[Step]) ->
             assert (group in store.groups()) == bool(expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(STEPS)
 def test_memory(steps: list[Step]) -> None:
     agrees([MemoryOffsetStore()], "", steps)

@@ -289,6 +289,7 @@ def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> 
         "mssql+pyodbc://h",
         "sqlite://",  # each thread would have a database of its own
         "sqlite:///:memory:",
+        "sqlite:///a%00b",
     ],
 )
 def test_bad_urls_are_refused(url: str) -> None:

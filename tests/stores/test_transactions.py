@@ -147,13 +147,6 @@ def test_a_former_owner_stores_nothing(store: SqlOffsetStore, successor: SqlOffs
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(2)
 
 
-def test_marks_do_not_take_back_a_transaction(store: SqlOffsetStore) -> None:
-    """A consumer that marks as well commits its marks later, when more is stored."""
-    write(store, messages(range(5)))
-    store.commit("etl", {ORDERS: OffsetAndMetadata(3)})
-    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5)
-
-
 def test_a_mark_that_waits_for_a_transaction_does_not_take_it_back(
     store: SqlOffsetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,11 @@ from offsetmgr.stores import broker
 from offsetmgr.streams import (
     codecs,
     kafka,
+    memory,
     partition_table,
     planning,
     processor,
-    storage,
+    rows,
     tester,
     topics,
     view,
@@ -29,12 +30,12 @@ from offsetmgr.streams.rows import RowIterator
 GUIDE = Path(__file__).parents[2] / "docs" / "from-other-libraries.md"
 NAME = re.compile(r"^[A-Za-z_][\w.]*(?=\(|=?$)")
 DOORS: list[Any] = [
-    *(streams, codecs, kafka, partition_table, processor, storage, topics, view),
+    *(streams, codecs, kafka, partition_table, memory, processor, rows, topics, view),
     *(builtins, futures, futures.Future, streams.Codec),
     *(streams.Context, streams.Edge, streams.Emitter, streams.define_group("group")),
     *(streams.QueueTracker, streams.Tester, tester.TesterProcessor),
     *(processor.Processor, planning.ProcessorSettings, processor.ProcessorStats),
-    *(storage.Storage, topics.TopicManager, topics.TopicSettings),
+    *(memory.Storage, topics.TopicManager, topics.TopicSettings),
     *(view.View, view.ViewState, view.ViewStats, RowIterator),
     *(stores, broker, stores.OffsetStore, consumer, consumer.GroupConsumer),
     *(consumer.PartitionedConsumer, consumer.AckConsumer, consumer.AckMessage),

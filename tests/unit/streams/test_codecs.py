@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.streams import RegistryCodec, codecs
-from offsetmgr.streams.rows import MemoryStorage, TableRows
+from offsetmgr.streams.memory import MemoryStorage
+from offsetmgr.streams.rows import TableRows
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -17,8 +17,8 @@ from offsetmgr.spark import batch_ranges
 from offsetmgr.streams import NO_TIME, Context, ProcessingError, codecs, visitor
 from offsetmgr.streams.engine import Effects, Engine, Tables
 from offsetmgr.streams.graph import define_group, input, join, lookup, loop, output, persist
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.messages import Message, Record, kafka_bytes
-from offsetmgr.streams.rows import MemoryStorage
 from offsetmgr.streams.view import View
 
 if TYPE_CHECKING:

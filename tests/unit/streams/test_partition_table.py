@@ -6,6 +6,7 @@ import pytest
 
 from offsetmgr.answers import PartitionLog
 from offsetmgr.errors import InvalidValueError
+from offsetmgr.streams.memory import MemoryStorage
 from offsetmgr.streams.partition_table import (
     PendingRows,
     Progress,
@@ -13,7 +14,6 @@ from offsetmgr.streams.partition_table import (
     beyond_log,
     missed_rows,
 )
-from offsetmgr.streams.rows import MemoryStorage
 
 DAY_S = 86_400.0
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,10 +14,13 @@ import pytest
 
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.http.answers import PAGE_BYTES
+from offsetmgr.http.signals import remember_signals
 from offsetmgr.streams import ViewError, codecs
-from offsetmgr.streams.rows import MemoryStorage, TableRows
-from offsetmgr.streams.serve import ViewApp
+from offsetmgr.streams.memory import MemoryStorage
+from offsetmgr.streams.rows import TableRows
+from offsetmgr.streams.serve import ViewApp, serve
 from offsetmgr.streams.view import ViewState, ViewStats
+from tests.fork import in_child
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -88,7 +94,8 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         ("/v1/rows?prefix=a&limit=", {"rows": [{"key": "a", "value": 1}], "next": None}),
     ):
         assert ask(app, target).json() == value
-    assert ask(app, "/v1/keys/b").status_code == 404
+    missing = ask(app, "/v1/keys/b")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "key_not_found")
     stopped = ask(app_of(rows, kind=Stopped), "/v1/keys/a")
     assert (stopped.status_code, stopped.json()["error"]["code"]) == (503, "stream_view")
     late = app_of(rows, kind=Late)
@@ -97,6 +104,18 @@ def test_wrong_requests_are_answered_with_a_hint() -> None:
         assert answer.status_code == 503
         assert "is catch_up, and has not read all rows: ask" in answer.json()["error"]["message"]
     assert ask(late, "/v1/status").json()["lag"] == 1
+
+
+def test_a_signal_during_the_start_of_a_view_ends_it() -> None:
+    """SIGTERM ended the process, with its status and no line of its log, until the loop ran."""
+
+    def stopped_early() -> None:
+        remember_signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            serve(app_of({}), sock)
+
+    in_child(stopped_early)
 
 
 def test_a_page_of_rows_ends_at_its_byte_limit() -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -21,15 +21,16 @@ from pyspark import cloudpickle
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.streams import ViewError, codecs, lookups
 from offsetmgr.streams.lookups import rows_of
-from offsetmgr.streams.rows import MemoryStorage, ViewReader
+from offsetmgr.streams.memory import MemoryStorage
+from offsetmgr.streams.rows import ViewReader
 from offsetmgr.streams.storage import LmdbReader, LmdbStorage
 from tests.fork import in_child
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from offsetmgr.streams.storage import Storage
+    from offsetmgr.streams.memory import Storage
 
 
 def opened(path: Path, topic_id: str = "", **options: Any) -> LmdbStorage:
@@ -133,52 +134,72 @@ def test_a_disk_that_refuses_a_store_is_named(tmp_path: Path, obstacle: str) -> 
         LmdbStorage(path).open("prices", "")
 
 
-READ = """
+READER = """
 import sys
 from offsetmgr.errors import OffsetTimeoutError
 from offsetmgr.streams import codecs, lookups
 from offsetmgr.streams.rows import ViewReader
-with ViewReader(sys.argv[1], codecs.String()) as reader:
-    print(reader.topic, reader.live, list(reader), reader.get("b"), reader.has_caught_up)
-    live = reader.live
-lookups.RECOVERY_S = 0.1
-try:
-    print(live and lookups.rows_of({}, "prices", sys.argv[1]).get(b"b"))
-except OffsetTimeoutError as error:
-    print(error)
+rows = None
+for asked in sys.stdin:
+    try:
+        if asked == "view\\n":
+            while lookups._stores:  # lmdb opens no path twice in a process
+                lookups._stores.popitem()[1].close()
+            with ViewReader(sys.argv[1], codecs.String()) as reader:
+                caught_up = reader.has_caught_up
+                print(reader.topic, reader.live, [*reader], reader.get("b"), caught_up, flush=True)
+            rows = None
+        else:
+            key, lookups.RECOVERY_S = asked.split()[0], float(asked.split()[1])
+            rows = rows or lookups.rows_of({}, "prices", sys.argv[1])
+            print(rows.get(key.encode()), flush=True)
+    except OffsetTimeoutError as error:
+        print(error, flush=True)
 """
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Callable[[str], str]]:
+    """Yield what asks a process that reads a store: as a view's reader, or as a lookup's task."""
+    command, pipe = [sys.executable, "-c", READER, str(path)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+
+        def ask(what: str) -> str:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(what, file=process.stdin, flush=True)
+            return process.stdout.readline().rstrip()
+
+        yield ask
 
 
 def test_other_processes_read_while_a_view_writes(tmp_path: Path) -> None:
     """They see each write; one view alone may write.
 
-    A lookup waits until the view has read its table, as a row that is missing may still come.
+    A lookup waits until the view has read its table, as a row that is missing may still come; also
+    in its batch, where the view has deleted all rows, as the topic was recreated.
     """
-
-    def read() -> list[str]:
-        command = [sys.executable, "-c", READ, str(tmp_path)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return done.stdout.splitlines()
-
-    late = f"the view at {tmp_path} has not read the table prices within 0 s"
-
     store = opened(tmp_path)
     store.apply({b"a": b"1"}, {0: 0})
-    assert read() == ["prices True [('a', '1')] None False", late]
-    store.note_seen(1.5)
-    assert read() == ["prices True [('a', '1')] None True", "None"]
-    store.apply({b"b": b"2"}, {0: 1})
-    assert read() == ["prices True [('a', '1'), ('b', '2')] 2 True", "b'2'"]
-    store.clear("")
-    assert read()[1] == late
-    store.note_seen(1.5)
-    store.apply({b"a": b"1", b"b": b"2"}, {0: 1})
-    with pytest.raises(ViewError, match=r"another view has the store at .* open"):
-        LmdbStorage(tmp_path).open("prices", "")
-    with pytest.raises(ViewError, match="already open in this process"):
-        LmdbReader(tmp_path)
-    store.close()
-    assert read()[0] == "prices False [('a', '1'), ('b', '2')] 2 True"
+    late = f"the view at {tmp_path} has not read the table prices within 0 s"
+    with reading(tmp_path) as ask:
+        assert ask("view") == "prices True [('a', '1')] None False"
+        assert ask("b 0.1") == late
+        store.note_seen(1.5)
+        assert ask("view") == "prices True [('a', '1')] None True"
+        assert ask("b 60") == "None"
+        store.apply({b"b": b"2"}, {0: 1})
+        assert ask("b 60") == "b'2'"
+        store.clear("")  # in the middle of a batch, as the topic was recreated
+        assert ask("b 0.1") == late
+        store.note_seen(1.5)
+        store.apply({b"a": b"1", b"b": b"2"}, {0: 1})
+        with pytest.raises(ViewError, match=r"another view has the store at .* open"):
+            LmdbStorage(tmp_path).open("prices", "")
+        with pytest.raises(ViewError, match="already open in this process"):
+            LmdbReader(tmp_path)
+        store.close()
+        assert ask("view") == "prices False [('a', '1'), ('b', '2')] 2 True"
     wrong: Any = codecs.String
     with pytest.raises(InvalidValueError) as refused:
         ViewReader(tmp_path, wrong)
@@ -217,35 +238,6 @@ def test_a_killed_reader_does_not_make_a_store_grow(tmp_path: Path) -> None:
             store.note_seen(1.5)
             sizes.append((tmp_path / "data.mdb").stat().st_size)
     assert sizes[20] == sizes[-1]
-
-
-BATCH = """
-import sys
-from offsetmgr.errors import OffsetTimeoutError
-from offsetmgr.streams import lookups
-rows = lookups.rows_of({}, "prices", sys.argv[1])
-print(rows.get(b"a"), flush=True)
-lookups.RECOVERY_S = float(input())
-try:
-    print(rows.get(b"a"))
-except OffsetTimeoutError as error:
-    print(error)
-"""
-
-
-def test_a_lookup_waits_for_a_table_that_begins_again_in_its_batch(tmp_path: Path) -> None:
-    """The view has deleted all rows, as the topic was recreated: they found none."""
-    store = opened(tmp_path)
-    store.apply({b"a": b"1"}, {0: 0})
-    store.note_seen(1.5)
-    command, pipe = [sys.executable, "-c", BATCH, str(tmp_path)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "b'1'\n"
-        store.clear("")
-        found, _ = process.communicate("0.0\n")
-    assert found == f"the view at {tmp_path} has not read the table prices within 0 s\n"
-    store.close()
 
 
 def test_a_lookup_reads_the_store_that_has_replaced_a_deleted_one(tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
-"""Signals that reach the service before it can act on them; standard library only."""
+"""Signals that reach a server before it can act on them; standard library only."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 
 class EarlySignal:
-    """A handler that only remembers its signal, until the service puts its own in its place.
+    """A handler that only remembers its signal, until ``take_over`` puts another in its place.
 
     A second signal to stop ends the process at once: the start may hang.
     """
@@ -28,3 +30,11 @@ def remember_signals() -> None:
     """Remember SIGTERM, SIGINT and SIGHUP from now on; for the main thread."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, EarlySignal())
+
+
+def take_over(number: signal.Signals, act: Callable[[], object]) -> None:
+    """Have the running loop call ``act`` at a signal, and now if that was remembered."""
+    early = signal.getsignal(number)
+    asyncio.get_running_loop().add_signal_handler(number, act)
+    if isinstance(early, EarlySignal) and early.is_caught:
+        act()
