@@ -354,7 +354,7 @@ def test_a_callback_that_exits_leaves_no_consumer_half_closed(
     config = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "on_commit": answered,
-        "session.timeout.ms": 4 * int(WAIT_S) * 1_000,
+        "session.timeout.ms": 2 * int(WAIT_S) * 1_000,
     }
     settings = AckSettings(commit_interval_s=WAIT_S)
     consumer = kind(config, group, [group], settings=settings)

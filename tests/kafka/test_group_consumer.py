@@ -351,7 +351,7 @@ def test_a_dead_coordinator_delays_neither_poll_nor_close(
     """
     filled(breakable_kafka, group, 8)
     servers = breakable_kafka.bootstrap_servers
-    config = {"bootstrap.servers": servers, "session.timeout.ms": 4 * int(WAIT_S) * 1_000}
+    config = {"bootstrap.servers": servers, "session.timeout.ms": 2 * int(WAIT_S) * 1_000}
     settings = ConsumerSettings(commit_interval_s=0.1, dwell_s=0.5)
     consumer = GroupConsumer(config, group, [group], settings=settings)
     numbers(consumer, 4)
