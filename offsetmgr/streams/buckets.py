@@ -104,9 +104,10 @@ class Plan(NamedTuple):
 
 
 def process_bucket(
-    plan: Plan, bucket: int, frames: Iterable[pd.DataFrame], state: GroupState
+    plan: Plan, key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """Yield what a bucket's part of a batch writes, and keep its state, unless it raises."""
+    (bucket,) = key
     graph, new = plan.engine.graph, BucketState(_FORMAT, plan.buckets, {}, {})
     rows = _unpacked(state.get[0]) if state.exists else new
     if rows.format != _FORMAT or rows.buckets != plan.buckets:
@@ -140,7 +141,7 @@ def process_stateless(plan: Plan, frames: Iterable[pd.DataFrame]) -> Iterator[pd
         yield from batch.frames()
 
 
-def table_rows(frames: Iterable[pd.DataFrame], partitions: int) -> Iterator[pd.DataFrame]:
+def table_rows(partitions: int, frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """Yield the rows of the table, with their partitions, from the states of buckets."""
     for frame in frames:
         for packed in frame["rows"]:

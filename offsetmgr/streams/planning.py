@@ -31,11 +31,9 @@ from offsetmgr.streams.topics import TopicSettings, prepare_topics
 from offsetmgr.types import TopicPartition, check_count, check_flag, check_timeout, check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
-    import pandas as pd
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.state import GroupState
 
     from offsetmgr.answers import TopicLog
     from offsetmgr.client.offsets import Offsets
@@ -225,21 +223,10 @@ class Query:
         return F.explode(F.when(visit, every).otherwise(F.array(by_key)))
 
     def _stateless(self, rows: DataFrame) -> DataFrame:
-        plan = self.plan
-
-        def process(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-            return buckets.process_stateless(plan, frames)
-
+        process = partial(buckets.process_stateless, self.plan)
         return rows.mapInPandas(process, buckets.OUTPUT_SCHEMA)
 
     def _stateful(self, rows: DataFrame) -> DataFrame:
-        plan = self.plan
-
-        def process(
-            key: tuple[int], frames: Iterable[pd.DataFrame], state: GroupState
-        ) -> Iterator[pd.DataFrame]:
-            return buckets.process_bucket(plan, key[0], frames, state)
-
         conf = self._spark.conf
         tasks = self._settings.parallelism or self._spark.sparkContext.defaultParallelism
         conf.set("spark.sql.shuffle.partitions", str(tasks))
@@ -247,8 +234,9 @@ class Query:
         rocksdb = "spark.sql.streaming.stateStore.rocksdb"
         conf.set(f"{rocksdb}.changelogCheckpointing.enabled", "true")
         return rows.groupBy("bucket").applyInPandasWithState(
-            process, buckets.OUTPUT_SCHEMA, buckets.STATE_SCHEMA, "append", "NoTimeout"
-        )
+            partial(buckets.process_bucket, self.plan),
+            buckets.OUTPUT_SCHEMA, buckets.STATE_SCHEMA, "append", "NoTimeout",
+        )  # fmt: skip
 
     def _await_transactions(self, log: TopicLog) -> None:
         """Wait until no transaction hides rows of the table.  Raises ProcessorError."""
@@ -275,10 +263,7 @@ class Query:
         if int(spark.version.split(".")[0]) < _READS_STATE:
             text = f"topic {topic} cannot be written from its checkpoint by Spark {spark.version}"
             raise ProcessorError(f"{text}: use Spark 4, or start with a new checkpoint")
-
-        def unpack(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-            return buckets.table_rows(frames, partitions)
-
+        unpack = partial(buckets.table_rows, partitions)
         state = spark.read.format("statestore").load(checkpoint).select("value.groupState.rows")
         rows = state.mapInPandas(unpack, "key binary, value binary, partition int")
         try:

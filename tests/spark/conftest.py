@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,10 +11,10 @@ import pytest
 from offsetmgr.client import OffsetClient
 from tests.service.support import serve_process
 from tests.spark.lab import Lab
-from tests.spark.support import Job, Topic, new_session
+from tests.spark.support import EXAMPLES, Job, Topic, new_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -63,6 +65,23 @@ def job(
 ) -> Job:
     """A query over the topic, not started yet."""
     return Job(spark, client, topic, group, checkpoint)
+
+
+@pytest.fixture
+def run_example(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
+    """Run an example in this process, so that it finds the Spark that is there already."""
+    setting = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(setting)
+
+    def run(name: str, *arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+    yield run
+    assert before is not None
+    spark.conf.set(setting, before)
 
 
 @pytest.fixture

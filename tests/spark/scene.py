@@ -83,6 +83,17 @@ def runs(one: Supervised) -> bool:
     return one.process.running()
 
 
+def supervise_until(those: Sequence[Supervised], holds: Callable[[], bool], what: str) -> None:
+    """Start those again that end, until something holds; else fail, and say what does not."""
+    deadline = time.monotonic() + GUARD_S
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}; incidents: {[each.incidents for each in those]}")
+        for each in those:
+            each.tick()
+        time.sleep(TICK_S)
+
+
 class Scene:
     """A driver and a service under supervision, and what the checkpoint holds meanwhile."""
 
@@ -100,14 +111,7 @@ class Scene:
         return [what for each in self.both for what in each.incidents]
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Supervise until something holds."""
-        deadline = time.monotonic() + GUARD_S
-        while not holds():
-            if time.monotonic() > deadline:
-                pytest.fail(f"{what}; incidents: {self.incidents}")
-            for each in self.both:
-                each.tick()
-            time.sleep(TICK_S)
+        supervise_until(self.both, holds, what)
 
     def kill(self, victim: Supervised, delay_s: float, *, in_work: bool) -> None:
         """Kill after a while, counted from the next batch that is finished or from the start."""

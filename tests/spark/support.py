@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from offsetmgr.spark import OffsetCommits
     from offsetmgr.types import OffsetAndMetadata
 
-WAIT_S = 60.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WAIT_S = 120.0
 """A guard against what never comes, not a measure."""
 
 

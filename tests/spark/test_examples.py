@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import shutil
 import signal
 import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -24,19 +22,17 @@ from offsetmgr.cli.app import app
 from offsetmgr.devkafka.cluster import free_ports
 from offsetmgr.devkafka.command import produce_orders
 from offsetmgr.devkafka.process import WatchedProcess
-from tests.spark.support import WAIT_S, Topic, offsets_of
+from tests.spark.support import EXAMPLES, WAIT_S, Topic, offsets_of
 from tests.waiting import eventually, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
+    from pathlib import Path
 
     from offsetmgr.client import OffsetClient
     from offsetmgr.devkafka import DevKafka
     from tests.service.support import ServeProcess
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = 400
 
 GROUPS = {
@@ -53,31 +49,22 @@ SAID = {
 
 @pytest.fixture
 def example(
-    spark: SparkSession,
-    sidecar: ServeProcess,
-    topic: Topic,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[..., None]]:
-    """Runs an example in this process, so that it finds the Spark that is there already."""
+    run_example: Callable[..., None], sidecar: ServeProcess, topic: Topic, tmp_path: Path
+) -> Callable[..., None]:
+    """Runs an example with those of the usual options that it has."""
     options = {
         "--bootstrap-servers": topic.kafka.bootstrap_servers,
         "--service": sidecar.address,
         "--topic": topic.name,
         "--folder": str(tmp_path),
     }
-    setting = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(setting)
 
     def run(name: str, *further: str) -> None:
         used = {option: text for option, text in options.items() if option in source(name)}
         arguments = [*(text for option in used.items() for text in option), *further]
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        run_example(name, *arguments)
 
-    yield run
-    assert before is not None
-    spark.conf.set(setting, before)
+    return run
 
 
 def source(name: str) -> str:

@@ -29,7 +29,7 @@ from offsetmgr.streams.graph import define_group, input, join, lookup, loop, out
 from offsetmgr.streams.kafka import request_visit
 from offsetmgr.streams.messages import partition_of
 from tests.spark.lab import NUMBER, TEXT, Lab, messages
-from tests.waiting import WAIT_S, eventually
+from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +152,7 @@ class TestOneTruth:
             rows = [
                 (
                     f"{example}/{chance.choice(KEYS)}",
-                    {"do": chance.choice(kinds.split()), "number": chance.randint(1, 3)},
+                    {"do": chance.choice(kinds.split()), "number": chance.randint(1, 2)},
                 )
                 for _ in range(60)
             ]
@@ -202,8 +202,12 @@ class TestOneTruth:
         waiting = {"do": "wait", "number": 0, "path": str(released)}
         everything.send(everything.names.operations, ("slow", JSON.encode(waiting)))
         eventually(lambda: everything.running.state, "stalled")
-        assert not everything.running.await_end(1.0)
-        assert caplog.text.count("has been at one batch for over") == 1
+
+        def times_reported() -> int:
+            assert not everything.running.await_end(1.0)
+            return caplog.text.count("has been at one batch for over")
+
+        assert until(times_reported) == 1
         # The time before the start does not count.
         with monkeypatch.context() as patched:
             patched.setattr(everything.running, "_started_s", time.time() + WAIT_S)
@@ -233,7 +237,7 @@ def test_a_group_is_committed_and_recovers_from_its_table(
     with LocalOffsets(lab.brokers) as offsets:
 
         def processor(checkpoint: str, buckets: int) -> Processor:
-            return lab.processor(graph, checkpoint, offsets=offsets, buckets=buckets, parallelism=2)
+            return lab.processor(graph, checkpoint, offsets=offsets, buckets=buckets)
 
         with processor("first", 4) as first:
             lab.drain(first)
@@ -251,12 +255,11 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         assert lab.table() == rows
         # What it reads back of its own table changes nothing.
         lab.send(clicks, ("user-0", b""))
-        second.run(available_now=True)
-        assert lab.table() == rows | {"user-0": b"35"}
         with pytest.raises(InvalidValueError, match="buckets 8 is not that of the checkpoint"):
             processor("second", 8).start()
+        lab.drain(second.start())
+        assert lab.table() == rows | {"user-0": b"35"}
         # A session that is stopped ends no query.
-        second.start()
         with monkeypatch.context() as stopped:
             stopped.setattr(second._spark, "_sc", SimpleNamespace(_jsc=None))
             with pytest.raises(ProcessorError, match=f"^group {group}: its Spark session was stop"):
@@ -349,13 +352,8 @@ def test_a_stop_in_a_signal_handler_and_ctrl_c_leave_no_query(
 
 def test_missing_topics_are_named(lab: Lab) -> None:
     (one,) = lab.topics(one=1)
-    wrong = {
-        "no-such-topic": [input(one, TEXT, print), lookup("no-such-topic", TEXT)],
-        "no-such-output": [input(one, TEXT, print), output("no-such-output", TEXT)],
-    }
-    for named, edges in wrong.items():
-        with pytest.raises(TopicsError, match=named):
-            lab.run(*edges)
+    with pytest.raises(TopicsError, match="no-such-output"):
+        lab.run(input(one, TEXT, print), output("no-such-output", TEXT))
     with pytest.raises(ProcessorError, match=r"does not start its query: .*auto\.offset\.reset"):
         lab.run(input(one, TEXT, print), kafka_options={"kafka.auto.offset.reset": "latest"})
     with pytest.raises(InvalidValueError, match=r"lookup_views .* is not a lookup table; add look"):
@@ -366,6 +364,14 @@ def unconnected(spark: SparkSession, checkpoint: str = "unused") -> Processor:
     """Return a processor whose brokers are never asked."""
     graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
     return Processor(spark, graph, "127.0.0.1:9", checkpoint=checkpoint)
+
+
+def test_a_table_that_gets_partitions_in_a_run_has_to_be_copied(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its next start is refused, so the advice is another one than for an output."""
+    assert not unconnected(spark)._lost({"orders-table": 1}, {"orders-table": [0, 1]}, set())
+    assert "copy the table (streams copy-table), as its next start is refused" in caplog.text
 
 
 def test_an_unusable_checkpoint_is_an_error_of_the_processor(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
@@ -17,7 +16,7 @@ from offsetmgr.local import LocalOffsets
 from offsetmgr.streams import Tester, TopicManager
 from tests.spark.lab import messages, table
 from tests.spark.processor_job import numbering
-from tests.spark.scene import GUARD_S, TICK_S, Driver
+from tests.spark.scene import Driver, supervise_until
 from tests.tables import Transactional
 
 if TYPE_CHECKING:
@@ -48,15 +47,6 @@ class ProcessorDriver(Driver):
             return False
         chance.choice(workers).send_signal(signal.SIGKILL)
         return True
-
-
-def until(driver: ProcessorDriver, holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + GUARD_S
-    while not holds():
-        if time.monotonic() > deadline:
-            pytest.fail(f"{what}; incidents: {driver.incidents}")
-        driver.tick()
-        time.sleep(TICK_S)
 
 
 @pytest.mark.chaos
@@ -99,7 +89,9 @@ def test_table_and_outputs_end_as_in_the_tester(
             for key in keys:
                 tester.consume(inputs, key, b"")
             before = written(topics, outputs)
-            until(driver, partial(has_more, topics, outputs, before), "no batch is written")
+            supervise_until(
+                [driver], partial(has_more, topics, outputs, before), "no batch is written"
+            )
             if chance.random() < 0.5 and driver.kill_worker(chance):
                 kills["worker"] += 1
             elif driver.process.running():
@@ -111,7 +103,9 @@ def test_table_and_outputs_end_as_in_the_tester(
             def committed() -> int:
                 return sum(offset.offset for offset in offsets.committed(group).values())
 
-            until(driver, lambda: committed() >= written(topics, inputs), "not all is read")
+            supervise_until(
+                [driver], lambda: committed() >= written(topics, inputs), "not all is read"
+            )
     finally:
         driver.close()
         topics.close()

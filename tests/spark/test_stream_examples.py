@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,55 +15,44 @@ from offsetmgr.devkafka.jars import cache_dir
 from offsetmgr.devkafka.process import WatchedProcess
 from tests.conftest import create_topic
 from tests.spark.lab import messages, table
+from tests.spark.support import EXAMPLES
 from tests.tables import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
-
     from offsetmgr.devkafka import DevKafka
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTITIONS = 4
 
 
 @pytest.fixture
-def run_example(
-    spark: SparkSession, kafka: DevKafka, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
-    """Run an example in this process, so that it finds the Spark that is there already."""
-    assert spark is not None
-
-    def run_example(name: str, *arguments: str) -> None:
-        options = ["--bootstrap-servers", kafka.bootstrap_servers, *arguments]
-        monkeypatch.setattr(sys, "argv", [name, *options])
-        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-
-    return run_example
+def example(run_example: Callable[..., None], kafka: DevKafka) -> Callable[..., None]:
+    servers = ["--bootstrap-servers", kafka.bootstrap_servers]
+    return lambda name, *words: run_example(name, *servers, *words)
 
 
 @pytest.fixture
-def run(run_example: Callable[..., None], tmp_path: Path) -> Callable[[str], None]:
+def run(example: Callable[..., None], tmp_path: Path) -> Callable[[str], None]:
     """Run a graph over what its topics hold."""
 
     def run_graph(graph: str) -> None:
         checkpoint = str(tmp_path / graph.replace(":", "-"))
         options = ["--checkpoint", checkpoint, "--available-now", "--no-samples"]
-        run_example("stream_on_spark", graph, *options)
+        example("stream_on_spark", graph, *options)
 
     return run_graph
 
 
 def test_examples_of_an_emitter_and_of_a_lookup(
-    run_example: Callable[..., None], unique_name: str, capsys: pytest.CaptureFixture[str]
+    example: Callable[..., None], unique_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A Spark job finds what the emitter has written."""
-    run_example("emitter_promises", "--topic", unique_name)
+    example("emitter_promises", "--topic", unique_name)
     said = capsys.readouterr().out
     assert said.count("written to partition") == 3
     assert "the pump is at offset" in said
-    run_example("view_lookup", "--topic", unique_name)
+    example("view_lookup", "--topic", unique_name)
     said = capsys.readouterr().out
     assert "order 1: bicycle for 499.0" in said
     assert "order 3: rocket for None" in said
@@ -72,11 +60,11 @@ def test_examples_of_an_emitter_and_of_a_lookup(
 
 
 def test_example_of_a_view_beside_a_processor(
-    run_example: Callable[..., None], unique_name: str, capfd: pytest.CaptureFixture[str]
+    example: Callable[..., None], unique_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Counts of a processor are read over HTTP while it runs."""
     (port,) = free_ports(1)
-    run_example("view_beside_processor", "--group", unique_name, "--port", str(port))
+    example("view_beside_processor", "--group", unique_name, "--port", str(port))
     assert "bob has clicked 2 times" in capfd.readouterr().out
 
 

@@ -95,17 +95,6 @@ def test_a_list_of_groups_is_never_a_part_of_them(monkeypatch: pytest.MonkeyPatc
         assert store.groups() == ["etl"]
 
 
-def test_bad_input_is_refused() -> None:
-    """With the field's name, before anything is sent."""
-    with open_store("memory:") as store:
-        with pytest.raises(InvalidValueError, match="offset of"):
-            store.commit_offset("etl", "orders", 0, -1)
-        with pytest.raises(InvalidValueError, match="group"):
-            store.fetch_offset("", "orders", 0)
-        with pytest.raises(InvalidValueError, match="partition"):
-            store.fetch_offsets("etl", [("orders", -1)])
-
-
 def test_an_odd_answer_of_a_store_is_refused_by_name() -> None:
     """A database that another program writes to may hold anything."""
     where = TopicPartition("orders", 0)

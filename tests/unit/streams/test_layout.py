@@ -243,6 +243,16 @@ def test_rows_of_a_former_join_are_not_those_of_a_later_one(folder: Folder) -> N
     assert folder.prepare(start(CLICKS, NAMES, topics=unknown)).join_name("names") == "names/1"
 
 
+def test_a_table_that_comes_back_has_to_be_the_one_of_before(folder: Folder) -> None:
+    """The checkpoint keeps its rows, also while the graph has no table."""
+    folder.begin(start(CLICKS, NAMES, TABLE, topics=EMPTY), READ)
+    without = folder.prepare(start(CLICKS, NAMES, topics=EMPTY))
+    assert (without.table, without.codec) == ("g-table", "Int64")
+    with pytest.raises(ProcessorError, match="has rows of the codec Int64, not of String"):
+        folder.prepare(start(CLICKS, NAMES, persist(C), topics=EMPTY))
+    folder.prepare(start(CLICKS, NAMES, TABLE, topics=EMPTY))
+
+
 def test_a_recreated_input_is_read_from_its_beginning(folder: Folder) -> None:
     """Its messages are all new, so ``missing`` does not matter."""
     folder.begin(start(CLICKS, NAMES), READ)

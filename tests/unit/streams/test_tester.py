@@ -328,34 +328,6 @@ def test_emit_handlers_can_be_replaced() -> None:
         emitter.finish()
 
 
-@pytest.mark.parametrize(
-    ("write", "topic"),
-    [
-        (lambda ctx: ctx.set_value(1), "g-table"),
-        (lambda ctx: ctx.delete(), "g-table"),
-        (lambda ctx: ctx.emit("out", "k", 1), "out"),
-        (lambda ctx: ctx.set_value(1) or ctx.emit("out", "k", 1), "out"),
-        (lambda ctx: ctx.loopback("k", 1), "g-loop"),
-    ],
-    ids=["set", "delete", "emit", "set and emit", "loopback"],
-)
-def test_a_message_with_unwritten_effects_is_repeated(write: Any, topic: str) -> None:
-    """Nothing that it has written is kept, and later messages wait."""
-    edges = [persist(INT), output("out", INT), loop(INT, lambda _ctx, _value: None)]
-    graph = define_group("g", input("in", INT, lambda ctx, _value: write(ctx)), edges)
-    tester, processor = added(graph)
-    tester.set_table_value("g-table", "bob", 7)
-    tester.replace_emit_handler(lambda record: record.topic != topic or refuse(record))
-    for number in range(2):
-        with pytest.raises(ProcessingError, match=rf"writing to {topic} failed: .*offset 0"):
-            tester.consume("in", "bob", number)
-    assert (processor.committed("in"), processor.get("bob")) == (0, 7)
-    tester.replace_emit_handler(None)
-    tracker = tester.queue_tracker(topic)
-    processor.restart()
-    assert processor.committed("in") == len(list(tracker)) == 2
-
-
 def test_a_codec_that_returns_no_bytes_deletes_no_row() -> None:
     """None would be a tombstone."""
 
