@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import libversion
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -25,8 +25,9 @@ from offsetmgr.admin.commands import Connection, by_topic, topic_options
 from offsetmgr.admin.history import Cause, CommitStep, Move, read_causes, steps
 from offsetmgr.admin.service import ServiceFacts
 from offsetmgr.admin.times import seconds_text, time_before, time_text
+from offsetmgr.codes import Fault
 from offsetmgr.deadlines import Deadline
-from offsetmgr.errors import OffsetManagerError
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import TOPIC, read_commits
 from offsetmgr.kafka.config import INSTANCE
@@ -44,8 +45,9 @@ from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future as Pending
 
-    from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
+    from confluent_kafka.admin import BrokerMetadata
 
     from offsetmgr.admin.history import Causes
     from offsetmgr.admin.service import LiveManager, ServiceReader
@@ -60,7 +62,7 @@ _RECENT_S: Final = 86_400.0
 """Older deletions are taken for wanted ones."""
 _TURNS_S: Final = 3_600.0
 """Two programs that committed by turns longer ago have ended."""
-_CONNECTIONS: Final = 16
+_CONNECTIONS: Final = 64
 """Brokers to which it connects at once."""
 _STEPS: Final = 6
 """Questions that follow one upon another, each with the same share of the time-out: the list of
@@ -76,6 +78,7 @@ _READ_AGAIN: Final = "what was processed already is read again from there"
 _STARTS_ANEW: Final = "a job without a checkpoint starts anew: it repeats or skips records"
 _DIRECT: Final = Connection()
 _RETENTION: Final = "offsets.retention.minutes"
+_UNANSWERED: Final = frozenset({Fault.BROKER, Fault.NETWORK})
 _T = TypeVar("_T")
 
 
@@ -119,6 +122,8 @@ class Facts:
     """None where no service was named."""
     unreachable: Sequence[str] = ()
     """The brokers whose advertised addresses lead nowhere from here, in words."""
+    silent: Sequence[str] = ()
+    """Those that take connections and answer nothing."""
     leaderless: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     """Partitions without a leader, with the brokers that hold their replicas."""
     causes: Causes = field(default_factory=dict)
@@ -161,20 +166,23 @@ def gather(
     deadline, share_s = Deadline(timeout_s, "timeout_s"), timeout_s / _STEPS
     with (
         ClusterReader(config, timeout_s=share_s) as reader,
-        ThreadPoolExecutor(_CONNECTIONS) as pool,
+        ThreadPoolExecutor() as pool,
+        ThreadPoolExecutor(_CONNECTIONS) as connections,
     ):
         answer = pool.submit(lambda: None if service is None else tried(service.facts))
         began_s = time.monotonic()
-        cluster = tried(reader.metadata, "connection to Kafka")
+        cluster = tried(reader.metadata, f"connection to Kafka at {visible(servers)}")
         took_ms = (time.monotonic() - began_s) * 1_000
         if isinstance(cluster, OffsetManagerError):
             asked = answer.result()
             return Facts(time.time(), versions, cluster, service=asked, connection=connection)
-        brokers = ", ".join(f"{each.host}:{each.port}" for each in cluster.brokers.values())
+        addresses = {number: f"{each.host}:{each.port}" for number, each in cluster.brokers.items()}
+        brokers = ", ".join(addresses.values())
         text = f"cluster {cluster.cluster_id} ({brokers}) answered in {took_ms:.0f} ms"
-        ask = partial(_unreachable, timeout_s=share_s)
-        unreachable = pool.map(ask, cluster.brokers.values())
-        retention = pool.submit(tried, _retention_s, reader, cluster)
+        connected = connections.map(
+            partial(_unreachable, timeout_s=share_s), cluster.brokers.values()
+        )
+        asked_brokers = pool.submit(_retentions_s, reader, cluster.brokers)
         names, unlisted = _names(reader, groups)
         found, _ = read_groups(reader, names)
         found |= as_listed(reader, found.values())
@@ -196,17 +204,25 @@ def gather(
         last_s = {name: each[-1].at_s for name, each in walked.items() if each}
         quiet = (found[name] for name, at_s in last_s.items() if now_s - at_s > stuck_after_s)
         aged = RecordAges(reader).fill(quiet, now_s)
+        retentions = asked_brokers.result()
+        unreachable = dict(zip(addresses, connected, strict=True))
         return Facts(
             now_s=now_s,
             versions=versions,
             cluster=text,
             stuck_after_s=stuck_after_s,
-            retention_s=retention.result(),
+            retention_s=_shortest(retentions),
             groups=found | {group.name: group for group in aged},
             topic_rights=rights.result(),
             history=history,
             service=answer.result(),
-            unreachable=[text for text in unreachable if text],
+            unreachable=list(filter(None, unreachable.values())),
+            silent=[
+                f"broker {number} ({visible(addresses[number])})"
+                for number, each in retentions.items()
+                if isinstance(each, KafkaRequestError) and each.info.fault in _UNANSWERED
+                if not unreachable[number]
+            ],
             leaderless=leaderless,
             causes=causes.result(),
             unlisted=unlisted,
@@ -237,21 +253,31 @@ def _names(
     return [each.name for each in found if each.has_offsets], errors
 
 
-def _retention_s(reader: ClusterReader, cluster: ClusterMetadata) -> float:
-    """Return the shortest retention of the brokers that answer; each has a setting of its own."""
+def _retentions_s(
+    reader: ClusterReader, brokers: Iterable[int]
+) -> dict[int, float | OffsetManagerError]:
+    """Return the retention of each broker, which has a setting of its own, or why not."""
     what = f"setting {_RETENTION} of the brokers"
-    brokers = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in cluster.brokers]
-    sent = [reader.admin.describe_configs([broker])[broker] for broker in brokers]
+    resources = {number: ConfigResource(ResourceType.BROKER, str(number)) for number in brokers}
+    sent = {
+        number: reader.admin.describe_configs([each])[each] for number, each in resources.items()
+    }
     deadline = Deadline(reader.timeout_s)
-    ask = partial(reader.result, what=what, right="DESCRIBE_CONFIGS", deadline=deadline)
-    answers = [tried(ask, pending) for pending in sent]
-    found = [each.get(_RETENTION) for each in answers if not isinstance(each, OffsetManagerError)]
-    if not found and answers:
-        raise answers[0]
-    try:
-        return min(float(each.value) for each in found) * 60.0
-    except (AttributeError, TypeError, ValueError):  # not every broker is Apache Kafka
-        raise OffsetManagerError(f"{what}: Kafka does not say") from None
+
+    def read(pending: Pending[Any]) -> float:
+        found = reader.result(pending, what, right="DESCRIBE_CONFIGS", deadline=deadline)
+        try:
+            return float(found[_RETENTION].value) * 60.0
+        except (KeyError, TypeError, ValueError):  # not every broker is Apache Kafka
+            raise OffsetManagerError(f"{what}: Kafka does not say") from None
+
+    return {number: tried(read, pending) for number, pending in sent.items()}
+
+
+def _shortest(retentions: Mapping[int, float | OffsetManagerError]) -> float | OffsetManagerError:
+    """Return the shortest retention of the brokers that answer, or an error if none does."""
+    known = [each for each in retentions.values() if isinstance(each, float)]
+    return min(known) if known else next(iter(retentions.values()))
 
 
 def _history(
@@ -310,6 +336,12 @@ def _brokers(facts: Facts) -> Iterable[Finding]:
             "clients connect to the addresses that brokers advertise: groups and partitions of "
             "these brokers can be neither read nor committed from here",
             _ADDRESSES,
+        )
+    if facts.silent:
+        yield _trouble(
+            f"{'; '.join(facts.silent)}: takes connections, and does not answer",
+            "groups and partitions of these brokers can be neither read nor committed",
+            "look at the log of the broker and at its machine; restart it if it hangs",
         )
 
 

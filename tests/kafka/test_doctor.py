@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -72,3 +73,25 @@ def test_a_name_that_cannot_be_resolved_is_the_only_trouble(kafka: DevKafka, gro
     words = {"connection": "Failed to resolve 'broker.invalid:", "brokers": "broker.invalid:"}
     assert words[trouble.check] in trouble.what
     assert "advertised.listeners" in trouble.mend
+
+
+def test_a_frozen_broker_is_named(kafka3: DevKafka) -> None:
+    """It takes connections, so its address is fine, and answers none of its questions."""
+    frozen, *_, awake = kafka3.brokers
+    frozen.pause()
+    try:
+        found = bad({"bootstrap.servers": awake.bootstrap_server}, timeout_s=30)
+    finally:
+        frozen.resume()
+    named = [each.what for each in found if each.check == "brokers"]
+    where = f"broker {frozen.node_id} ({frozen.bootstrap_server})"
+    assert named == [f"{where}: takes connections, and does not answer"]
+
+
+def test_a_frozen_kafka_is_named() -> None:
+    """The error said what failed, and not of which address."""
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        address = f"127.0.0.1:{frozen.getsockname()[1]}"
+        (found, *_) = bad({"bootstrap.servers": address}, timeout_s=1)
+    assert found.check == "connection"
+    assert f"connection to Kafka at {address}" in found.what

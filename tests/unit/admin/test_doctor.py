@@ -9,14 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from offsetmgr.admin.commands import Connection
-from offsetmgr.admin.doctor import Facts, Finding, Level, _retention_s, examine
+from offsetmgr.admin.doctor import Facts, Finding, Level, _retentions_s, _shortest, examine
 from offsetmgr.admin.history import CommitStep, steps
 from offsetmgr.admin.service import LiveManager, ServiceFacts
 from offsetmgr.answers import GroupMember
 from offsetmgr.errors import KafkaRequestError, ServiceUnavailableError, error_info
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.kafka.commit_log import CommitRecord
-from offsetmgr.kafka.errors import tried
 from offsetmgr.lag.measure import GroupLag, PartitionLag
 from offsetmgr.types import ManagerKey, OffsetAndMetadata, TopicPartition
 
@@ -203,6 +202,11 @@ SICK: dict[str, tuple[Facts, str, str]] = {
         "broker 1 advertises kafka-1:9092",
         "set advertised.listeners of the brokers",
     ),
+    "a frozen broker": (
+        replace(HEALTHY, groups={}, silent=["broker 2 (kafka-2:9092)"]),
+        "broker 2 (kafka-2:9092): takes connections, and does not answer",
+        "restart it if it hangs",
+    ),
     "no leader": (
         replace(with_lag(UNREAD._replace(error=NO_LEADER)), leaderless={P0: [2, 3], P1: [3]}),
         "without a leader: orders 0, 1",
@@ -358,7 +362,6 @@ class Brokers(ClusterReader):
 
     def __init__(self, *answers: str | KafkaRequestError) -> None:  # it connects to nothing
         self.timeout_s = 1.0
-        self.asked = Mock(brokers=range(len(answers)))
         self._admin = Mock()
         self._admin.describe_configs = lambda wanted: {
             each: answers[int(each.name)] for each in wanted
@@ -372,7 +375,5 @@ class Brokers(ClusterReader):
 
 def test_the_shortest_retention_of_all_brokers_counts() -> None:
     """The kind: one broker asked for all, as each expires the groups that it keeps by its own."""
-    reader = Brokers("10080", DENIED, "1440")
-    assert _retention_s(reader, reader.asked) == DAY_S
-    reader = Brokers(DENIED, DENIED)
-    assert tried(_retention_s, reader, reader.asked) is DENIED
+    for answers, expected in ((("10080", DENIED, "1440"), DAY_S), ((DENIED, DENIED), DENIED)):
+        assert _shortest(_retentions_s(Brokers(*answers), range(len(answers)))) == expected
