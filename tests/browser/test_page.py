@@ -240,7 +240,8 @@ def test_a_reset_is_planned_before_it_is_executed(tab: Tab) -> None:
     """
     now, new = 2**60 + 1, 2**60 - 9
     left = answers.planned(1, 7, None, note="nothing was committed then; left as it is")
-    tab.api.says("plan", answers.plan(answers.planned(0, now, new, metadata="m"), left))
+    ids, row = {"orders": "of-the-plan"}, answers.planned(0, now, new, metadata="m")
+    tab.api.says("plan", answers.plan(row, left, topic_ids=ids))
     done = answers.planned(0, now, new, note="")
     tab.api.says("reset", answers.plan(done, executed=True))
     page = shown(tab, "groups/orders-etl")
@@ -269,7 +270,9 @@ def test_a_reset_is_planned_before_it_is_executed(tab: Tab) -> None:
     dialogue.get_by_role("button", name="Set 1 offset", exact=True).click()
     expect(dialogue.get_by_text("Done: 1 offset set.")).to_be_visible()
     row = {"topic": "orders", "partition": 0, "current": now, "new": new, "metadata": "m"}
-    assert tab.api.posted("reset") == [{"group": "orders-etl", "live": False, "partitions": [row]}]
+    assert tab.api.posted("reset") == [
+        {"group": "orders-etl", "live": False, "partitions": [row], "topic_ids": ids}
+    ]
     dialogue.get_by_role("button", name="Close").click()
     expect(dialogue).to_have_count(0)
 
