@@ -29,23 +29,7 @@ from offsetmgr.admin.reset import (
 )
 from offsetmgr.admin.spark_status import positions, status
 from offsetmgr.admin.times import parse_duration, parse_since, seconds_text
-from offsetmgr.cli.common import (
-    ConfigFile,
-    Execute,
-    Exit,
-    GroupName,
-    Groups,
-    KafkaOptions,
-    OutputOptions,
-    OwnersOptions,
-    PlanOptions,
-    Since,
-    SomeGroups,
-    Store,
-    Timeout,
-    records,
-    say,
-)
+from offsetmgr.cli import common
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
 from offsetmgr.kafka.commit_log import read_commits
@@ -62,13 +46,13 @@ _COLOURS = {Level.OK: "green", Level.TROUBLE: "red", Level.UNKNOWN: "yellow"}
 
 
 def history(
-    group: GroupName,
+    group: common.GroupName,
     topic: Annotated[str | None, Option(help="Only of this topic.")] = None,
     partition: Annotated[int | None, Option(min=0, help="Only of this partition.")] = None,
-    since: Since = None,
+    since: common.Since = None,
     *,
-    kafka: KafkaOptions,
-    output: OutputOptions,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Show every commit of a group that Kafka still has: when, from where, to where.
 
@@ -94,7 +78,7 @@ def history(
     output.print(answer, HISTORY_FIELDS, rows, ends=ends)
     if not rows and is_whole and since is None:
         check_group(group)  # of a mistyped name, this says what is wrong with it
-    return Exit.TROUBLE if before else 0
+    return common.Exit.TROUBLE if before else 0
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,7 @@ class ResetMode:
 
 
 def reset(
-    groups: Groups,
+    groups: common.Groups,
     *,
     scope: ScopeOptions,
     mode: ResetMode,
@@ -170,9 +154,9 @@ def reset(
     export: Annotated[
         bool, Option("--export", help="Print the plan in the form of --from-file.")
     ] = False,
-    store: Store = None,
-    options: PlanOptions,
-    output: OutputOptions,
+    store: common.Store = None,
+    options: common.PlanOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Set the offsets of groups that nobody else commits; without --execute, print the plan.
 
@@ -204,14 +188,14 @@ def reset(
 
 
 def set_offsets(
-    group: GroupName,
+    group: common.GroupName,
     offsets: Annotated[
         list[str], Argument(metavar="TOPIC:PARTITION=OFFSET...", help="Such as orders:0=42.")
     ],
     *,
-    store: Store = None,
-    options: PlanOptions,
-    output: OutputOptions,
+    store: common.Store = None,
+    options: common.PlanOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Set single offsets of a group that nobody else commits; otherwise like reset."""
     parse_offsets(offsets)  # before Kafka is asked
@@ -225,11 +209,11 @@ def set_offsets(
 
 
 def delete_offsets(
-    group: GroupName,
+    group: common.GroupName,
     *,
     scope: ScopeOptions,
-    options: PlanOptions,
-    output: OutputOptions,
+    options: common.PlanOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Delete committed offsets of a group, including those of deleted topics.
 
@@ -266,7 +250,7 @@ def _change(
     do: Callable[[str, list[PlannedOffset]], dict[TopicPartition, str]],
     *,
     execute: bool,
-    output: OutputOptions,
+    output: common.OutputOptions,
     export: bool = False,
 ) -> int:
     """Plan a change of each group by ``make``, and carry it out by ``do`` if ``execute``.
@@ -283,11 +267,11 @@ def _change(
         errors = [{"group": group, "message": str(error)} for group, error in refused.items()]
         output.print({"executed": execute, "errors": errors}, PLAN_FIELDS, rows, "partitions")
     for name, error in refused.items():
-        say(f"group {name} is left as it is: {error}", error=True)
+        common.say(f"group {name} is left as it is: {error}", error=True)
     if export:
         for group, topic, partition, _, new, *_, note in rows:
             if new is None or str(note).startswith("not "):
-                say(f"group {group}, {topic}-{partition}: {note}", error=True)
+                common.say(f"group {group}, {topic}-{partition}: {note}", error=True)
     elif output.as_table and execute:
         undone = sum(map(len, failures.values()))
         print(f"Done for {count - undone} of {len(rows)} partitions.")
@@ -295,9 +279,9 @@ def _change(
     elif output.as_table:
         print(f"This is a plan for {count} of {len(rows)} partitions; --execute carries it out.")
     if interrupted:
-        return Exit.INTERRUPTED
+        return common.Exit.INTERRUPTED
     is_incomplete = refused or count < len(rows) or any(failures.values())
-    return Exit.INCOMPLETE if is_incomplete else 0
+    return common.Exit.INCOMPLETE if is_incomplete else 0
 
 
 def _made(
@@ -342,7 +326,7 @@ def _made(
     return plans, failures, refused, interrupted
 
 
-def delete_group(group: GroupName, *, options: PlanOptions) -> None:
+def delete_group(group: common.GroupName, *, options: common.PlanOptions) -> None:
     """Delete a group that nobody else commits, with all its offsets; needs --execute."""
     with options.changes() as change:
         found = change.check_free(group, "DELETE")
@@ -353,17 +337,17 @@ def delete_group(group: GroupName, *, options: PlanOptions) -> None:
         if options.execute:
             change.delete_group(group)
     done = "Deleted" if options.execute else "--execute deletes"
-    say(f"{done} group {group} with {count} committed offsets.")
+    common.say(f"{done} group {group} with {count} committed offsets.")
 
 
 def doctor(
-    groups: SomeGroups = None,
+    groups: common.SomeGroups = None,
     *,
     stuck_after: Annotated[
         str, Option(metavar="TIME", help="A group with lag and no commit for this time is stuck.")
     ] = "10m",
-    options: OwnersOptions,
-    output: OutputOptions,
+    options: common.OwnersOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Find problems of groups, Kafka and the service, with the cause and the fix of each.
 
@@ -385,16 +369,16 @@ def doctor(
         output.print({"versions": facts.versions}, Finding._fields, rows, "findings")
     levels = {each.level for each in findings}
     if Level.TROUBLE in levels:
-        return Exit.TROUBLE
-    return Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
+        return common.Exit.TROUBLE
+    return common.Exit.INCOMPLETE if Level.UNKNOWN in levels else 0
 
 
 def spark_status(
     checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
     group: Annotated[str | None, Option(help="Also compare it with this group.")] = None,
     *,
-    kafka: KafkaOptions,
-    output: OutputOptions,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Show the progress of a query, and whether a restart would lose or repeat anything.
 
@@ -435,10 +419,10 @@ def spark_status(
             f"A restart reads {answer['repeated']} offsets again, and finds {answer['lost']} lost.",
         ]
     output.print(answer, heads, rows, "partitions", ends=lines, problems=problems)
-    return Exit.TROUBLE if problems or any(each.note for each in found) else 0
+    return common.Exit.TROUBLE if problems or any(each.note for each in found) else 0
 
 
-def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> int:
+def list_clusters(config: common.ConfigFile = None, *, output: common.OutputOptions) -> int:
     """List the clusters of the configuration file with their settings, secrets masked.
 
     Exits with 1 if one of them has a wrong setting.
@@ -452,8 +436,8 @@ def list_clusters(config: ConfigFile = None, *, output: OutputOptions) -> int:
         for setting, value in sorted(known(clusters[name]).masked().items())
     ]
     rows += [(name, "error", str(error)) for name, error in sorted(wrong.items())]
-    output.print(records(heads, rows), heads, rows)
-    return Exit.TROUBLE if wrong else 0
+    output.print(common.records(heads, rows), heads, rows)
+    return common.Exit.TROUBLE if wrong else 0
 
 
 def copy_offsets(
@@ -464,10 +448,10 @@ def copy_offsets(
     checkpoint: Annotated[
         str | None, Option(metavar="DIR", help="A Spark query's checkpoint, in place of a group.")
     ] = None,
-    config: ConfigFile = None,
-    timeout: Timeout = 60.0,
-    execute: Execute = False,
-    output: OutputOptions,
+    config: common.ConfigFile = None,
+    timeout: common.Timeout = 60.0,
+    execute: common.Execute = False,
+    output: common.OutputOptions,
 ) -> int:
     """Copy a group's offsets to a cluster that mirrors its topics; by default print the plan.
 
@@ -510,21 +494,23 @@ def copy_offsets(
         answer["startingOffsets"] = None if left else spark_json(starts)
         end = str(answer["startingOffsets"] or "Some partitions are left: no startingOffsets.")
     output.print(answer, _COPY_FIELDS, rows, "partitions", ends=[end])
-    return Exit.INCOMPLETE if left else 0
+    return common.Exit.INCOMPLETE if left else 0
 
 
 def _print_findings(findings: list[Finding]) -> None:
     bad = {each.group for each in findings if each.level is not Level.OK}
     for level, check, what, why, mend, group in findings:
         if level is not Level.OK:
-            say(f"{level.value}: {check}{f', group {group}' if group else ''}", fg=_COLOURS[level])
+            common.say(
+                f"{level.value}: {check}{f', group {group}' if group else ''}", fg=_COLOURS[level]
+            )
             for name, text in (("what", what), ("why", why), ("mend", mend)):
-                say(f"  {name:4}  {text}")
+                common.say(f"  {name:4}  {text}")
         elif not group:
-            say(f"ok: {check}: {what}", fg=_COLOURS[level])
+            common.say(f"ok: {check}: {what}", fg=_COLOURS[level])
     good = dict.fromkeys(each.group for each in findings if each.group not in bad | {""})
     if good:
-        say(f"ok: groups: {listed(good)}", fg=_COLOURS[Level.OK])
+        common.say(f"ok: groups: {listed(good)}", fg=_COLOURS[Level.OK])
     counts = Counter(each.level for each in findings)
     print(
         f"{counts[Level.OK]} checks found nothing wrong, {counts[Level.TROUBLE]} found trouble, "

@@ -10,16 +10,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from offsetmgr.admin.times import parse_since, time_text
-from offsetmgr.cli.common import (
-    Execute,
-    Exit,
-    Json,
-    KafkaOptions,
-    OutputOptions,
-    Since,
-    print_json,
-    say,
-)
+from offsetmgr.cli import common
 from offsetmgr.consumer.retry import Letter, Replayer, divide_letters, readable_letters
 from offsetmgr.consumer.topics import INTERNAL
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
@@ -39,12 +30,12 @@ class LetterOptions:
 
     origin: Annotated[str | None, Option(help="Only letters from this topic.")] = None
     error: Annotated[str | None, Option(help="Only letters with this text in their error.")] = None
-    since: Since = None
+    since: common.Since = None
     letter: Annotated[
         list[str] | None, Option(metavar="PARTITION:OFFSET", help="Only this letter; repeatable.")
     ] = None
 
-    def read(self, kafka: KafkaOptions, topic: str) -> tuple[list[Letter], Unread]:
+    def read(self, kafka: common.KafkaOptions, topic: str) -> tuple[list[Letter], Unread]:
         """Return the letters that are chosen, and why partitions are not read."""
         check_topic(topic)
         since_s = parse_since(self.since, "--since", time.time()) if self.since else 0.0
@@ -66,8 +57,8 @@ def list_letters(
     *,
     chosen: LetterOptions,
     replayed: Annotated[bool, Option("--all", help="Include letters that were replayed.")] = False,
-    kafka: KafkaOptions,
-    output: OutputOptions,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> int:
     """List dead letters: where they came from, and why they failed.
 
@@ -79,22 +70,22 @@ def list_letters(
     answer = {"topic": topic, "unread": problems}
     lines = [f"{each} is not read: {error}" for each, error in problems.items()]
     output.print(answer, _HEADS, list(map(_row, found)), "letters", problems=lines)
-    return Exit.TROUBLE if problems else 0
+    return common.Exit.TROUBLE if problems else 0
 
 
 def show(
     topic: Topic,
     letter: Annotated[str, Argument(metavar="PARTITION:OFFSET", help="The letter.")],
     *,
-    kafka: KafkaOptions,
-    as_json: Json = False,
+    kafka: common.KafkaOptions,
+    as_json: common.Json = False,
 ) -> int:
     """Show one dead letter in full: headers, key, value, error and stack."""
     found, unread = LetterOptions(letter=[letter]).read(kafka, topic)
     if not found:
         known(unread.get(TopicPartition(topic, _place(letter)[0])))
-        say(f"offsetmgr: {topic} has no letter {letter}", error=True)
-        return Exit.TROUBLE
+        common.say(f"offsetmgr: {topic} has no letter {letter}", error=True)
+        return common.Exit.TROUBLE
     (each,) = found
     shown = dict(zip(_HEADS, _row(each), strict=True)) | {
         "headers": [[name, _text(value)] for name, value in each.headers],
@@ -104,7 +95,7 @@ def show(
         "stack": each.stack,
     }
     if as_json:
-        print_json(shown)
+        common.print_json(shown)
         return 0
     stack = shown.pop("stack")
     lines = [f"{name}: {value}" for name, value in shown.items()]
@@ -117,9 +108,9 @@ def replay(
     *,
     chosen: LetterOptions,
     to: Annotated[str | None, Option(help="Send them to this topic instead.")] = None,
-    execute: Execute = False,
-    kafka: KafkaOptions,
-    output: OutputOptions,
+    execute: common.Execute = False,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Send dead letters back to their partitions; without --execute, print which.
 
@@ -150,8 +141,8 @@ def replay(
     rows, ends = list(map(_row, found)), [f"{len(found)} letters {done}."]
     output.print(answer, _HEADS, rows, "letters", ends=ends)
     for problem in problems:  # with JSON, too: what is left of a change is said in any case
-        say(problem, error=True)
-    return Exit.TROUBLE if named else 0
+        common.say(problem, error=True)
+    return common.Exit.TROUBLE if named else 0
 
 
 def _place(text: str) -> tuple[int, int]:

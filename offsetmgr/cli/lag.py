@@ -17,21 +17,8 @@ from typer import Argument, Option
 
 from offsetmgr.admin.service import ServiceReader
 from offsetmgr.admin.times import seconds_text
+from offsetmgr.cli import common
 from offsetmgr.cli import top as live
-from offsetmgr.cli.common import (
-    DEFAULT_SERVICE,
-    Exit,
-    Groups,
-    OutputOptions,
-    ServiceUrl,
-    SomeGroups,
-    SourceOptions,
-    Timeout,
-    TokenFile,
-    print_table,
-    say,
-    service_reader,
-)
 from offsetmgr.client.wire import reading
 from offsetmgr.codes import Fault
 from offsetmgr.errors import OffsetManagerError, ServiceError
@@ -147,7 +134,7 @@ def _watched(source: KafkaSource | _Service, names: list[str]) -> dict[str, Any]
 
 
 @contextlib.contextmanager
-def _opened(source: SourceOptions) -> Iterator[KafkaSource | _Service]:
+def _opened(source: common.SourceOptions) -> Iterator[KafkaSource | _Service]:
     service = source.owner()
     if service is None:
         settings = source.for_librdkafka()
@@ -171,7 +158,7 @@ def _checked(groups: Iterable[str] | None) -> list[str]:
     return list(dict.fromkeys(map(check_existing_group, groups or ())))
 
 
-def groups(*, source: SourceOptions, output: OutputOptions) -> int:
+def groups(*, source: common.SourceOptions, output: common.OutputOptions) -> int:
     """List the groups of the cluster, with their state and type.
 
     Exits with 3 if a broker did not answer, whose groups are missing.
@@ -184,7 +171,9 @@ def groups(*, source: SourceOptions, output: OutputOptions) -> int:
         return _status(answer)
 
 
-def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) -> int:
+def describe(
+    groups: common.Groups, *, source: common.SourceOptions, output: common.OutputOptions
+) -> int:
     """Show offsets, lag, members and state of groups, and who commits them.
 
     Exits with 1 if a group does not exist, an offset is outside its log, or its log is missing.
@@ -202,7 +191,7 @@ def describe(groups: Groups, *, source: SourceOptions, output: OutputOptions) ->
 
 
 def lag(
-    groups: SomeGroups = None,
+    groups: common.SomeGroups = None,
     max_lag: Annotated[
         float, Option(min=0, show_default=False, help="Exit with 1 beyond so many records.")
     ] = math.inf,
@@ -210,8 +199,8 @@ def lag(
         float, Option(min=0, show_default=False, help="Exit with 1 beyond so many seconds.")
     ] = math.inf,
     *,
-    source: SourceOptions,
-    output: OutputOptions,
+    source: common.SourceOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Show the lag of groups in records and in seconds, a line for each group and topic.
 
@@ -230,17 +219,17 @@ def lag(
         )
         status = _status(answer, trouble=_are_missing(found) or behind)
         is_unknown = max_seconds < math.inf and any(each["lag_seconds_unknown"] for each in found)
-        return status or (Exit.INCOMPLETE if is_unknown else 0)
+        return status or (common.Exit.INCOMPLETE if is_unknown else 0)
 
 
 def top(
-    groups: SomeGroups = None,
+    groups: common.SomeGroups = None,
     interval: Annotated[
         float, Option(min=0.5, max=86_400.0, help="Seconds between two reads.")
     ] = 3.0,
     *,
-    source: SourceOptions,
-    output: OutputOptions,
+    source: common.SourceOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Watch groups live: lag, rates in and out, time to catch up, status and errors.
 
@@ -267,20 +256,20 @@ def top(
 
 def errors(
     group: Annotated[str | None, Argument(help="Only of this group.")] = None,
-    service: ServiceUrl = DEFAULT_SERVICE,
-    token_file: TokenFile = None,
-    timeout: Timeout = 10.0,
+    service: common.ServiceUrl = common.DEFAULT_SERVICE,
+    token_file: common.TokenFile = None,
+    timeout: common.Timeout = 10.0,
     *,
     follow: Annotated[
         bool, Option("--follow", "-f", help="Print new errors as they come.")
     ] = False,
-    output: OutputOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Show offsets that the service could not commit, and why; exits with 1 if there are any.
 
     With --follow it prints errors as they come, until Ctrl-C; --json then prints a line for each.
     """
-    asked = service_reader(service, token_file, timeout)
+    asked = common.service_reader(service, token_file, timeout)
     if group is not None:
         check_existing_group(group)
     if follow:
@@ -290,12 +279,12 @@ def errors(
                 place = f"{failure['group']}/{failure['topic']}/{failure['partition']}"
                 text = f"{place}: {error['message']}"
                 line = json.dumps({**failure, **error}) if output.as_json else text
-            say(line)
+            common.say(line)
     found = [each for each in asked.managers(group) if each.error]
     heads = "group", "topic", "partition", "client", "message"
     rows = [[each.group, *each.partition, each.client, each.error] for each in found]
     output.print({}, heads, rows, "errors")
-    return Exit.TROUBLE if found else 0
+    return common.Exit.TROUBLE if found else 0
 
 
 def _partition_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
@@ -330,21 +319,21 @@ def _topic_rows(found: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[lis
 def _print_group(group: Mapping[str, Any]) -> None:
     name, kind, missing = f"Group {group['name']}", group["type"], _missing(group)
     if missing or group["state"] is None:
-        say(f"{name}: {missing or group['error']['message']}", fg="red")
+        common.say(f"{name}: {missing or group['error']['message']}", fg="red")
         if not group["partitions"]:
             return
     elif kind and not _has_offsets(kind):
         text = f"a {kind} group, which commits no offsets; Kafka's own tools show it"
-        say(f"{name}: {text}", bold=True)
+        common.say(f"{name}: {text}", bold=True)
         return
     else:
         facts = [group["state"], kind, f"coordinator {group['coordinator']}"]
         facts += [f"assignor {group['assignor']}"] if group["assignor"] else []
-        say(f"{name}: {', '.join(facts)}", bold=True)
+        common.say(f"{name}: {', '.join(facts)}", bold=True)
     behind = seconds_text(group["lag_seconds"])
     lag = "unknown" if group["lag"] is None else f"{group['lag']} records"
-    say(f"Lag: {lag}{f', {behind}' if behind else ''}")
-    say(f"Committed by: {_committers(group)}")
+    common.say(f"Lag: {lag}{f', {behind}' if behind else ''}")
+    common.say(f"Committed by: {_committers(group)}")
     fields = ["topic", "partition", "committed", "end", "lag"]
     owners = ["client_id", "host", "committer"]
     rows = []
@@ -353,13 +342,13 @@ def _print_group(group: Mapping[str, Any]) -> None:
         note = each["error"]["code"] if each["error"] else each["status"] or ""
         owned = (each[field] or "" for field in owners)
         rows.append([*(each[field] for field in fields), behind, pending, *owned, note])
-    print_table([*fields, "behind", "pending_acks", *owners, ""], rows)
+    common.print_table([*fields, "behind", "pending_acks", *owners, ""], rows)
     for why in _reasons({"groups": [group]}) if group["state"] else ():
-        say(why)
+        common.say(why)
     if group["members"]:
         fields = ["member_id", "client_id", "host", "group_instance_id"]
         rows = [[*(each[f] for f in fields), len(each["partitions"])] for each in group["members"]]
-        print_table([*fields, "partitions"], rows)
+        common.print_table([*fields, "partitions"], rows)
 
 
 def _committers(group: Mapping[str, Any]) -> str:
@@ -394,7 +383,7 @@ def _are_missing(found: Iterable[Mapping[str, Any]]) -> bool:
     return bool(missing)
 
 
-def _problems(answer: Mapping[str, Any], output: OutputOptions) -> Iterator[str]:
+def _problems(answer: Mapping[str, Any], output: common.OutputOptions) -> Iterator[str]:
     """Yield why a number or a group is missing from the rows."""
     for group in answer["groups"] if output.as_csv else ():
         if note := _note(group):  # which is in a row of a table, and none of CSV
@@ -425,7 +414,7 @@ def _reasons(answer: Mapping[str, Any]) -> Iterator[str]:
 def _status(answer: Mapping[str, Any], *, trouble: bool = False) -> int:
     groups = answer["groups"]
     if answer.get("errors") or any(each.get("error") for each in groups):
-        return Exit.INCOMPLETE
+        return common.Exit.INCOMPLETE
     errors = [
         (each["error"], each["end"])
         for group in groups
@@ -433,5 +422,5 @@ def _status(answer: Mapping[str, Any], *, trouble: bool = False) -> int:
         if each["error"]
     ]
     if any(end is None and error.get("fault") in _UNREAD for error, end in errors):
-        return Exit.INCOMPLETE
-    return Exit.TROUBLE if trouble or errors else 0
+        return common.Exit.INCOMPLETE
+    return common.Exit.TROUBLE if trouble or errors else 0

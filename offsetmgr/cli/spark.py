@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from offsetmgr.cli.common import (
-    DEFAULT_SERVICE,
-    Execute,
-    Exit,
-    Timeout,
-    TokenFile,
-    credentials,
-    print_table,
-    say,
-)
+from offsetmgr.cli import common
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 
@@ -51,16 +42,16 @@ def open_offsets(service: str, token_file: str | None, name: str | None = None) 
     servers = service.removeprefix("kafka://")
     if servers != service:
         return LocalOffsets(servers, name)
-    return OffsetClient(service, name, **credentials(token_file).files)
+    return OffsetClient(service, name, **common.credentials(token_file).files)
 
 
 def reconcile(
     checkpoint: Annotated[str, Option(help="The query's checkpointLocation, a path or URL.")],
     group: Annotated[str, Option(help="The consumer group that mirrors it.")],
-    service: Service = DEFAULT_SERVICE,
-    token_file: TokenFile = None,
+    service: Service = common.DEFAULT_SERVICE,
+    token_file: common.TokenFile = None,
     *,
-    execute: Execute = False,
+    execute: common.Execute = False,
     partial: Annotated[
         bool, Option("--partial", help="Commit the others where some are refused.")
     ] = False,
@@ -84,7 +75,7 @@ def reconcile(
         found = compare(client, group, checkpoint)
         left, total = len(found.refused), len(found.partitions)
         for problem in found.problems:
-            say(problem)
+            common.say(problem)
         if found.batch_id is None:
             print("The checkpoint has no finished batch yet: there is nothing to commit.")
             return 0
@@ -97,21 +88,21 @@ def reconcile(
             note = found.refused.get(where, note)
             note = "; ".join(filter(None, [note, found.warnings.get(where)]))
             rows.append((*where, wanted, committed, note))
-        print_table(("topic", "partition", "checkpoint", "group", ""), rows)
+        common.print_table(("topic", "partition", "checkpoint", "group", ""), rows)
         differing = len(found.differences)
         if not differing:
-            say(f"Group {group} is at the end of batch {found.batch_id}.")
+            common.say(f"Group {group} is at the end of batch {found.batch_id}.")
             if left:
-                say(f"{left} of {total} partitions are of a former log, or cannot be read.")
+                common.say(f"{left} of {total} partitions are of a former log, or cannot be read.")
         elif execute:
             found.execute(client, partial=partial)
             left = len(found.differences.keys() & found.refused.keys())
-            say(f"Committed {differing - left} of {total} partitions to group {group}.")
+            common.say(f"Committed {differing - left} of {total} partitions to group {group}.")
         else:
             left = differing
             differ = f"{differing} of {total} partitions differ"
             print(f"{differ}; --execute commits the checkpoint's offsets.")
-        return Exit.INCOMPLETE if left else 0
+        return common.Exit.INCOMPLETE if left else 0
 
 
 def follow(
@@ -120,8 +111,8 @@ def follow(
         Option(metavar="URL", help="A checkpointLocation: path or URL, with * for many."),
     ],
     group: Annotated[str, Option(help="The group; {name} stands for what the * matched.")],
-    service: Service = DEFAULT_SERVICE,
-    token_file: TokenFile = None,
+    service: Service = common.DEFAULT_SERVICE,
+    token_file: common.TokenFile = None,
     interval: Annotated[float, Option(metavar="SECONDS", help="Between two looks.")] = 10.0,
     timeout: Annotated[float, Option(min=0.1, help="With --once: seconds for all of it.")] = 60.0,
     *,
@@ -154,11 +145,11 @@ def follow(
                 are_committed.append(_print_committed(client, batches.get(), left_s))
             are_well = [each.problem is None for each in follower.queries()]
             if not is_read:
-                say(f"not all checkpoints were read within {timeout} s", error=True)
+                common.say(f"not all checkpoints were read within {timeout} s", error=True)
             follower.close()
             client.close(timeout=deadline.left_s)
-            status = 0 if all([*are_committed, *are_well]) else Exit.TROUBLE
-            return status if is_read else Exit.INCOMPLETE
+            status = 0 if all([*are_committed, *are_well]) else common.Exit.TROUBLE
+            return status if is_read else common.Exit.INCOMPLETE
         follower.start()
         # SIGINT too: a shell lets what it starts in the background ignore it.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -180,9 +171,9 @@ def _print_committed(client: Offsets, batch: FollowedQuery, timeout_s: float) ->
         if left:
             error = next((each.error for each in flushed.uncommitted.values()), None)
             why = error or "the log says why"
-            say(f"{text}  {len(left)} partitions are not committed: {why}", error=True)
+            common.say(f"{text}  {len(left)} partitions are not committed: {why}", error=True)
         else:
-            say(f"{text}  {len(offsets)} partitions{records}")
+            common.say(f"{text}  {len(offsets)} partitions{records}")
         are_committed &= not left
     return are_committed
 
@@ -200,9 +191,9 @@ def starting_offsets(
     checkpoint: Annotated[
         str | None, Option(metavar="URL", help="Print earliest if this checkpoint has offsets.")
     ] = None,
-    service: Service = DEFAULT_SERVICE,
-    token_file: TokenFile = None,
-    timeout: Timeout = 10.0,
+    service: Service = common.DEFAULT_SERVICE,
+    token_file: common.TokenFile = None,
+    timeout: common.Timeout = 10.0,
 ) -> None:
     """Print a group's offsets as the JSON that the option startingOffsets of Spark takes.
 

@@ -12,16 +12,7 @@ from urllib.parse import quote
 from typer import Argument, Option
 
 from offsetmgr.admin.service import view_status
-from offsetmgr.cli.common import (
-    Execute,
-    Exit,
-    KafkaOptions,
-    OutputOptions,
-    SomeGroups,
-    credentials,
-    print_json,
-    service_reader,
-)
+from offsetmgr.cli import common
 from offsetmgr.cli.lag import KafkaSource
 from offsetmgr.errors import OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
@@ -65,7 +56,7 @@ def serve(
     ] = None,
     *,
     fsync: Annotated[bool, Option("--fsync", help="Wait for the disk at each write.")] = False,
-    kafka: KafkaOptions,
+    kafka: common.KafkaOptions,
 ) -> None:
     """Keep a table's rows on this machine and serve them over HTTP, until SIGTERM or Ctrl-C.
 
@@ -100,7 +91,11 @@ def serve(
 
 
 def status(
-    groups: SomeGroups = None, view: Views = None, *, kafka: KafkaOptions, output: OutputOptions
+    groups: common.SomeGroups = None,
+    view: Views = None,
+    *,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> int:
     """Show views and processors: partitions, states, lag, rates and recovery.
 
@@ -109,7 +104,7 @@ def status(
     a row has an error.
     """
     asked = view or ([] if groups else [DEFAULT_VIEW])
-    login = credentials()
+    login = common.credentials()
     answer: dict[str, Any] = {
         "views": [view_status(url, kafka.timeout, login) for url in asked],
         "processors": _processors(groups, kafka) if groups else [],
@@ -117,18 +112,18 @@ def status(
     rows = [row for each in answer["views"] for row in _view_rows(each)]
     rows += [row for each in answer["processors"] for row in _processor_rows(each)]
     output.print(answer, _HEADS, rows)
-    return Exit.TROUBLE if any(row[-1] for row in rows) else 0
+    return common.Exit.TROUBLE if any(row[-1] for row in rows) else 0
 
 
 def get(
     key: Annotated[str, Argument(help="The key of the row.")],
     view: OneView = DEFAULT_VIEW,
     *,
-    kafka: KafkaOptions,
+    kafka: common.KafkaOptions,
 ) -> None:
     """Print the row of a key of a view as JSON; exits with 1 where there is none."""
-    reader = service_reader(view, None, kafka.timeout)
-    print_json(reader.ask("GET", f"/v1/keys/{quote(os.fsencode(key), safe='')}"))
+    reader = common.service_reader(view, None, kafka.timeout)
+    common.print_json(reader.ask("GET", f"/v1/keys/{quote(os.fsencode(key), safe='')}"))
 
 
 def copy_table(
@@ -138,9 +133,9 @@ def copy_table(
         int | None, Option(min=1, help="Partitions of a target that does not exist.")
     ] = None,
     *,
-    execute: Execute = False,
-    kafka: KafkaOptions,
-    output: OutputOptions,
+    execute: common.Execute = False,
+    kafka: common.KafkaOptions,
+    output: common.OutputOptions,
 ) -> None:
     """Copy a table into a topic with another number of partitions; without --execute, show a plan.
 
@@ -158,7 +153,7 @@ def copy_table(
     output.print(answer, list(answer), [list(answer.values())])
 
 
-def _processors(groups: Iterable[str], kafka: KafkaOptions) -> list[dict[str, Any]]:
+def _processors(groups: Iterable[str], kafka: common.KafkaOptions) -> list[dict[str, Any]]:
     """Return groups as `offsetmgr lag` has them, with what each group's table holds."""
     from offsetmgr.streams import group_table
     from offsetmgr.streams.topics import tables_of
