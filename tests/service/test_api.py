@@ -85,7 +85,7 @@ def test_a_wait_does_not_take_a_successors_commit_for_the_callers(
     """A newer incarnation goes back while the older one waits, whose offset may be passed over."""
     submit(etl, entry(0, 5), wait=True)
     service.coordinator.pause()
-    wait: dict[str, Any] = {"timeout_s": 30}
+    wait: dict[str, Any] = {"timeout_s": 300}
     if path == "/v1/offsets":
         wait |= {"group": GROUP, "offsets": [entry(0, 9)], "wait": True}
     else:

@@ -186,14 +186,14 @@ def test_many(service: Running, client: OffsetClient) -> None:
     """More partitions than fit in a request are flushed, submitted in sync, and stopped."""
     offsets = {("orders", number): number for number in range(10_200)}
     client.submit("g", offsets)
-    assert len(client.flush(timeout=60).committed) == 10_200
+    assert len(client.flush(timeout=600).committed) == 10_200
     assert len(service.coordinator.broker.committed("g")) == 10_200
-    client.submit("g", {("orders", n): 20_000 + n for n in range(1_100)}, sync=True, timeout=60)
+    client.submit("g", {("orders", n): 20_000 + n for n in range(1_100)}, sync=True, timeout=600)
     newest = service.coordinator.broker.committed("g").values()
     assert sum(each.offset >= 20_000 for each in newest) == 1_100
-    named = client.stop_managers(timeout=60, group="g", partitions=list(offsets)[:10_100])
+    named = client.stop_managers(timeout=600, group="g", partitions=list(offsets)[:10_100])
     assert len(named.committed) == 10_100
-    assert len(client.stop_managers(timeout=60).committed) == 100
+    assert len(client.stop_managers(timeout=600).committed) == 100
 
 
 def test_a_claim_of_several_clients_has_all_or_nothing(
