@@ -99,7 +99,7 @@ class BurrowApi:
 
     def _group(self, cluster: str, consumer: str) -> GroupLag | None:
         group = self._view.get(consumer) if cluster == self._cluster else None
-        return None if group is None or group.status is Status.NOTFOUND else group
+        return None if group is None or group.status is None else group
 
     def _ends(self) -> dict[str, dict[int, int]]:
         ends: dict[str, dict[int, int]] = {}

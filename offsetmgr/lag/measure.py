@@ -115,7 +115,7 @@ class GroupLag(NamedTuple):
     The offsets of a group in a store are known also where Kafka does not describe the group.
     """
     status: Status | None = None
-    """Of a watched group."""
+    """Of a watched group; None until it was read once."""
     lag_points: tuple[int | None, ...] = ()
     """Its lag in the last rounds of the watch, oldest first; None where it was not known."""
 

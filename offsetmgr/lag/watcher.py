@@ -77,9 +77,7 @@ class Watcher:
                 watch.add(offset, at_s, now_s, self.ages.timelines[where].points[-1].offset)
         view: dict[str, GroupLag] = {}
         for found in self.ages.fill(read.values(), now_s, is_round=True):
-            before = self.view.get(
-                found.name, found._replace(partitions=(), status=Status.NOTFOUND)
-            )
+            before = self.view.get(found.name, found._replace(partitions=()))
             if found.error is not None:
                 view[found.name] = _unread(before, found.error)
             elif found.exists:
