@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.service.support import ServeProcess
 
-WIDE = 250
+WIDE = 150
 """Partitions of the wide topic, which take Kafka long to make."""
 
 

@@ -178,7 +178,7 @@ def test_deleted_topic(side: Side, group: str) -> None:
 def test_metadata_limit(side: Side, group: str) -> None:
     """The longest metadata is kept whole, in as many requests as it takes; more is refused.
 
-    It is 2 MB in all, and a broker takes 1 MB in one request.
+    It is 1.2 MB in all, and a broker takes 1 MB in one request.
     """
     topic = side.wide_topic()
     where = [TopicPartition(topic, number) for number in range(WIDE)]

@@ -81,7 +81,7 @@ def test_kill_9_of_the_sidecar_in_mid_stream_loses_nothing(
 def test_thousands_of_managers_live_on_few_threads(
     kafka: DevKafka, wide_topic: str, group: str
 ) -> None:
-    """2,500 managers of 10 groups, all with their initial offset, in at most 64 threads."""
+    """1,500 managers of 10 groups, all with their initial offset, in at most 64 threads."""
     groups = [f"{group}-{number}" for number in range(10)]
     with service_of(kafka) as sidecar, sidecar.http(group) as http:
         for name in groups:

@@ -12,6 +12,7 @@ import pytest
 
 from actors import PooledActor
 from tests.interrupted import interrupted
+from tests.together import together
 from tests.unit.actors.conftest import Recorder, Simulation
 from tests.waiting import WAIT_S
 
@@ -77,25 +78,19 @@ def test_an_answer_and_a_stop_can_be_awaited(ref: ActorRef[Any]) -> None:
 
 def test_every_ask_during_a_stop_returns(ref: ActorRef[Any]) -> None:
     """Threads that ask at the very moment of the stop are answered or refused."""
-    ends: list[object] = []
-    asking = threading.Barrier(5, timeout=WAIT_S)
 
-    def ask() -> None:
-        asking.wait()
-        try:
-            while True:
-                ref.ask("x", timeout=WAIT_S)
-        except (pykka.ActorDeadError, pykka.Timeout) as error:
-            ends.append(type(error))
+    def ask_endlessly() -> None:
+        while True:
+            ref.ask("x", timeout=WAIT_S)
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    asking.wait()
-    assert ref.stop(timeout=WAIT_S)
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert ends == [pykka.ActorDeadError] * 4
+    def ask_or_stop(number: int) -> None:
+        if number == 0:
+            assert ref.stop(timeout=WAIT_S)
+            return
+        with pytest.raises(pykka.ActorDeadError):
+            ask_endlessly()
+
+    together(5, ask_or_stop)
 
 
 def test_a_message_of_a_signal_handler_is_not_lost() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from actors import ActorSystem, PoolDispatcher, PooledActor, Strand
 from tests.logs import capture_logs
+from tests.together import together
 from tests.unit.actors.conftest import Recorder
 from tests.waiting import WAIT_S
 
@@ -107,15 +108,11 @@ def test_an_actor_and_a_strand_are_never_run_by_two_threads_at_once(count: int) 
             for n in range(count)
         ]
 
-        def send() -> None:
+        def send(_sender: int) -> None:
             for number in range(4_000):
                 refs[number % count].tell("count")
 
-        senders = [threading.Thread(target=send, daemon=True) for _ in range(4)]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join(WAIT_S)
+        together(4, send)
         for ref in refs:
             ref.ask("count", timeout=WAIT_S)
     assert counter == [16_000 + count]

@@ -11,6 +11,7 @@ import pytest
 
 from actors import Future
 from tests.logs import capture_logs
+from tests.together import together
 from tests.waiting import WAIT_S
 
 
@@ -69,9 +70,7 @@ def test_a_raising_callback_is_logged(future: Future[int], error: BaseException)
     future.add_done_callback(fail)
     future.add_done_callback(lambda f: seen.append(f.get()))
     with capture_logs() as logs:
-        thread = threading.Thread(target=future.set, args=(1,))
-        thread.start()
-        thread.join()
+        together(1, lambda _: future.set(1))
     assert seen == [1]
     assert ["of a future failed" in line["event"] for line in logs] == [True]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pykka
@@ -10,6 +11,7 @@ import pytest
 
 from actors import ActorSystem, PooledActor
 from tests.logs import capture_logs
+from tests.together import together
 from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
@@ -92,22 +94,15 @@ def test_actors_spawned_during_a_stop_are_stopped_or_refused() -> None:
     """None outlives its system."""
     system = ActorSystem(threads=2)
     born: list[pykka.ActorRef[Any]] = []
-    ready = threading.Barrier(5, timeout=WAIT_S)
 
-    def spawn() -> None:
-        ready.wait()
-        try:
+    def spawn_or_stop(number: int) -> None:
+        if number == 0:
+            assert system.stop(timeout_s=WAIT_S)
+            return
+        with suppress(pykka.ActorDeadError):
             for name in map(str, range(10_000)):
                 born.append(system.spawn(Idle, name=name))  # noqa: PERF401
-        except pykka.ActorDeadError:
-            return
 
-    threads = [threading.Thread(target=spawn, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    assert system.stop(timeout_s=WAIT_S)
-    for thread in threads:
-        thread.join(WAIT_S)
+    together(5, spawn_or_stop)
     assert system.actor_count() == 0
     assert not any(ref.is_alive() for ref in born)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from offsetmgr.coordinator.memory import Refuse
 from offsetmgr.errors import OffsetCommitError, OffsetTimeoutError
 from offsetmgr.types import OffsetAndMetadata
+from tests.together import together
 from tests.unit.core.core import LOADING, TOPIC_DENIED, Core, at
 
 
@@ -77,13 +76,10 @@ def test_a_submit_takes_no_lock_that_the_coordinator_holds(core: Core) -> None:
     handle.submit(1)
     core.advance(1.5)
 
-    def hammer() -> None:
+    def hammer(_thread: int) -> None:
         for offset in range(2, 10_000):
             handle.submit(offset)
 
-    thread = threading.Thread(target=hammer)
-    thread.start()
-    thread.join(60.0)
-    assert not thread.is_alive()
+    together(1, hammer)
     assert handle.status().submitted == at(9_999)
     assert len(core.manager(handle).actor_inbox) <= 1

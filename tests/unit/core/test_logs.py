@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from offsetmgr.logs import SafeLogger
+from tests.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,16 +73,8 @@ def test_only_the_main_thread_is_ended_by_a_keyboard_interrupt() -> None:
     log = SafeLogger(NAME)
     with pytest.raises(KeyboardInterrupt):
         log.guard("a callback failed", signal.default_int_handler, signal.SIGINT, None)
-    went_on = threading.Event()
-
-    def run() -> None:
-        log.guard("a callback failed", signal.default_int_handler, signal.SIGINT, None)
-        went_on.set()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert went_on.is_set()
+    interrupt = partial(signal.default_int_handler, signal.SIGINT, None)
+    together(1, lambda _: log.guard("a callback failed", interrupt))
 
 
 class _Raising(logging.Handler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from offsetmgr.errors import InvalidValueError, ManagerStoppedError, OffsetTimeoutError
 from offsetmgr.mailboxes import Mailbox
-from tests.waiting import WAIT_S
+from tests.together import together
 
 OPS = st.lists(st.one_of(st.integers(), st.just("get"), st.just("close")), max_size=40)
 
@@ -56,24 +55,14 @@ def test_a_mailbox_keeps_the_newest_values_and_counts_the_others(
 def test_a_put_wakes_a_blocked_reader(mailbox: Mailbox[int]) -> None:
     """A reader that waits without a limit gets the value that comes."""
     values: list[int] = []
-    reader = threading.Thread(target=lambda: values.append(mailbox.get()), daemon=True)
-    reader.start()
-    mailbox.put(7)
-    reader.join(WAIT_S)
+    together(2, lambda number: mailbox.put(7) if number else values.append(mailbox.get()))
     assert values == [7]
 
 
 def test_a_close_wakes_every_blocked_reader(mailbox: Mailbox[int]) -> None:
     """Their iteration ends."""
     values: list[list[int]] = []
-    readers = [
-        threading.Thread(target=lambda: values.append(list(mailbox)), daemon=True) for _ in range(3)
-    ]
-    for reader in readers:
-        reader.start()
-    mailbox.close()
-    for reader in readers:
-        reader.join(WAIT_S)
+    together(4, lambda number: values.append(list(mailbox)) if number else mailbox.close())
     assert values == [[], [], []]
 
 

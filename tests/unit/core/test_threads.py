@@ -13,6 +13,7 @@ from offsetmgr.coordinator.memory import MemoryCoordinator
 from offsetmgr.errors import ManagerExistsError, ManagerStoppedError, OffsetRegressionError
 from offsetmgr.manager import Factory, ManagerHandle
 from offsetmgr.types import StopResult
+from tests.together import together
 from tests.unit.core.core import at, tp
 from tests.waiting import WAIT_S
 
@@ -47,28 +48,6 @@ def live() -> Iterator[Live]:
     assert made.system.stop(WAIT_S)
 
 
-def together(work: Callable[[int], None]) -> None:
-    """Run ``work`` in all threads at once, and raise what any of them raises."""
-    failures: list[BaseException] = []
-    start = threading.Barrier(THREADS)
-
-    def run(index: int) -> None:
-        start.wait(WAIT_S)
-        try:
-            work(index)
-        except BaseException as error:  # noqa: BLE001 -- raised below, in the test's own thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert not any(thread.is_alive() for thread in threads)
-    for failure in failures:
-        raise failure
-
-
 def test_eight_threads_on_one_manager(live: Live) -> None:
     """The highest offset is committed at last, whoever submitted it, and nothing ever falls."""
     handle = live.factory.spawn("g", "t", 0)
@@ -88,7 +67,7 @@ def test_eight_threads_on_one_manager(live: Live) -> None:
             except OffsetRegressionError:
                 continue  # another thread was faster
 
-    together(hammer)
+    together(THREADS, hammer)
     assert handle.stop(timeout=WAIT_S) == StopResult(at(SUBMITS * THREADS - 1))
     assert live.coordinator.broker.committed("g") == {tp(): at(SUBMITS * THREADS - 1)}
     assert seen == sorted(seen)
@@ -140,7 +119,7 @@ def test_of_eight_spawns_one_wins(live: Live) -> None:
             except ManagerExistsError:
                 continue
 
-    together(race)
+    together(THREADS, race)
     assert sorted(handle.key.partition for handle in won) == list(range(50))
 
 
@@ -153,7 +132,7 @@ def test_spawning_and_stopping_the_same_key_over_and_over(live: Live) -> None:
             handle.submit(step)
             assert handle.stop(timeout=WAIT_S) == StopResult(at(step))
 
-    together(churn)
+    together(THREADS, churn)
     assert live.coordinator.broker.committed("g") == {tp(p): at(39) for p in range(THREADS)}
     assert live.factory.managers() == []
 
@@ -177,7 +156,7 @@ def test_eight_stops_of_one_manager_all_answer(live: Live) -> None:
                 break
         answers.append(handle.stop(timeout=WAIT_S))
 
-    together(work)
+    together(THREADS, work)
     assert answers == [StopResult(at(max(accepted)))] * THREADS
 
 
