@@ -362,7 +362,8 @@ def test_missing_topics_are_named(lab: Lab) -> None:
 
 def unconnected(spark: SparkSession, checkpoint: str = "unused") -> Processor:
     """Return a processor whose brokers are never asked."""
-    graph = define_group("orders", input("orders", codecs.String(), lambda *_: None))
+    edges = [input("orders", TEXT, lambda *_: None), persist(TEXT)]
+    graph = define_group("orders", *edges)
     return Processor(spark, graph, "127.0.0.1:9", checkpoint=checkpoint)
 
 
