@@ -51,8 +51,7 @@ _T = TypeVar("_T")
 _log = SafeLogger("offsetmgr.spark")
 
 LOOK_S: Final = 5.0
-"""Longest wait for the logs that the offsets of an ended query are compared with, and the least
-for an answer of Spark."""
+"""The least wait for an answer of Spark."""
 
 
 def commit_offsets(
@@ -264,8 +263,8 @@ class OffsetCommits:
         topic_ids = self._committer.topic_ids_of(run, wanted)
         read_from = {key.topic_partition: topic_id for key, topic_id in topic_ids.items()}
         try:
-            brief = Deadline(min(deadline.left_s / 2, LOOK_S))
-            logs, unreadable = read_logs(self._client, {key.topic for key in wanted}, brief)
+            half = Deadline(deadline.left_s / 2)
+            logs, unreadable = read_logs(self._client, {key.topic for key in wanted}, half)
         except OffsetManagerError as error:
             _log.debug("the logs of an ended query are not known: %s", error)
             return {}

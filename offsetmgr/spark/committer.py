@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 _log = SafeLogger("offsetmgr.spark")
 
 LOOK_UP_S: Final = 1.0
-"""Longest wait for how far a query is, or for what a group had committed before its run."""
+"""Longest wait for what a group had committed before a query's run, which is only logged."""
+
+UNANSWERED_S: Final = 30.0
+"""A query that does not say for so long how far it is, is named in the log."""
 
 SKIP_S: Final = 30.0
 """After a wait in vain, the time in which no other group is asked."""
@@ -113,7 +116,9 @@ class Expected:
     batch_id: int | None = None
     """Of a query that reports nothing, the last batch that was committed."""
     question: Question[Snapshot | None] | None = None
-    """The one that is not answered yet."""
+    """The last one, while it is not answered."""
+    then: _Task | None = None
+    """The end of the run, which comes behind the last answer."""
 
 
 class Subscription:
@@ -175,9 +180,6 @@ class Subscription:
         submitted, and still sent as long as the client lives.
         """
         self.is_closed = True  # no late report of Spark comes behind the end
-        for run in list(self.expected):
-            self._committer.do(partial(self._committer.ask, self, run))
-        self._committer.do(lambda: self._committer.end_all(self))
         self._committer.detach(self, timeout)
 
     def _do(self, task: _Task) -> Future[bool]:
@@ -221,12 +223,18 @@ class Committer:
             self.worker.ensure()
 
     def detach(self, subscription: Subscription, timeout: float) -> None:
-        """Wait until nothing of the groups that only it commits is left, and report the rest."""
+        """End its runs, wait until nothing that only it commits is left, and report the rest."""
+
+        def is_over() -> bool:
+            return done.done() and not subscription.expected and not self._left(groups)
+
         with self._lock:
             groups = subscription.groups.names() - self._used(without=subscription)
-            done = self.do(lambda: True)
-            self._changed.wait_for(lambda: done.done() and not self._left(groups), timeout)
+            done = self.do(lambda: self.end_all(subscription))
+            self._changed.wait_for(is_over, timeout)
             self.drop(subscription)
+            for run in list(subscription.expected):
+                self._name_unanswered(subscription, run)
             self._report({key: self._unread[key] for key in self._left(groups)})
 
     def drop(self, subscription: Subscription) -> None:
@@ -324,7 +332,7 @@ class Committer:
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> None:
         expected = by.expected.get(snapshot.run)
-        if expected is not None and not expected.reports_nothing:
+        if expected is not None and not (expected.reports_nothing or expected.then):
             del by.expected[snapshot.run]
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
@@ -364,8 +372,9 @@ class Committer:
         return report if known == run else None
 
     def end(self, by: Subscription, run: Run, error: str | None) -> None:
-        self.ask(by, run)
-        by.expected.pop(run, None)
+        self._ask_last(by, run, partial(self._end, by, run, error))
+
+    def _end(self, by: Subscription, run: Run, error: str | None) -> None:
         if len(self._topic_ids) > _MAX_REMEMBERED:
             self._topic_ids.clear()
         for group in by.groups.names():
@@ -397,16 +406,25 @@ class Committer:
 
     def end_all(self, by: Subscription) -> None:
         """End the runs that no other call of ``commit_offsets`` commits."""
-        by.expected.clear()
+        if by.is_over():
+            by.expected.clear()
+        runs = {*by.expected}.union(*(self._groups[each].running() for each in by.groups.names()))
+        for run in runs:
+            self._ask_last(by, run, partial(self._leave, by, run))
+
+    def _leave(self, by: Subscription, run: Run) -> None:
         others = self._used(without=by)
         for group in by.groups.names():
-            for run, callers in self._groups[group].running().items():
-                callers.discard(by)
-                if not callers:
-                    decision = self._groups[group].end(run)
-                    if group not in others:
-                        decision.held_back = None
-                    self._apply(by, group, decision, f"query {run.query_id}")
+            callers = self._groups[group].running().get(run)
+            if callers is None:
+                continue
+            callers.discard(by)
+            if callers:
+                continue
+            decision = self._groups[group].end(run)
+            if group not in others:
+                decision.held_back = None
+            self._apply(by, group, decision, f"query {run.query_id}")
 
     def release(self, by: Subscription, name: str) -> bool:
         decisions = {group: self._groups[group].release(name) for group in by.groups.names()}
@@ -415,18 +433,33 @@ class Committer:
         return any(decision is not None for decision in decisions.values())
 
     def ask(self, by: Subscription, run: Run) -> None:
-        """Ask a run how far it is, if it has not reported yet."""
+        """Ask a run that has not reported yet how far it is; the answer is a task of its own."""
+        expected = by.expected[run]
+        former = expected.question
+        if former is None or expected.then is not None:
+            question = expected.question = Question(expected.ask, after=former)
+            take = partial(self._take_answer, by, run, expected, question)
+            question.answer.add_done_callback(lambda _: self.do(take))
+        elif time.monotonic() - former.asked_at_s >= UNANSWERED_S:
+            self._name_unanswered(by, run)
+
+    def _ask_last(self, by: Subscription, run: Run, then: _Task) -> None:
+        """Have the end of a run come behind its last answer, if it has not reported yet."""
         expected = by.expected.get(run)
         if expected is None:
-            return
-        # Of a file system, or of Spark Connect, that does not answer: others need the thread.
-        wait_s = 0.0 if expected.question else LOOK_UP_S
-        question = expected.question = expected.question or Question(expected.ask)
-        if not question.wait(wait_s):
-            text = f"query {run.query_id} is not committed: its checkpoint or Spark does not answer"
-            by.warn_once(("unanswered", run.run_id), text)
-            return
-        expected.question = None
+            then()
+        elif expected.then is None:
+            expected.then = then
+            self.ask(by, run)
+
+    def _take_answer(
+        self, by: Subscription, run: Run, expected: Expected, question: Question[Snapshot | None]
+    ) -> None:
+        if by.expected.get(run) is not expected:
+            return  # it has reported meanwhile
+        is_last = question is expected.question
+        if is_last:
+            expected.question = None
         try:
             snapshot = question.result()
         except Exception as error:  # noqa: BLE001 -- of py4j or of Spark Connect
@@ -436,11 +469,17 @@ class Committer:
                 text = f"query {run.query_id}, which reports nothing, is not committed: {why}"
                 by.warn_once(("continuous", run.run_id), text)
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
-            return
-        if snapshot is None or expected.batch_id == snapshot.batch_id:
-            return
-        expected.batch_id = snapshot.batch_id
-        self.progress(by, snapshot)
+            snapshot = None
+        if snapshot is not None and expected.batch_id != snapshot.batch_id:
+            expected.batch_id = snapshot.batch_id
+            self.progress(by, snapshot)
+        if is_last and expected.then is not None:
+            del by.expected[run]
+            expected.then()
+
+    def _name_unanswered(self, by: Subscription, run: Run) -> None:
+        text = f"query {run.query_id} is not committed: its checkpoint or Spark does not answer"
+        by.warn_once(("unanswered", run.run_id), f"{text} yet; its offsets are sent when it does")
 
     def _tick(self) -> None:
         now_s = time.monotonic()
@@ -449,7 +488,7 @@ class Committer:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:
             for run, expected in list(by.expected.items()):
-                if is_due or expected.reports_nothing:
+                if expected.then is None and (is_due or expected.reports_nothing):
                     self.ask(by, run)
         if not is_due:
             return

@@ -51,7 +51,7 @@ _log = SafeLogger("offsetmgr.follow")
 MOST_LOOKS: Final = 64
 """Looks at checkpoints of one Follow at once; those of a dead mount may never return."""
 
-LOGS_S: Final = 5.0
+LOGS_S: Final = 30.0
 """Longest wait for the logs of a query's topics, once for each start of it."""
 
 FLUSH_S: Final = 1.0

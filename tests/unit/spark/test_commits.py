@@ -229,10 +229,18 @@ def test_one_query_of_a_session_alone(
     assert len(missed) == (first is None)
 
 
-def test_detach_waits_for_all_that_is_to_come(
-    service: Running, session: Session, commits: OffsetCommits, client: OffsetClient
+@pytest.mark.parametrize("is_ended", [False, True], ids=["runs", "ended"])
+def test_a_slow_last_answer_is_waited_for(
+    service: Running,
+    session: Session,
+    commits: OffsetCommits,
+    client: OffsetClient,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_ended: bool,
 ) -> None:
-    """A run that has not reported is asked at the end; what it says is committed and released."""
+    """A run that has not reported is asked at its end; what it says is committed and released."""
+    monkeypatch.setattr(committing, "LOOK_UP_S", 0.0)
     asked, go_on = threading.Event(), threading.Event()
 
     def answer() -> object:
@@ -242,10 +250,16 @@ def test_detach_waits_for_all_that_is_to_come(
 
     session.start(Query("q", answer))
     with ThreadPoolExecutor() as threads:
-        detached = threads.submit(commits.detach, WAIT_S)
+        if is_ended:
+            session.end()
+        else:
+            detached = threads.submit(commits.detach, WAIT_S)
         assert asked.wait(WAIT_S)
-        assert not detached.done()
+        commits._committer.do(lambda: True).result(WAIT_S)
         go_on.set()
+        if is_ended:
+            eventually(lambda: at(client), 9)
+            detached = threads.submit(commits.detach, WAIT_S)
         detached.result()
     assert at(client) == 9
     assert managers(service) == 0
@@ -298,7 +312,7 @@ def test_an_idle_run_is_asked_until_it_answers(
 
     monkeypatch.setattr(committing, "TICK_S", 0.01)
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.01)
-    monkeypatch.setattr(committing, "LOOK_UP_S", 0.1)
+    monkeypatch.setattr(committing, "UNANSWERED_S", 0.1)
     monkeypatch.setattr(committed_by, "LOOK_S", 0.1)
     hung: Any = Query("h", hanging.wait)
     with attach(session, client) as commits:
@@ -315,7 +329,7 @@ def test_an_idle_run_is_asked_until_it_answers(
         hung.isActive, hung.exception = False, hanging.wait
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
             commits.release(hung, 0.1)
-    hanging.set()
+        hanging.set()
     assert asked.count("q") == 2
     assert caplog.text.count("query h is not committed: its checkpoint") == 1
 
@@ -708,10 +722,12 @@ def test_a_query_of_spark_connect_without_reports_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark Connect does not say that a trigger is continuous, and such a query reports nothing."""
+    monkeypatch.setattr(committing, "TICK_S", 0.02)
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.05)
-    monkeypatch.setattr(listening, "SILENT_S", 0.2)
     with attach(session, client):
         session.start(query_at(9, "idle"))
+        eventually(lambda: at(client), 9)
+        monkeypatch.setattr(listening, "SILENT_S", 0.0)
         session.start(Query("silent", lambda: None))
         eventually(lambda: "query silent has reported nothing" in caplog.text, expected=True)
     assert "query idle" not in caplog.text
