@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.follow_state import MOST_NAMES, FollowedCheckpoint
+from offsetmgr.spark.follow import MOST_NAMES, Looks
 from tests.unit.spark.broker import ORDERS
 from tests.unit.spark.checkpoints import WrittenCheckpoint, orders
 
@@ -31,7 +31,7 @@ class Watched(Checkpoint):
         self.before: dict[int, Callable[[], object]] = {}
         """Changes of the checkpoint, each before the n-th request of a look."""
         self.now_s = 0.0
-        self.state = FollowedCheckpoint(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
+        self.state = Looks(INTERVAL_S, KEEP_ALIVE_S, 0.0, random.Random(1))  # noqa: S311
 
     def read(self, name: str) -> str | None:
         self._ask(name)
