@@ -53,6 +53,7 @@ def main() -> None:
     checkpoint = f"{given.folder}/checkpoint"
     settings = {
         "spark.jars": given.jars,
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",

@@ -16,7 +16,6 @@ from tests.spark.support import new_session
 SETTINGS = {
     # Every batch of the checkpoint stays, so that a test can look at all of them.
     "spark.sql.streaming.minBatchesToRetain": "1000000",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
 

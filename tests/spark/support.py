@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from offsetmgr.types import OffsetAndMetadata
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options with which a JVM of a few minutes needs less of the processors."""
+
 WAIT_S = 120.0
 """A guard against what never comes, not a measure."""
 
@@ -43,6 +46,7 @@ def new_session(master: str, scratch: Path, settings: Mapping[str, str] = {}) ->
         .appName("tests")
         .config("spark.jars", ",".join(map(str, spark_kafka_jars())))
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.local.dir", str(scratch))
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.sql.shuffle.partitions", "1")
