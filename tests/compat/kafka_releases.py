@@ -44,7 +44,7 @@ ROOMS: Final = {
     "view": ("tests/kafka/test_views.py::test_a_view_is_served_over_http",),
     "Spark": (
         "tests/spark/test_commit_offsets.py::test_a_groups_offsets_are_where_spark_has_finished",
-        "tests/spark/test_starting_offsets.py",
+        "tests/spark/test_examples.py::test_examples_keep_their_promises[new_checkpoint]",
     ),
     "processor": (
         "tests/spark/test_stream_examples.py::test_example_of_a_view_beside_a_processor",

@@ -30,9 +30,8 @@ TESTS: Final = (
     "tests/spark/test_commit_offsets.py",
     "tests/spark/test_kafka_batch.py",
     "tests/spark/test_foreach_batch.py",  # with batch_ranges, and reconcile
-    "tests/spark/test_starting_offsets.py",  # from the group
     "tests/spark/test_follow.py",  # checkpoints of jobs that do not commit
-    "tests/spark/test_examples.py",
+    "tests/spark/test_examples.py",  # with starting_offsets
     "tests/spark/test_processor.py::test_a_group_is_committed_and_recovers_from_its_table",
 )
 CONNECT: Final = "tests/spark/test_connect.py"

@@ -94,8 +94,9 @@ def test_ranges_from_the_checkpoint_of_another_query_are_refused(job: Job, tmp_p
 def test_a_job_without_the_listener_is_reconciled(job: Job) -> None:
     """Its checkpoint alone says where it is, read on this machine or through the session.
 
-    A session may have the file system in its own settings, which the context's do not name.  The
-    command does without a service too.
+    A session may have the file system in its own settings, which the context's do not name.  One
+    that it does not have, or a path that Java refuses, is named in one line.  The command does
+    without a service too.
     """
     servers = f"kafka://{job.topic.kafka.bootstrap_servers}"
     command = ["spark", "reconcile", "--checkpoint", job.checkpoint, "--group", job.group]
@@ -107,6 +108,10 @@ def test_a_job_without_the_listener_is_reconciled(job: Job) -> None:
     job.spark.conf.set("fs.viewfs.mounttable.lab.link./jobs", Path(job.checkpoint).parent.as_uri())
     for url in (f"file:{job.checkpoint}", mounted):
         assert reconcile(job.client, job.group, url, spark=job.spark) == found
+    for location in ("nosuch://bucket/path", "a:b"):
+        with pytest.raises(OSError, match=f"{location}/metadata failed: .*$") as caught:
+            reconcile(job.client, job.group, location, spark=job.spark)
+        assert "\n" not in str(caught.value)
     assert CliRunner().invoke(app, [*command, "--service", servers]).exit_code == 3
     found.execute(job.client, timeout=WAIT_S)
     assert job.committed() == ends(query)
