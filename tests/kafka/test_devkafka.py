@@ -65,6 +65,10 @@ def no_process_left() -> Iterator[None]:
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
+# In the place of Java: prepares the storage, and starts for long.
+_SLOW = ["/bin/sh", "-c", '[ "$1" != kafka.Kafka ] || exec sleep 600', "sh"]
+
+
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
@@ -80,6 +84,8 @@ def test_failed_start_shows_the_log(
     """A Kafka that does not come up says why in its own words; no broker is left, and no data."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kafka = DevKafka(properties=properties)
+    if not properties:
+        monkeypatch.setattr("offsetmgr.devkafka.cluster.java_command", lambda *_, **__: _SLOW)
     with pytest.raises(DevKafkaError, match=f"(?s){reason}"):
         kafka.start(timeout_s=_WAIT_S if properties else 0.1)
     with pytest.raises(DevKafkaError, match="not started"):

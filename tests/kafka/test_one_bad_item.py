@@ -186,8 +186,9 @@ def test_every_endpoint_shows_all_groups(service: ServeProcess) -> None:
         if name != "..":  # which httpx takes out of a path
             assert ask(service, f"{path}/lag")["status"]["totallag"] == 15
             assert ask(service, path)["topics"][ORDERS.topic]
-        assert ask(service, "/v1/history", group=name)["steps"]
         assert ask(service, "/v1/offsets", group=name)["offsets"][0]["offset"] == 5
+    for name in ODD[::4]:  # each reads Kafka's log of commits
+        assert ask(service, "/v1/history", group=name)["steps"]
     views = ask(service, "/v1/streams")["views"]
     assert [bool(each["error"]) for each in views] == [True, True]
 
