@@ -410,7 +410,7 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
         assert reader.offset("west", 1) is None
         assert list(map(number, fetched(reader, 20))) == list(range(20))
         assert reader.offset("west", 1) == 20
-        assert reader.read_lag("west", 1) == 30
+        assert reader.read_lag("west", 1, timeout=WAIT_S) == 30
         until(lambda: reader.lag("west", 1) == 30)
 
         reader.set_offset("west", 45, 1)
@@ -418,9 +418,10 @@ def test_a_reader_is_put_anywhere_and_says_where_it_is(
         assert list(map(number, fetched(reader, 5))) == list(range(45, 50))
         reader.set_offset("west", "first")
         assert number(*fetched(reader, 1)) == 0
-        reader.set_offset_at("west", datetime.fromtimestamp(hour_ago_s + 30, tz=timezone.utc))
+        later = datetime.fromtimestamp(hour_ago_s + 30, tz=timezone.utc)
+        reader.set_offset_at("west", later, timeout=WAIT_S)
         assert number(*fetched(reader, 1)) == 30
-        reader.set_offset_at("west", datetime.now(timezone.utc), 1)
+        reader.set_offset_at("west", datetime.now(timezone.utc), 1, timeout=WAIT_S)
         assert_nothing_comes(reader)
         reader.set_offset("west", "last")
         assert_nothing_comes(reader)

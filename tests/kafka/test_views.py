@@ -273,7 +273,7 @@ class TestRows:
         """Stale ones; and the view follows the topic again once they are back."""
         create_topic(breakable_kafka, unique_name, 1)
         emit(breakable_kafka, unique_name, {"a": 1})
-        with view_of(breakable_kafka, unique_name, tmp_path, timeout_s=5.0) as view:
+        with view_of(breakable_kafka, unique_name, tmp_path, timeout_s=20.0) as view:
             view.wait_until_running(WAIT_S)
             (broker,) = breakable_kafka.brokers
             broker.kill()

@@ -56,8 +56,10 @@ def test_a_group_is_described_and_reset(
     run("store", "init", database)
     with LocalOffsets(kafka.bootstrap_servers, store=database) as offsets:
         offsets.submit(group, {(topic, 0): 4}, sync=True, timeout=WAIT_S)
-        assert offsets.committed(group)[TopicPartition(topic, 0)] == OffsetAndMetadata(4)
-    place = ["--store", database, "--bootstrap-servers", kafka.bootstrap_servers]
+        assert offsets.committed(group, timeout=WAIT_S)[
+            TopicPartition(topic, 0)
+        ] == OffsetAndMetadata(4)
+    place = ["--store", database, "--bootstrap-servers", kafka.bootstrap_servers, "--timeout=60"]
     described = json.loads(run("describe", group, "--json", *place))["groups"][0]
     assert (described["state"], described["lag"]) == ("Empty", RECORDS - 4)
     assert "***" in described["coordinator"] or "@" in described["coordinator"]
@@ -76,7 +78,7 @@ def test_a_group_is_described_and_reset(
     with ClusterReader(kafka.bootstrap_servers, timeout_s=WAIT_S) as reader:
         assert reader.committed([group]) == {group: {}}
     run("reset", group, "--to-history", "1h", "--all-topics", *place, status=2)
-    missing = ["--store", "postgresql://me@127.0.0.1:1/none", "--timeout=1", *place[2:]]
+    missing = ["--store", "postgresql://me@127.0.0.1:1/none", *place[2:-1], "--timeout=1"]
     assert "STORE_FAILED" in run("describe", group, *missing, status=3)
 
 

@@ -22,8 +22,10 @@ from offsetmgr.errors import (
 from offsetmgr.kafka.cluster import ClusterReader, GroupListing, GroupListings
 from offsetmgr.kafka.errors import failure_of, request_error
 from offsetmgr.stores import open_store
+from offsetmgr.stores.broker import BrokerOffsetStore
 from offsetmgr.stores.sql import SqlOffsetStore
 from offsetmgr.types import MAX_OFFSET, OffsetAndMetadata, TopicPartition
+from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +61,7 @@ def url(request: pytest.FixtureRequest) -> str:
 def test_kafka_is_a_store_as_well(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
     """With metadata and leader epoch; lower offsets too; nothing committed is None."""
     topic = new_topic(3)
-    with open_store(f"kafka://{kafka.bootstrap_servers}") as store:
+    with BrokerOffsetStore(kafka.bootstrap_servers, timeout_s=WAIT_S) as store:
         assert store.fetch_offset(group, topic, 0) is None
         assert store.fetch_offsets(group) == {}
         assert group not in store.groups()
