@@ -199,9 +199,14 @@ def test_a_topic_of_another_call_is_not_called_uncommitted(
 
 
 def test_a_query_that_starts_behind_takes_its_group_back(
-    session: Session, commits: OffsetCommits, client: OffsetClient, caplog: pytest.LogCaptureFixture
+    session: Session,
+    commits: OffsetCommits,
+    client: OffsetClient,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is counted and logged."""
+    monkeypatch.setattr(committing, "LOOK_UP_S", WAIT_S)
     client.submit("etl", {ORDERS: 500}, sync=True)
     session.report(9)
     eventually(lambda: at(client), 9)
@@ -445,7 +450,7 @@ def test_groups_without_an_answer_delay_no_other(
     sources = [progress(9, topic=topic)["sources"][0] for topic in groups]
     with attach(session, client, group=None, groups=groups) as commits:
         session.report(9, sources=sources)
-        committed, uncommitted = commits.flush(query_at(9, sources=sources), 3.0)
+        committed, uncommitted = commits.flush(query_at(9, sources=sources), 6.0)
         assert [key.group for key in committed] == ["etl"]
         assert [key.group for key in uncommitted] == dead
         session.end()
