@@ -241,6 +241,7 @@ def test_a_group_is_committed_and_recovers_from_its_table(
 
         with processor("first", 4) as first:
             lab.drain(first)
+            first.stop(WAIT_S)
         assert sum(offset.offset for offset in offsets.committed(group).values()) == 102
         rows = {f"user-{number}": b"10" for number in range(10)} | {"user-0": b"12"}
         assert lab.table() == rows
@@ -249,7 +250,8 @@ def test_a_group_is_committed_and_recovers_from_its_table(
         request_visit({"bootstrap.servers": lab.brokers}, graph, "double", None)
         lab.send(clicks, *((f"user-{number % 20}", b"") for number in range(100)))
         second = processor("second", 7)
-        second.run(available_now=True)
+        second.start(available_now=True).await_end(WAIT_S)
+        second.stop(WAIT_S)
         assert sum(offset.offset for offset in offsets.committed(group).values()) == 203
         rows = {f"user-{n}": b"30" if n < 10 else b"10" for n in range(20)} | {"user-0": b"34"}
         assert lab.table() == rows
