@@ -20,7 +20,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from offsetmgr.acked_ranges import AckTracker
 from offsetmgr.codes import OFFSET_CHANGED, error_info
-from offsetmgr.consumer.member import NO_RETRY, PREFETCH, SLICE_S
+from offsetmgr.consumer.client import PREFETCH, SLICE_S
+from offsetmgr.consumer.member import LATE_ACK, NO_RETRY
 from offsetmgr.consumer.retry import RetryPolicy, RetryProducer, read_retried
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS, ConsumerSettings
 from offsetmgr.consumer.work import Claimed, Start, Work
@@ -206,7 +207,7 @@ class AckMessage:
     """A message that waits for its ack or nack; any thread may give it.
 
     It has the methods of a message of confluent-kafka.  A second ack or nack has no effect, nor has
-    one for a partition that was released.
+    one for a partition that was released, which ``errors`` reports once for acks.
     """
 
     __slots__ = ("at", "claim", "nacked", "raw", "retried", "size", "tries")
@@ -365,7 +366,9 @@ class AckWork(Work[Claim]):
         claim = message.claim
         with self.lock:
             # First, as a signal's handler may raise anywhere: else nobody would deliver it again.
-            if not claim.released and claim.tracker.acknowledge(message.at):
+            if claim.released:
+                self._report_released(message)
+            elif claim.tracker.acknowledge(message.at):
                 if message.at in claim.given_up:
                     claim.given_up.remove(message.at)
                 else:
@@ -515,6 +518,12 @@ class AckWork(Work[Claim]):
         text = f"messages of group {visible(group, _NAME_CHARS)} in {topic} are left to that group"
         error = OffsetManagerError(f"{text}; give each group a RetryPolicy.name of its own")
         self.member.report(error, "passed over messages")
+
+    def _report_released(self, message: AckMessage) -> None:
+        if message.at in message.claim.tracker.pending:
+            text = f"{message.claim.topic_partition} was released before messages of it were"
+            text += " acknowledged; they are delivered again"
+            self.member.report(MessageError(text, *message.place), LATE_ACK)
 
     def _report_full(self, claim: Claim) -> None:
         number, offset = len(claim.given_up), claim.tracker.offset

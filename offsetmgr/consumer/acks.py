@@ -25,7 +25,7 @@ from offsetmgr.consumer.ack_work import (
     acknowledge_up_to,
 )
 from offsetmgr.consumer.base import MessageReader
-from offsetmgr.consumer.member import SLICE_S
+from offsetmgr.consumer.client import SLICE_S
 from offsetmgr.consumer.retry import RetryProducer
 from offsetmgr.consumer.settings import log
 from offsetmgr.errors import InvalidValueError

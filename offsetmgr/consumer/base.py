@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -12,7 +11,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from offsetmgr.consumer.member import PREFETCH, Member
+from offsetmgr.consumer.client import PREFETCH
+from offsetmgr.consumer.member import Member
 from offsetmgr.consumer.settings import (
     ConsumerSettings,
     ConsumerStats,
@@ -22,6 +22,7 @@ from offsetmgr.consumer.settings import (
     kafka_settings,
 )
 from offsetmgr.consumer.topics import Subscription
+from offsetmgr.consumer.work import ending
 from offsetmgr.deadlines import Deadline
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.clients import Closing
@@ -52,6 +53,7 @@ LONG_S: Final = 1.0
 """Longest wait in a thread next to an event loop, so that a closed consumer is noticed."""
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class BaseConsumer(Closing):
@@ -209,11 +211,7 @@ class _Stream(Protocol[_T]):
 
 
 class MessageReader(BaseConsumer, Generic[_T]):
-    """A consumer that hands out its messages as one stream; they are read by one thread.
-
-    It ends where a read raises: of what a signal's handler interrupts a message may be lost, and a
-    later mark would pass it over.
-    """
+    """A consumer that hands out its messages as one stream; they are read by one thread."""
 
     _work: _Stream[_T]
     _next: Callable[[], _T | None]
@@ -232,32 +230,15 @@ class MessageReader(BaseConsumer, Generic[_T]):
         A message is in work until the next one is asked for.  Raises KafkaRequestError where Kafka
         refuses this consumer for good.
         """
-        while True:
-            self.check_process()
-            try:
-                while (message := self._next()) is None and not self.closed:
-                    self._fill(LONG_S)
-            except BaseException:
-                self._member.ended.set()
-                raise
-            if message is None:
-                break
+        while (message := self._ending(self._read, None)) is not None:
             yield message
         self._member.raise_failure()
 
     async def __aiter__(self) -> AsyncIterator[_T]:
         """Iterate without blocking the event loop."""
-        while True:
-            self.check_process()
-            try:
-                message = self._next()
-            except BaseException:
-                self._member.ended.set()
-                raise
+        while (message := self._ending(self._next)) is not None or not self.closed:
             if message is not None:
                 yield message
-            elif self.closed:
-                break
             else:
                 await asyncio.to_thread(self._fill, LONG_S)
         self._member.raise_failure()
@@ -267,20 +248,8 @@ class MessageReader(BaseConsumer, Generic[_T]):
 
         None as well once the consumer is closed.  Raises as the iteration.
         """
-        timeout_s = check_timeout(timeout, forever=True)
-        self.check_process()
-        try:
-            if (message := self._next()) is not None:  # nearly always
-                return message
-            deadline = time.monotonic() + timeout_s
-            expired = False
-            while (message := self._next()) is None and not (expired or self.closed):
-                left_s = deadline - time.monotonic()
-                expired = left_s <= 0
-                self._fill(max(0.0, left_s))
-        except BaseException:
-            self._member.ended.set()
-            raise
+        check_timeout(timeout, forever=True)
+        message = self._ending(self._read, timeout)
         if message is None and self.closed:
             self._member.raise_failure()
         return message
@@ -294,15 +263,24 @@ class MessageReader(BaseConsumer, Generic[_T]):
         check_count(max_records, "max_records")
         check_timeout(max_wait_s, "max_wait_s")
         while not self.closed:
-            self.check_process()
-            try:
-                batch = self._next_batch(max_records, max_wait_s)
-            except BaseException:
-                self._member.ended.set()
-                raise
-            if batch:
+            if batch := self._ending(self._next_batch, max_records, max_wait_s):
                 yield batch
         self._member.raise_failure()
+
+    def _ending(self, read: Callable[..., _R], *arguments: Any) -> _R:
+        """Return what ``read`` returns; the consumer ends where it raises."""
+        self.check_process()
+        return ending(self._member.ended, read, *arguments)
+
+    def _read(self, timeout: float | None) -> _T | None:
+        deadline: Deadline | None = None
+        while (message := self._next()) is None and not self.closed:
+            if deadline is None:
+                deadline = Deadline(timeout, forever=True)
+            elif deadline.over:
+                break
+            self._fill(deadline.left_s)
+        return message
 
     def _next_batch(self, max_records: int, max_wait_s: float) -> list[_T]:
         self._work.take(0)  # the application is done with the batch before

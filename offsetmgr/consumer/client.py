@@ -1,4 +1,4 @@
-"""A member's client of librdkafka: its errors, and its end."""
+"""A member's client of librdkafka: what it is asked for at once, its errors, and its end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer
 
+
+SLICE_S: Final = 0.1
+"""Longest single wait for Kafka, so that another thread's turn comes soon."""
+
+PREFETCH: Final = 500
+"""Messages taken from librdkafka at once where they are handed out one by one."""
 
 END: Final = -191
 """librdkafka's _PARTITION_EOF."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Message
 
 from offsetmgr.consumer.base import LONG_S, BaseConsumer, MessageReader
-from offsetmgr.consumer.member import PREFETCH
+from offsetmgr.consumer.client import PREFETCH
 from offsetmgr.consumer.settings import MOST_METADATA_CHARS
-from offsetmgr.consumer.work import Claimed, Start, Work, runs_of
+from offsetmgr.consumer.work import Claimed, Start, Work, ending, runs_of
 from offsetmgr.deadlines import LONGEST_WAIT_S
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.clients import Closing
@@ -65,7 +65,7 @@ class Markable:
     def mark_offset(self, message: Message, metadata: str = "") -> None:
         """Mark ``message`` and all before it in its partition as processed."""
         place, offset = _place(message)
-        self._mark(place, offset + 1, _check_metadata(metadata), message)
+        self._mark(place, (offset + 1, _check_metadata(metadata), message))
 
     def mark_messages(self, messages: Iterable[Message]) -> None:
         """Mark the highest of ``messages`` in each partition, and so all before it.
@@ -73,7 +73,7 @@ class Markable:
         Raises InvalidValueError, and marks none, if one was not read from Kafka.
         """
         for place, offset, message in [(*_place(each), each) for each in self._highest(messages)]:
-            self._mark(place, offset + 1, "", message)
+            self._mark(place, (offset + 1, "", message))
 
     def _highest(self, messages: Iterable[Message]) -> Sequence[Message]:
         """Return the highest message of each partition, others of it among them."""
@@ -88,28 +88,28 @@ class Markable:
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
         """Mark the message at ``offset`` and all before it as processed."""
-        self._mark(*_checked(topic, partition, offset), _check_metadata(metadata))
+        self._mark(*_checked(topic, partition, offset, metadata))
 
     def mark_offsets(self, stash: OffsetStash) -> None:
         """Mark what ``stash`` holds, resets included, and empty it."""
         for place, (mark, reset) in _take(stash):
-            self._mark(place, *mark, reset=reset)
+            self._mark(place, mark, reset=reset)
 
     def reset_offset(self, message: Message, metadata: str = "") -> None:
         """Let the group go back to after ``message``; reading goes on where it is."""
         place, offset = _place(message)
-        self._mark(place, offset + 1, _check_metadata(metadata), message, reset=True)
+        self._mark(place, (offset + 1, _check_metadata(metadata), message), reset=True)
 
     def reset_partition_offset(
         self, topic: str, partition: int, offset: int, metadata: str = ""
     ) -> None:
         """Let the group go back to after the message at ``offset``."""
-        self._mark(*_checked(topic, partition, offset), _check_metadata(metadata), reset=True)
+        self._mark(*_checked(topic, partition, offset, metadata), reset=True)
 
     def reset_offsets(self, stash: OffsetStash) -> None:
         """Let the group go back to what ``stash`` holds, and empty it."""
         for place, (mark, _) in _take(stash):
-            self._mark(place, *mark, reset=True)
+            self._mark(place, mark, reset=True)
 
 
 class OffsetStash(Markable):
@@ -129,18 +129,10 @@ class OffsetStash(Markable):
         found, self._marks = self._marks, {}
         return found
 
-    def _stash(
-        self,
-        place: Place,
-        offset: int,
-        metadata: str,
-        message: Message | None = None,
-        *,
-        reset: bool = False,
-    ) -> None:
-        (known, text, _), goes_back = self._marks.get(place, ((*_NONE, None), False))
-        if _counts(offset, metadata, known, text, reset=reset):
-            self._marks[place] = (offset, metadata, message), reset or goes_back
+    def _stash(self, place: Place, mark: _Mark, *, reset: bool = False) -> None:
+        known, goes_back = self._marks.get(place, (_NONE, False))
+        if _counts(mark, known, reset=reset):
+            self._marks[place] = mark, reset or goes_back
 
 
 def _take(stash: OffsetStash) -> Iterable[tuple[Place, tuple[_Mark, bool]]]:
@@ -183,9 +175,10 @@ class MarkedLog(Claimed):
                 if offset < self._former:
                     self._again.append((offset + 1, message.timestamp()))
 
-    def has(self, offset: int, message: Message | None) -> bool:
-        """Return True unless ``message``, which is before ``offset``, may be of a former log."""
-        if self._again is None:
+    def has(self, mark: _Mark) -> bool:
+        """Return True unless a mark that goes further may be of a former log."""
+        offset, _, message = mark
+        if self._again is None or offset <= self.marked[0]:
             return True
         if offset > self._former:
             self._again = None  # lower marks change nothing any more
@@ -227,24 +220,12 @@ class Marks(Work[MarkedLog]):
         super().__init__()
         self._logs: defaultdict[TopicPartition, MarkedLog] = defaultdict(MarkedLog)
 
-    def mark(
-        self,
-        place: Place,
-        offset: int,
-        metadata: str,
-        message: Message | None = None,
-        *,
-        reset: bool = False,
-    ) -> None:
-        """Take in the next offset to read of a partition, and the message if it is at hand."""
+    def mark(self, place: Place, mark: _Mark, *, reset: bool = False) -> None:
+        """Take in the next offset to read of a partition."""
         with self.lock:
             log = self.claims.get(place)  # type: ignore[call-overload]  # equal to a TopicPartition
-            if (
-                log is not None
-                and _counts(offset, metadata, *log.marked, reset=reset)
-                and (offset <= log.marked[0] or log.has(offset, message))
-            ):
-                log.marked, log.is_committed = (offset, metadata), False
+            if log is not None and _counts(mark, log.marked, reset=reset) and log.has(mark):
+                log.marked, log.is_committed = mark[:2], False
 
     def receive(self, topic_partition: TopicPartition, messages: Sequence[Message]) -> None:
         with self.lock:
@@ -378,11 +359,7 @@ class PartitionStream(Closing):
     def __iter__(self) -> Iterator[Message]:
         while True:
             self.check_process()
-            try:
-                message = self._next()
-            except BaseException:  # of a signal's handler, as in MessageReader
-                self._member.ended.set()
-                raise
+            message = ending(self._member.ended, self._next)
             if message is None:
                 return
             yield message
@@ -529,10 +506,11 @@ class PartitionedConsumer(Markable, BaseConsumer):
         self._work.end()
 
 
-def _counts(offset: int, metadata: str, known: int, text: str, *, reset: bool) -> bool:
-    """Return True if a mark changes the one that is known, -1 if there is none."""
-    further = offset < known if reset else offset > known
-    return known < 0 or further or (offset == known and metadata != text)
+def _counts(mark: _Mark, known: tuple[int, str] | _Mark, *, reset: bool) -> bool:
+    """Return True if a mark changes the one that is known, if there is one."""
+    offset, at = mark[0], known[0]
+    further = offset < at if reset else offset > at
+    return at < 0 or further or (offset == at and mark[1] != known[1])
 
 
 def _place(message: Message) -> tuple[Place, int]:
@@ -550,9 +528,9 @@ def _not_read(message: object) -> InvalidValueError:
     return InvalidValueError("message", message, "was not read from Kafka", hint)
 
 
-def _checked(topic: str, partition: int, offset: int) -> tuple[Place, int]:
+def _checked(topic: str, partition: int, offset: int, metadata: str) -> tuple[Place, _Mark]:
     place = check_topic(topic), check_partition(partition)
-    return place, check_offset(check_offset(offset) + 1)
+    return place, (check_offset(check_offset(offset) + 1), _check_metadata(metadata), None)
 
 
 def _check_metadata(metadata: str) -> str:

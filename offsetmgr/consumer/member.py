@@ -18,6 +18,7 @@ import time
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -32,8 +33,8 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
-from offsetmgr.codes import TOPIC_RECREATED, error_info
-from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, leave
+from offsetmgr.codes import GENERATION_FENCED, TOPIC_RECREATED, error_info
+from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, SLICE_S, leave
 from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
@@ -65,29 +66,31 @@ if TYPE_CHECKING:
     from offsetmgr.consumer.work import Work
     from offsetmgr.stores import OffsetStore
 
-SLICE_S: Final = 0.1
-"""Longest single wait for Kafka, so that another thread's turn comes soon."""
-
-PREFETCH: Final = 500
-"""Messages taken from librdkafka at once where they are handed out one by one."""
-
 _MOST_AT_ONCE: Final = 1_000_000  # messages that confluent-kafka takes
 _REQUEST_S: Final = 10.0  # for an answer of Kafka in the background
 _WATCH_S: Final = 5.0  # between looks at the ids of topics while nothing is committed
 _ELECTION_TRIES: Final = 3  # in which the ends of a new topic's logs may not be known
 _RETRY_S: Final = 1.0  # before a question to Kafka is asked again
 _MOVING_S: Final = 1.0  # for the group's next generation, while a rebalance waits for us
+_BUSY_S: Final = 0.02  # between looks at what is due while messages come
 _SERVE_S: Final = 0.01  # longest poll while a commit waits for its answer
 
 NO_RETRY: Final = "could not retry a message"
+LATE_ACK: Final = "an ack came too late"
 _NO_COMMIT: Final = "could not commit"
+# A refused offset rises with each try; all messages of a topic, or of a claim, fare alike.
+_NOT_BY_OFFSET: Final = frozenset({_NO_COMMIT, NO_RETRY, LATE_ACK})
 _REBALANCE_IN_PROGRESS: Final = 27
+_FENCED: Final = error_info(GENERATION_FENCED).name
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
 
 
 class Member:
     """Reads topics as a member of a group, or partitions alone, and commits what is processed."""
+
+    _paused: frozenset[TopicPartition] = frozenset()
+    _only_topic: str | None = None  # if partitions of no other one were ever claimed
 
     def __init__(
         self,
@@ -134,25 +137,21 @@ class Member:
         self._is_cut_off = False  # no broker has answered since an error of all connections
         self._deferred: Callable[[], None] | None = None  # a close that waits for the end of a turn
         self._released_in_poll: set[TopicPartition] = set()
-        self._paused: frozenset[TopicPartition] = frozenset()
-        self._settle_at_s = self._watch_at_s = self._look_at_s = self._polled_at_s
+        self._settle_at_s = self._watch_at_s = self._look_at_s = self._due_at_s = self._polled_at_s
         self._settling = Backoff(_RETRY_S / 4, _RETRY_S)
         self._leftovers: Mapping[TopicPartition, OffsetAndMetadata] = {}
         """Offsets of revoked partitions that the group did not take between two generations."""
-        self._unchanged: dict[TopicPartition, tuple[OffsetAndMetadata, float]] = {}
-        """Without membership: what is committed in Kafka, and since when."""
         config = kafka_settings(kafka, group, settings)
         self._error_cb: Callable[[KafkaError], object] = config.get("error_cb") or (lambda _: None)
         self._commit_cb: Callable[..., object] = config.get("on_commit") or (lambda *_: None)
-        self._open = partial(
-            open_consumer,
-            config,
-            {"error_cb": self._connection_failed, "on_commit": self._commit_answered},
-        )
+        ours = {"error_cb": self._connection_failed, "on_commit": self._commit_answered}
+        self._open = partial(open_consumer, config, ours)
         self._consumer = self._open()
         self._reader = ClusterReader(asking_config(kafka), timeout_s=_REQUEST_S)
         self._store = store or MemberStore(lambda: self._consumer, self._reader)
-        self._commits = Commits(self._store, group, self._take_commit, self.report)
+        keeps = partitions and store is None  # as Kafka does for members
+        recommit_s = settings.recommit_interval_s if keeps else inf
+        self._commits = Commits(self._store, group, self._take_commit, self.report, recommit_s)
         self._end_offer = offer_topic_ids(
             self._store, self._reader.existing_ids, self._reader.log_ranges
         )
@@ -194,7 +193,8 @@ class Member:
                     slice_s = min(SLICE_S, max(0.0, deadline - time.monotonic()))
                     more_s = slice_s if patient else 0.0
                     received = self._poll(most, slice_s, more_s)
-                    self._do_what_is_due()
+                    if not received or time.monotonic() >= self._due_at_s:
+                        self._do_what_is_due()
                 if received or time.monotonic() >= deadline:
                     return
         finally:
@@ -237,8 +237,7 @@ class Member:
     def report(self, error: OffsetManagerError, what: str) -> None:
         """Log an error and keep it for the application; each cause once in 30 s."""
         for each in causes_of(error):
-            # A refused offset rises with each try, and a topic refuses all messages alike.
-            offset = None if what in {_NO_COMMIT, NO_RETRY} else each.offset
+            offset = None if what in _NOT_BY_OFFSET else each.offset
             cause = what, each.topic, each.partition, offset, cause_of(str(each))
             suppressed = self._repeats.suppressed(cause, time.monotonic())
             if suppressed is not None:
@@ -324,7 +323,7 @@ class Member:
         received = 0
         # A poll also returns what was read of partitions before a rebalance in it released them.
         current = self.assigned - self._released_in_poll
-        for topic_partition, run in runs_of(messages):
+        for topic_partition, run in runs_of(messages, self._only_topic):
             if topic_partition in current:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
@@ -399,8 +398,8 @@ class Member:
             self._paused = wanted
 
     def _do_what_is_due(self) -> None:
-        if (error := self._commits.end()) is not None and not is_rebalancing(error):
-            self.report(error, _NO_COMMIT)
+        if (error := self._commits.end()) is not None:
+            self._report_commit(error)
         claimed = self._claims.take()
         if claimed:
             self._take_over(claimed)
@@ -420,6 +419,14 @@ class Member:
             self._renew_client()
         if now_s >= self._commit_at_s and self._commit_in_turn():
             self._commit_at_s = time.monotonic() + self.settings.commit_interval_s
+        self._due_at_s = now_s + _BUSY_S
+
+    def _report_commit(self, error: OffsetManagerError) -> None:
+        fenced = [each for each in causes_of(error) if each.code == _FENCED]
+        if fenced and self._partitions:  # no rebalance takes away what another consumer has
+            self.end(fenced[0])
+        elif not is_rebalancing(error):
+            self.report(error, _NO_COMMIT)
 
     def _renew_client(self) -> None:
         """Go on with another client where this one cannot read a recreated topic."""
@@ -536,13 +543,6 @@ class Member:
     def _take_commit(self, offsets: _Offsets) -> None:
         self._logs.positions.update((each, at.offset) for each, at in offsets.items())
         self.work.committed(offsets)
-        self._keep_in_kafka(offsets)
-
-    def _keep_in_kafka(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Have offsets committed again before Kafka deletes them, as it does without members."""
-        if self._partitions and isinstance(self._store, MemberStore):
-            now_s = time.monotonic()
-            self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
 
     def _commit(
         self,
@@ -577,9 +577,7 @@ class Member:
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is processed, and what was committed too long ago."""
-        old_s = time.monotonic() - self.settings.recommit_interval_s
-        old = {each: at for each, (at, since_s) in self._unchanged.items() if since_s <= old_s}
-        return {**old, **self.work.to_commit()}
+        return {**self._commits.expiring(), **self.work.to_commit()}
 
     def _await_commit(self, deadline: Deadline, *, polls: bool) -> OffsetManagerError | None:
         """Wait until the commit under way is answered; return its error."""
@@ -740,12 +738,14 @@ class Member:
             starts[each] = Start(position, firsts.get(each), resumed)
             epoch = -1 if epoch is None else epoch
             partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
-        self._keep_in_kafka(committed)
+        self._commits.keep(committed)
         if committed:
             self.work.claim(starts)
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
+            topics = {each.topic for each in self._logs.positions}
+            self._only_topic = topics.pop() if len(topics) == 1 else None
         self.assigned = self.assigned.union(committed)  # `|=` would make a set that can change
         self._assign(partitions)
         # What this poll returns of a partition that it has released before is of the former claim.
@@ -778,7 +778,7 @@ class Member:
             self._logs.doubts.pop(each, None)
             self._logs.unfetched.pop(each, None)
             self._starts.pop(each, None)
-            self._unchanged.pop(each, None)
+        self._commits.forget(partitions)
         if gone:
             self.work.release(gone)
             self._notify(kind, released=gone)

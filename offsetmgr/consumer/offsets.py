@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotAnsweredError
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import KafkaException
@@ -155,8 +156,12 @@ class Commits:
         group: str,
         committed: Callable[[_Offsets], object],
         report: _Report,
+        recommit_interval_s: float = inf,
     ) -> None:
-        """``committed`` is called with the offsets that were committed."""
+        """``committed`` is called with the offsets that were committed.
+
+        What has not changed for ``recommit_interval_s`` is ``expiring``: Kafka would delete it.
+        """
         self._store = store
         self._group = group
         self._committed = committed
@@ -167,6 +172,23 @@ class Commits:
         self._at_once = False
         self._begun_at_s = 0.0
         self._answer: Future[None] | None = None
+        self._recommit_interval_s = recommit_interval_s
+        self._unchanged: dict[TopicPartition, tuple[OffsetAndMetadata, float]] = {}
+        """Committed offsets, and since when."""
+
+    def keep(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Take in what is committed."""
+        now_s = time.monotonic()
+        self._unchanged.update((each, (at, now_s)) for each, at in committed.items() if at)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            self._unchanged.pop(each, None)
+
+    def expiring(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is to be committed again."""
+        old_s = time.monotonic() - self._recommit_interval_s
+        return {each: at for each, (at, since_s) in self._unchanged.items() if since_s <= old_s}
 
     @property
     def under_way(self) -> bool:
@@ -205,6 +227,7 @@ class Commits:
             return late_error(self._what) if is_reported else None
         self._answer = None
         if error is None:
+            self.keep(self._sent)
             self._committed(self._sent)
             return None
         failure = as_store_error(self._what, error)

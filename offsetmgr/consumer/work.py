@@ -13,8 +13,9 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from offsetmgr.deadlines import Latch
     from offsetmgr.types import OffsetAndMetadata
 
 _LOOK_S: Final = 0.005  # interval of looks at what the application has in work
@@ -55,6 +56,7 @@ class Claimed(ABC):
 
 
 _C = TypeVar("_C", bound=Claimed)
+_R = TypeVar("_R")
 
 
 class Work(ABC, Generic[_C]):
@@ -147,11 +149,25 @@ class Work(ABC, Generic[_C]):
         """Return True while the application has messages of ``partitions`` in work."""
 
 
-def runs_of(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, list[Message]]]:
-    """Divide messages into lists of one partition each, in their order.
+def ending(ended: Latch, read: Callable[..., _R], *arguments: Any) -> _R:
+    """Return what ``read`` returns; its consumer has ended where it raises.
 
-    Raises TypeError for anything that is not a message.
+    Of what a signal's handler interrupts a message may be lost: a later mark would pass it over.
     """
-    for topic, of_topic in groupby(messages, Message.topic):
+    try:
+        return read(*arguments)
+    except BaseException:
+        ended.set()
+        raise
+
+
+def runs_of(
+    messages: Sequence[Message], topic: str | None = None
+) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    """Divide messages, all of them of ``topic`` if given, into lists of one partition each.
+
+    They stay in their order.  Raises TypeError for anything that is not a message.
+    """
+    for name, of_topic in [(topic, messages)] if topic else groupby(messages, Message.topic):
         for partition, run in groupby(of_topic, Message.partition):
-            yield TopicPartition(topic or "", partition or 0), list(run)
+            yield TopicPartition(name or "", partition or 0), list(run)

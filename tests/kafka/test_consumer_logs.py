@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 
 from offsetmgr.acked_ranges import encode_acks
 from offsetmgr.consumer import (
@@ -25,6 +24,7 @@ from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
 from tests.kafka.messages import (
     committed,
+    delete_records,
     filled,
     number_of,
     produce,
@@ -125,15 +125,9 @@ def commit(kafka: DevKafka, group: str, at: int, metadata: str = "") -> None:
     other.close()
 
 
-def trim(kafka: DevKafka, topic: str, before: int) -> None:
-    """Delete the records before an offset, as retention does."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    (deleted,) = admin.delete_records([KafkaPartition(topic, 0, before)]).values()
-    deleted.result(WAIT_S)
-
-
-@KINDS
-@pytest.mark.parametrize("new", [10, 40, 60])
+@pytest.mark.parametrize(
+    ("kind", "new"), [("marks", 10), ("marks", 60), ("acks", 40), ("acks", 60)]
+)
 def test_a_topic_that_is_recreated_under_a_running_consumer_is_read_from_its_start(
     kafka: DevKafka, group: str, kind: Kind, new: int
 ) -> None:
@@ -207,8 +201,7 @@ def test_streams_go_on_in_a_recreated_topic_with_other_partitions(
         until(lambda: [at for at, _ in committed(kafka, group, group, 2).values()] == [10, 10])
 
 
-@KINDS
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(("kind", "strategy"), [("marks", "range"), ("acks", "cooperative-sticky")])
 def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
     kafka: DevKafka, group: str, kind: Kind, strategy: str
 ) -> None:
@@ -223,15 +216,14 @@ def test_a_topic_that_is_recreated_while_its_application_is_busy_is_read(
         assert sorted(reader.read(60)) == list(range(100, 160))
 
 
-@KINDS
 def test_the_last_commit_goes_to_no_topic_that_was_just_recreated(
-    kafka: DevKafka, group: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A close looks at the topic's id itself, as no later look repairs what it commits."""
     monkeypatch.setattr("offsetmgr.consumer.topics.LOOK_S", 600.0)
     filled(kafka, group, 40, partitions=1)
     settings = {"commit_interval_s": 600.0, "away_s": 600.0}
-    with Reader(kafka, group, kind, settings=settings) as reader:
+    with Reader(kafka, group, "marks", settings=settings) as reader:
         assert reader.read(30) == list(range(30))
         reader.consumer.commit_offsets()
         assert reader.read(10) == list(range(30, 40))
@@ -240,8 +232,7 @@ def test_the_last_commit_goes_to_no_topic_that_was_just_recreated(
     assert offset(kafka, group) is None
 
 
-@KINDS
-@pytest.mark.parametrize("new", [20, 60])
+@pytest.mark.parametrize(("kind", "new"), [("marks", 20), ("marks", 60), ("acks", 60)])
 def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
     kafka: DevKafka, group: str, kind: Kind, new: int
 ) -> None:
@@ -268,8 +259,7 @@ def test_a_topic_that_was_away_is_read_from_its_start_by_any_store(
         assert [each[0] for each in store.fetch(group, None).values() if each] == [0]
 
 
-@KINDS
-@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize(("kind", "start"), [("marks", "earliest"), ("acks", "latest")])
 def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
     kafka: DevKafka, group: str, kind: Kind, start: str
 ) -> None:
@@ -288,19 +278,16 @@ def test_a_committed_offset_beyond_the_log_is_left_for_the_start(
         assert (error.topic, error.partition, error.offset) == (group, 0, 1_000)
         assert f"so {20 - first} are read again" in str(error)
     assert offset(kafka, group) == end
-    with Reader(kafka, group, kind) as reader:
-        assert reader.consumer.poll(2.0) is None
 
 
-@KINDS
 def test_records_that_retention_deleted_before_they_were_read_are_counted(
-    kafka: DevKafka, group: str, kind: Kind
+    kafka: DevKafka, group: str
 ) -> None:
     """The log is trimmed while the consumer is away, and while it is slow."""
     filled(kafka, group, 40, partitions=1)
     commit(kafka, group, 5)
-    trim(kafka, group, 10)
-    with Reader(kafka, group, kind) as reader:
+    delete_records(kafka, group, {0: 10})
+    with Reader(kafka, group, "acks") as reader:
         assert reader.read(30) == list(range(10, 40))
         assert reader.consumer.stats().skipped == 5
         (error,) = reader.consumer.errors()
@@ -309,7 +296,7 @@ def test_records_that_retention_deleted_before_they_were_read_are_counted(
         produce(kafka, group, range(40, 60), partitions=1)
         until(reader.consumer.high_water_marks)
         with reader.consumer._member._turn:  # it cannot fetch
-            trim(kafka, group, 50)
+            delete_records(kafka, group, {0: 50})
         seen = reader.read(10)
         while seen[-1] != 59:
             seen += reader.read(1)
@@ -387,12 +374,11 @@ def test_latest_loses_nothing_that_is_produced_after_the_start(
         assert reader.read(1) == [303]
 
 
-@KINDS
-def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str, kind: Kind) -> None:
+def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str) -> None:
     """A first position belongs to the log of the consumer's start, not to one that replaces it."""
     filled(kafka, group, 100, partitions=1)
     config = {"topic.metadata.refresh.interval.ms": 500}
-    with Reader(kafka, group, kind, settings={"missing": "latest"}, config=config) as reader:
+    with Reader(kafka, group, "marks", settings={"missing": "latest"}, config=config) as reader:
         until(lambda: reader.consumer.poll(0.1) is None and offset(kafka, group) == 100)
         produce(kafka, group, range(10), partitions=1)
         assert reader.read(10) == list(range(10))
@@ -406,14 +392,11 @@ def test_latest_skips_nothing_of_a_recreated_topic(kafka: DevKafka, group: str, 
         assert offset(kafka, group) == 150
 
 
-@KINDS
-def test_a_late_error_of_a_former_log_skips_nothing(
-    kafka: DevKafka, group: str, kind: Kind
-) -> None:
+def test_a_late_error_of_a_former_log_skips_nothing(kafka: DevKafka, group: str) -> None:
     """It says that an offset is out of range, after the partition has begun with its new log."""
     filled(kafka, group, 10, partitions=1)
     latest: dict[str, Any] = {"missing": "latest", "away_s": 60.0}
-    with Reader(kafka, group, kind, settings=latest) as reader:
+    with Reader(kafka, group, "marks", settings=latest) as reader:
         until(lambda: reader.consumer.poll(0.1) is None and offset(kafka, group) == 10)
         produce(kafka, group, range(10, 20), partitions=1)
         error = {"error.return_value": KafkaError(KafkaError._AUTO_OFFSET_RESET)}
@@ -489,21 +472,19 @@ def test_metadata_of_other_programs_is_not_taken_for_acks(kafka: DevKafka, group
         assert "it has acks beyond the log's end 40" in str(error)
 
 
-@KINDS
-def test_a_start_that_could_not_be_looked_up_is_looked_up_again(kind: Kind) -> None:
+def test_a_start_that_could_not_be_looked_up_is_looked_up_again() -> None:
     """One failed answer of a broker about a log never ends the reading of its partition."""
     with MockCluster() as kafka:
         kafka.create_topic("orders")
         produce(kafka, "orders", range(3), partitions=1)
         kafka.push_errors(LIST_OFFSETS, -1)  # UNKNOWN_SERVER_ERROR
         options: dict[str, Any] = {"partitions": [("orders", 0)], "store": "memory:"}
-        with Reader(kafka, "orders", kind, topics=(), **options) as reader:
+        with Reader(kafka, "orders", "acks", topics=(), **options) as reader:
             assert reader.read(3) == [0, 1, 2]
             assert reader.codes() == ["UNKNOWN_SERVER_ERROR"]
 
 
-@KINDS
-def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(kind: Kind) -> None:
+def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start() -> None:
     """The new log may be longer than the old offset: only its leader epochs tell."""
     with MockCluster(2) as kafka, MemoryOffsetStore() as store:
         kafka.create_topic("orders")
@@ -512,7 +493,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(kind: Kin
             produce(kafka, "orders", numbers, partitions=1)
         store.commit_offset("orders", "orders", 0, OffsetAndMetadata(30, "", 1))
         options: dict[str, Any] = {"partitions": [("orders", 0)], "store": store}
-        with Reader(kafka, "orders", kind, topics=(), **options) as reader:
+        with Reader(kafka, "orders", "marks", topics=(), **options) as reader:
             assert reader.read(50) == list(range(50))
             assert reader.codes() == ["OFFSET_OUTSIDE_LOG"]
         position = store.fetch_offset("orders", "orders", 0)

@@ -326,6 +326,24 @@ def test_every_store_keeps_the_offsets_of_a_consumer(
         assert store.fetch_offset(group, group, 1) == OffsetAndMetadata(40)
 
 
+def test_a_consumer_ends_once_another_has_claimed_its_partitions(
+    kafka: DevKafka, group: str, tmp_path: Path
+) -> None:
+    """Without membership nothing else takes them away: both would process every message."""
+    partitions, url = two_partitions(kafka, group), f"sqlite:///{tmp_path}/offsets.db"
+    with SqlOffsetStore(url) as successor:
+        successor.create_tables()
+        settings = ConsumerSettings(commit_interval_s=0.02)
+        options: dict[str, Any] = {"partitions": partitions, "settings": settings}
+        with GroupConsumer(kafka.bootstrap_servers, group, store=url, **options) as consumer:
+            polled(consumer)
+            successor.claim(group, [TopicPartition(*each) for each in partitions])
+            consumer.mark_partition_offset(*partitions[0], 5)
+            with pytest.raises(OffsetCommitError, match="GENERATION_FENCED"):
+                until(lambda: consumer.poll(0.1) and None)
+            assert consumer.closed
+
+
 def test_a_consumer_that_cannot_begin_gives_its_partitions_back(
     kafka: DevKafka, group: str
 ) -> None:

@@ -211,7 +211,7 @@ def reported(consumer: Any, caplog: pytest.LogCaptureFixture, code: str) -> Kafk
         return any(each.code == code for each in found)
 
     until(lambda: consumer.poll(0.1) is None and came())
-    deadline = time.monotonic() + 3  # it would be repeated by then
+    deadline = time.monotonic() + 1.5  # it would be repeated by then
     while time.monotonic() < deadline:
         consumer.poll(0.1)
     found.extend(consumer.errors())

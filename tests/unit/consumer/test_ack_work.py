@@ -29,6 +29,8 @@ class Consumer:
         self.now_s = 0.0
         options = {"ack_timeout_s": 30, **settings}
         self.work = AckWork(AckSettings(**options), "here", None, lambda: self.now_s)
+        self.errors: list[str] = []
+        self.work.member = SimpleNamespace(report=lambda error, _: self.errors.append(str(error)))
         self.claim(committed)
 
     def claim(self, committed: OffsetAndMetadata | None, start: int | None = None) -> None:
@@ -151,11 +153,15 @@ def test_a_late_ack_counts_and_is_not_delivered_again() -> None:
 
 
 @pytest.mark.parametrize("start", [None, 0])
-def test_acks_of_a_former_claim_are_ignored(start: int | None) -> None:
-    """The first offset of a new log is to be committed at once."""
+def test_acks_of_a_former_claim_are_reported_and_change_nothing(start: int | None) -> None:
+    """Not those of messages that were acknowledged in time: they do not come again.
+
+    The first offset of a new log is to be committed at once.
+    """
     consumer = Consumer(OffsetAndMetadata(0))
     consumer.read([0, 1, 2])
     old = consumer.handed_out()
+    old[2].ack()
     if start is None:
         consumer.work.release([WHERE])
         assert consumer.work.pending == 0
@@ -168,8 +174,29 @@ def test_acks_of_a_former_claim_are_ignored(start: int | None) -> None:
         message.nack()
         consumer.work.acknowledge_up_to(message)
     assert consumer.work.pending == 2
+    late = "orders-0 was released before messages of it were acknowledged"
+    assert {each.split(";")[0] for each in consumer.errors} == {late}
+    consumer.errors.clear()
+    old[2].ack()
+    assert consumer.errors == []
     assert offsets(consumer.handed_out()) == [0, 1]
     assert consumer.position == position
+
+
+def test_a_release_waits_for_a_message_that_is_just_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if it begins right after the last look at the message's partition."""
+    consumer, seen = Consumer(), list[bool]()
+
+    def is_releasing(_: Claim) -> bool:
+        seen.append(consumer.work._has_in_work([WHERE]))
+        return False
+
+    consumer.read([0])
+    monkeypatch.setattr(Claim, "releasing", property(is_releasing), raising=False)
+    assert consumer.work.next() is not None
+    assert seen == [True]
 
 
 def test_only_messages_in_work_time_out_and_hold_up_a_release() -> None:
@@ -200,10 +227,16 @@ def test_commit_up_to_includes_messages_not_handed_out() -> None:
     assert offsets(consumer.handed_out()) == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.fixture
+def small_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offsetmgr.consumer.ack_work.MOST_METADATA_CHARS", 400)
+
+
+@pytest.mark.usefixtures("small_metadata")
 def test_a_partition_without_room_waits_and_its_metadata_fits() -> None:
     """Every second message is acknowledged: the metadata grows, until no more is delivered."""
     consumer = Consumer()
-    consumer.read(range(10_000))
+    consumer.read(range(1_000))
     seen = []
     while messages := consumer.handed_out():
         seen += messages
@@ -213,23 +246,24 @@ def test_a_partition_without_room_waits_and_its_metadata_fits() -> None:
     assert consumer.work.paused == {WHERE}
     position = consumer.position
     assert position is not None
-    assert len(position.metadata) <= 4095
+    assert 300 < len(position.metadata) <= 400
     for message in seen:
         message.ack()
     while messages := consumer.handed_out():
         seen += messages
         for message in messages:
             message.ack()
-    assert offsets(seen) == list(range(10_000))
+    assert offsets(seen) == list(range(1_000))
     assert consumer.work.paused == set()
-    assert consumer.position == OffsetAndMetadata(10_000)
+    assert consumer.position == OffsetAndMetadata(1_000)
 
 
+@pytest.mark.usefixtures("small_metadata")
 def test_a_partition_that_is_full_of_given_up_messages_is_reported() -> None:
     """Nothing more of it comes, and no ack will change that: it would look like an idle topic."""
-    consumer, texts = Consumer(max_tries=1), list[str]()
-    consumer.work.member = SimpleNamespace(report=lambda error, _: texts.append(str(error)))
-    consumer.read(range(10_000))
+    consumer = Consumer(max_tries=1)
+    texts = consumer.errors
+    consumer.read(range(1_000))
     given_up = []
     while messages := consumer.handed_out():
         for message in messages:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Message
@@ -214,7 +215,7 @@ def test_a_reset_that_is_higher_changes_nothing() -> None:
 
 def test_large_messages_of_an_unread_stream_do_not_fill_the_memory() -> None:
     """Its partition is paused from 16 MiB on, until half of that is taken."""
-    stream = PartitionStream(TopicPartition("orders", 0), cast("Any", None), threading.RLock())
+    stream = PartitionStream(TopicPartition("orders", 0), Mock(), threading.RLock())
     large = Message(topic="orders", partition=0, value=b"x" * (BUFFERED_BYTES // 4))
     paused = []
     for _ in range(5):
