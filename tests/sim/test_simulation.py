@@ -56,11 +56,17 @@ def test_every_fault_is_met(report: Report) -> None:
 # 19 a client is closed while two of its requests are under way.
 @pytest.mark.parametrize("seeds", [range(19, 25), range(9239, 9240)], ids=str)
 def test_a_seed_replays_to_the_last_step_in_any_process(seeds: range) -> None:
-    """The same seeds give the same runs, so that a failure can be looked at again anywhere."""
+    """The same seeds give the same runs, so that a failure can be looked at again anywhere.
+
+    Each process is a new one: threads that other tests have left would interfere.
+    """
     command = [sys.executable, "-m", "tests.sim.run", f"{seeds.start}:{seeds.stop}"]
-    environment = {**os.environ, "PYTHONHASHSEED": "1"}
-    told = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
-    assert int(told.split()[-1], 16) == run_seeds(seeds).fingerprint
+    fingerprints = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        told = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
+        fingerprints.add(told.split()[-1])
+    assert len(fingerprints) == 1
 
 
 def test_the_command_tells_how_many_seeds_held(capsys: pytest.CaptureFixture[str]) -> None:
