@@ -119,7 +119,7 @@ def test_a_restart_repeats_only_unacknowledged_messages(kafka: DevKafka, group: 
 
 def test_a_partition_that_waits_for_an_ack_holds_up_no_other(kafka: DevKafka, group: str) -> None:
     """Every second ack of partition 0 is missing, until its metadata is full."""
-    count = 16_000
+    count = 40_000
     filled(kafka, group, count)
     held: list[AckMessage] = []
     seen: Counter[int] = Counter()

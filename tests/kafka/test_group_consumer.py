@@ -32,6 +32,7 @@ from offsetmgr.devkafka import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.stores import MemoryOffsetStore
+from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
 from tests.interrupted import interrupted
 from tests.kafka.messages import (
@@ -94,7 +95,7 @@ def test_a_poll_that_a_signal_handler_interrupts_anywhere(kafka: DevKafka, group
     """After Ctrl-C in a poll the close ends, and commits just the marks: no lock is left held."""
     filled(kafka, group, 40)
     places = [(group, partition) for partition in range(PARTITIONS)]
-    for at in range(9, 600, 146):
+    for at in range(9, 600, 73):
         store = MemoryOffsetStore()
         consumer = GroupConsumer(kafka.bootstrap_servers, group, partitions=places, store=store)
         read: list[int] = []
@@ -156,7 +157,7 @@ def test_a_close_that_a_signal_handler_interrupts_leaves_the_group(
     """A member that stays keeps its partitions as long as the process lives."""
     filled(kafka, group, 40, partitions=1)
     with ClusterReader(kafka.bootstrap_servers) as reader:
-        for at in range(30, 48, 4):  # where it notes down what is left to be done
+        for at in range(30, 48, 2):  # where it notes down what is left to be done
             consumer = member(kafka, group)
             consumer.mark_offset(next(iter(consumer)))
             assert interrupted(consumer.close, at, within="contextlib")
@@ -194,6 +195,7 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
     create_topic(kafka, group, 1)
     send(kafka, group, *({"value": value, "key": b"key"} for value in (None, b"", b"1") * 3))
     readers: dict[str, Callable[[Any], list[Any]]] = {
+        "iterated": lambda consumer: [next(iter(consumer))],
         "polled": lambda consumer: [consumer.poll(timeout=WAIT_S)],
         "batched": lambda consumer: next(consumer.batches(10**9)),
         "acknowledged": lambda consumer: [next(iter(consumer))],
@@ -205,6 +207,17 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
             while len(offsets) < 9:
                 offsets += [each.offset() for each in read(consumer)]
         assert offsets == list(range(9)), name
+
+
+def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) -> None:
+    """Kafka is not asked again: a pause could undo the start that follows the answer."""
+    filled(kafka, group, 40)
+    with BrokerOffsetStore(kafka.bootstrap_servers) as own:
+        own.commit_offset(group, group, 0, 5)
+    store = MemoryOffsetStore()
+    with member(kafka, group, store=store) as consumer:
+        message = polled(consumer)
+        assert message.offset() == 0
 
 
 def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> None:
@@ -223,6 +236,17 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
         assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
         producer.commit_transaction(WAIT_S)
         assert sorted(numbers(consumer, 20)) == list(range(20, 40))
+
+
+def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: str) -> None:
+    filled(kafka, group, 40)
+    with member(kafka, group) as consumer:
+        assert sorted(numbers(consumer, 40)) == list(range(40))
+        with consumer._member._turn:
+            consumer._member._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
+        produce(kafka, group, range(40, 80))
+        message = polled(consumer)
+        assert number_of(message) >= 40
 
 
 def test_unmarked_messages_are_not_committed(kafka: DevKafka, group: str) -> None:
