@@ -35,7 +35,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED, TOPIC_RECREATED, error_info
 from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, SLICE_S, leave
-from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, claim, is_rebalancing
+from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, as_kafka, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
@@ -90,7 +90,6 @@ class Member:
     """Reads topics as a member of a group, or partitions alone, and commits what is processed."""
 
     _paused: frozenset[TopicPartition] = frozenset()
-    _only_topic: str | None = None  # if partitions of no other one were ever claimed
 
     def __init__(
         self,
@@ -323,11 +322,11 @@ class Member:
         received = 0
         # A poll also returns what was read of partitions before a rebalance in it released them.
         current = self.assigned - self._released_in_poll
-        for topic_partition, run in runs_of(messages, self._only_topic):
+        for topic_partition, run in runs_of(messages):
             if topic_partition in current:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
-                self._logs.unfetched.pop(topic_partition, None)
+                self._logs.receive(topic_partition, run[-1])
                 self.work.receive(topic_partition, run)
         self._is_cut_off = self._is_cut_off and not received
         self.stats.messages += received
@@ -400,8 +399,7 @@ class Member:
     def _do_what_is_due(self) -> None:
         if (error := self._commits.end()) is not None:
             self._report_commit(error)
-        claimed = self._claims.take()
-        if claimed:
+        if claimed := self._claims.take():
             self._take_over(claimed)
         if not self._partitions:
             if self._discovery.changed():
@@ -457,8 +455,7 @@ class Member:
                 # A former claim may have left it paused, and librdkafka may lose a resume that
                 # meets a rebalance.  Else this does nothing.
                 self._consumer.resume([KafkaPartition(*each)])
-            end = self.log_end(each)
-            if end is not None:
+            if (end := self.log_end(each)) is not None:
                 found[each] = end
         self.high_watermarks = found
         self._look_at_s = time.monotonic() + SLICE_S
@@ -473,9 +470,9 @@ class Member:
         for each, offset in list(doubts.items()):
             if each.topic in self._logs.missing or each not in self.assigned:
                 continue
-            here = KafkaPartition(*each)
             try:
-                low, high = self._consumer.get_watermark_offsets(here, timeout=_RETRY_S / 2)
+                ends = self._consumer.get_watermark_offsets
+                low, high = ends(KafkaPartition(*each), timeout=_RETRY_S / 2)
             except KafkaException as error:
                 self._settle_at_s = time.monotonic() + self._settling.failed()
                 if self._settling.failures > _ELECTION_TRIES:
@@ -497,6 +494,7 @@ class Member:
                 self._discovery.firsts.pop(each, None)
             if offset is None or offset > high:  # what is known of the log does not count any more
                 self.work.restart(each, start)
+                self._logs.received.pop(each, None)
                 self._commit_at_s = min(self._commit_at_s, time.monotonic())
             else:
                 self.stats.skipped += start - offset
@@ -522,6 +520,11 @@ class Member:
         # it is asked for, has stopped former fetches, learnt of their end, and started new ones.
         for _ in range(3):
             self._consumer.assignment()
+        # Of the starts, librdkafka compares only that of a seek with the leader epochs of the log.
+        for start in partitions:
+            if start.offset > 0 and start.leader_epoch is not None:
+                with suppress(KafkaException):  # unassigned meanwhile
+                    self._consumer.seek(start)
 
     def _places_of(self, partitions: Collection[TopicPartition]) -> list[KafkaPartition]:
         """Return ``partitions`` with the offsets where the application goes on."""
@@ -731,21 +734,18 @@ class Member:
         partitions, starts = [], {}
         for each, position in committed.items():
             first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
-            offset, _, epoch = position or OffsetAndMetadata(first)
+            start = position or OffsetAndMetadata(first)
             is_first = position is None and each in firsts
             topic_id = self._discovery.first_ids.get(each.topic, "") if is_first else ""
-            resumed = self._logs.begin(each, offset, topic_id)
+            resumed = self._logs.begin(each, start.offset, topic_id)
             starts[each] = Start(position, firsts.get(each), resumed)
-            epoch = -1 if epoch is None else epoch
-            partitions.append(KafkaPartition(*each, offset, leader_epoch=epoch))
+            partitions.append(as_kafka(each, start))
         self._commits.keep(committed)
         if committed:
             self.work.claim(starts)
             self._notify("ok", claimed=committed)
             self._logs.expire()
             self._watch_at_s = self._commit_at_s = time.monotonic()
-            topics = {each.topic for each in self._logs.positions}
-            self._only_topic = topics.pop() if len(topics) == 1 else None
         self.assigned = self.assigned.union(committed)  # `|=` would make a set that can change
         self._assign(partitions)
         # What this poll returns of a partition that it has released before is of the former claim.
@@ -775,9 +775,8 @@ class Member:
         self._paused -= gone
         self._released_in_poll.update(gone)
         for each in partitions:
-            self._logs.doubts.pop(each, None)
-            self._logs.unfetched.pop(each, None)
-            self._starts.pop(each, None)
+            for places in (self._logs.doubts, self._logs.unfetched, self._starts):
+                places.pop(each, None)
         self._commits.forget(partitions)
         if gone:
             self.work.release(gone)

@@ -96,7 +96,8 @@ class MemberStore(OffsetStore):
     def commit(self, group: str, offsets: _Offsets) -> None:
         """Commit; while the coordinator is away, this waits for the time-out of a session."""
         try:
-            answers = self._client().commit(offsets=_sent(offsets), asynchronous=False)
+            sent = [as_kafka(*each) for each in offsets.items()]
+            answers = self._client().commit(offsets=sent, asynchronous=False)
         except KafkaException as error:
             raise request_error(f"commit of group {group}", error, right="READ") from error
         _check(group, None, answers or ())
@@ -105,7 +106,8 @@ class MemberStore(OffsetStore):
         """Begin to commit; the answer comes during a later poll, by ``answered``."""
         answer: Future[None] = Future()
         try:
-            self._client().commit(offsets=_sent(offsets), asynchronous=True)
+            sent = [as_kafka(*each) for each in offsets.items()]
+            self._client().commit(offsets=sent, asynchronous=True)
         except KafkaException as error:
             what = f"commit of group {group}"
             answer.set_exception(request_error(what, error, right="READ"))
@@ -120,8 +122,10 @@ class MemberStore(OffsetStore):
             answer_with(answer, partial(_check, group, error, answers))
 
 
-def _sent(offsets: _Offsets) -> list[KafkaPartition]:
-    return [KafkaPartition(*each, at.offset, at.metadata) for each, at in offsets.items()]
+def as_kafka(where: TopicPartition, at: OffsetAndMetadata) -> KafkaPartition:
+    """Return an offset of a partition as confluent-kafka takes it."""
+    epoch = -1 if at.leader_epoch is None else at.leader_epoch
+    return KafkaPartition(*where, at.offset, at.metadata, epoch)
 
 
 def _check(group: str, error: KafkaError | None, answers: Iterable[KafkaPartition]) -> None:

@@ -23,6 +23,8 @@ from offsetmgr.workers import Question
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from confluent_kafka import Message
+
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata
@@ -326,6 +328,8 @@ class LogWatch:
         """Topics that did not exist at the last look."""
         self.positions: dict[TopicPartition, int] = {}
         """Offsets at which partitions were claimed, or up to which they were committed since."""
+        self.received: dict[TopicPartition, tuple[int, int | None]] = {}
+        """The offsets after the newest messages of the logs, and the leader epochs of those."""
         self.recreated: set[str] = set()
         """Topics that were recreated since the member's client was opened."""
         self.unfetched: dict[TopicPartition, tuple[int | None, float]] = {}
@@ -357,7 +361,12 @@ class LogWatch:
             self._ids.pop(topic_partition, None)
             self._ids.update({topic_partition: topic_id} if topic_id else {})
             self.positions[topic_partition] = offset
+            self.received.pop(topic_partition, None)
         return resumed
+
+    def receive(self, topic_partition: TopicPartition, newest: Message) -> None:
+        self.unfetched.pop(topic_partition, None)
+        self.received[topic_partition] = (newest.offset() or 0) + 1, newest.leader_epoch()
 
     def look(self, partitions: Collection[TopicPartition], wait_s: float = 0.0) -> bool:
         """Look topics up, unless that was done within 1 s; doubt partitions with another log.
@@ -421,7 +430,8 @@ class LogWatch:
     ) -> KafkaRequestError | None:
         """Drop offsets that may be of another log; return an error of those without a topic.
 
-        Looks the topics of ``partitions`` up, for up to 1 s.
+        Looks the topics of ``partitions`` up, for up to 1 s.  The others get the leader epochs of
+        what was received, by which a log that is cut later is found.
         """
         if not self.missing.isdisjoint(each.topic for each in offsets):
             self.expire()
@@ -430,6 +440,10 @@ class LogWatch:
         missing = [each for each in offsets if each.topic in self.missing]
         for each in {*missing, *self.doubts}:
             offsets.pop(each, None)
+        for each, at in offsets.items():
+            end, epoch = self.received.get(each, (-1, None))
+            if at.offset <= end:
+                offsets[each] = at._replace(leader_epoch=epoch)
         if not missing:
             return None
         text, info = f"the topic of {listed(missing)} does not exist", error_info(UNKNOWN_TOPIC)

@@ -13,7 +13,7 @@ from offsetmgr.deadlines import Deadline
 from offsetmgr.types import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from offsetmgr.deadlines import Latch
     from offsetmgr.types import OffsetAndMetadata
@@ -161,13 +161,11 @@ def ending(ended: Latch, read: Callable[..., _R], *arguments: Any) -> _R:
         raise
 
 
-def runs_of(
-    messages: Sequence[Message], topic: str | None = None
-) -> Iterator[tuple[TopicPartition, list[Message]]]:
-    """Divide messages, all of them of ``topic`` if given, into lists of one partition each.
+def runs_of(messages: Iterable[Message]) -> Iterator[tuple[TopicPartition, list[Message]]]:
+    """Divide messages into lists of one partition each, in which they stay in their order.
 
-    They stay in their order.  Raises TypeError for anything that is not a message.
+    Raises TypeError for anything that is not a message.
     """
-    for name, of_topic in [(topic, messages)] if topic else groupby(messages, Message.topic):
+    for topic, of_topic in groupby(messages, Message.topic):
         for partition, run in groupby(of_topic, Message.partition):
-            yield TopicPartition(name or "", partition or 0), list(run)
+            yield TopicPartition(topic or "", partition or 0), list(run)
