@@ -298,9 +298,8 @@ class GroupCommitter(PooledActor):
             self._begin_again(manager)
 
     def _begin_again(self, manager: OffsetManager) -> None:
-        if manager.phase is not Phase.STOPPED:
-            manager.begin_again()
-        elif manager.result is None:
+        manager.begin_again()
+        if manager.phase is Phase.STOPPED and manager.result is None:
             self._finish(manager)
         # A step may have failed before its manager was entered.
         self._plan.index(manager)

@@ -242,6 +242,8 @@ class OffsetManager(PooledActor):
         if self.phase is not Phase.STOPPED:
             self.phase, self.read_at = Phase.FETCHING, inf
             self.group.queue_start([self])
+        elif self.commit_at < inf:  # it puts an offset right
+            self.read_at, self.commit_at, self.recommit = self.commit_at, inf, False
 
     # For user threads.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +12,7 @@ from offsetmgr.coordinator.logs import LOOK_AGE_S
 from offsetmgr.coordinator.memory import Refuse, Respond, Unknown
 from offsetmgr.errors import OffsetCommitError, OffsetNoticeError, OffsetRegressionError
 from offsetmgr.manager import Submission
+from offsetmgr.manager.plan import CommitPlan, CommitRequest
 from tests.unit.core.core import TIMED_OUT, Core, at, tp
 
 if TYPE_CHECKING:
@@ -231,6 +232,30 @@ class TestRaces:
             core.spawn()
         core.advance(1_000.0)
         assert core.holds() == at(0)
+
+    def test_a_start_is_read_back_after_a_crash_over_its_unknown_outcome(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kind: a stopped manager that puts an offset right commits again unread."""
+        core, handle = began()
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+        core.submit(handle, FORMER + 1)
+        core.stop(handle, 0.5)
+        core.advance(1.0)
+        recreate(core, SMALLER)
+        core.coordinator.inject("commit", Unknown(TIMED_OUT, 0.5))
+        committed = CommitPlan.committed
+
+        def fail(plan: CommitPlan, request: CommitRequest, *answer: Any, **rest: Any) -> Any:
+            if at(0) not in (version.value for version in request.managers.values()):
+                return committed(plan, request, *answer, **rest)
+            monkeypatch.setattr(CommitPlan, "committed", committed)
+            raise RuntimeError("among the steps of an answer")
+
+        monkeypatch.setattr(CommitPlan, "committed", fail)
+        core.advance(1_000.0)
+        assert core.holds() == at(0)
+        assert core.commits().count({0: 0}) == 1
 
     def test_a_dropped_offset_is_not_put_back_in_place_of_the_start(self) -> None:
         """The kind: the number of a version that was dropped stands for another value."""
