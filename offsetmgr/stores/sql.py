@@ -366,7 +366,7 @@ class SqlOffsetStore(OffsetStore):
     ) -> dict[TopicPartition, OffsetCommitError]:
         """Commit ``offsets`` but for those ``taken``; return those that are refused, and why."""
         rows = self._lock_rows(connection, group, offsets.keys())  # a transaction may take some
-        refused = self._refusals(group, {w: at.offset for w, at in offsets.items()}, rows)
+        refused = self._refusals(group, offsets, rows)
         rows = {w: row for w, row in rows.items() if w not in refused and (group, w) not in taken}
         lower = {where for where, row in rows.items() if offsets[where].offset < row.position}
         rows, _ = self._in_current_logs(group, rows, lower)
@@ -374,11 +374,11 @@ class SqlOffsetStore(OffsetStore):
         return refused
 
     def _refusals(
-        self, group: str, offsets: Mapping[TopicPartition, int], rows: _Rows
+        self, group: str, offsets: _Offsets, rows: _Rows
     ) -> dict[TopicPartition, OffsetCommitError]:
         """Return which commits over locked ``rows`` are refused, and why."""
         refused = {}
-        for where, offset in offsets.items():
+        for where, (offset, _, _) in offsets.items():
             now = rows[where].generation
             mine = self._generations.get((group, where), now)
             if mine < now:
@@ -508,7 +508,8 @@ class OffsetTransaction:
         """
         given = check_list(messages, "messages", "[message]")
         spans = _offsets_of(given)
-        ends = {where: each[-1] + 1 for where, each in spans.items()}
+        lasts = {(m.topic(), m.partition()): m for m in given}
+        ends = {where: _after(lasts[where]) for where in spans}
         back = {where for where, each in spans.items() if each != sorted(set(each))}
         with self._begun(group, spans) as connection:
             found = self._store._lock_rows(connection, group, spans)
@@ -523,9 +524,9 @@ class OffsetTransaction:
             changed = {}
             for where, end in ends.items():
                 row = rows[where]  # at 0 in a new log
-                self._store._check_order(group, where, spans[where][0], end, row.position)
-                if end > row.position:
-                    changed[where] = row.at(OffsetAndMetadata(end))
+                self._store._check_order(group, where, spans[where][0], end.offset, row.position)
+                if end != row.offset:  # below it where the log was cut
+                    changed[where] = row.at(end)
             _write_rows(connection, group, changed)
         return new
 
@@ -722,21 +723,28 @@ def _not_stored(
     stored: _Rows,
     new_logs: Collection[TopicPartition],
     back: Collection[TopicPartition],
-) -> tuple[list[Message], dict[TopicPartition, int]]:
+) -> tuple[list[Message], dict[TopicPartition, OffsetAndMetadata]]:
     """Return the messages that are not stored, and the offsets behind them.
 
-    A new log begins with the first message of its partition, or where its offsets go ``back``.
+    A new log begins with the first message of its partition, or where its offsets go ``back``.  One
+    that an unclean election has cut has other messages from there on, of a higher leader epoch.
     """
-    positions = {where: row.position for where, row in stored.items()}
+    ends = {w: row.offset or OffsetAndMetadata(0) for w, row in stored.items()}
     lasts, new = dict.fromkeys(stored, -1), []
     left = set(new_logs)
     for message in messages:
         where, offset = TopicPartition(message.topic(), message.partition()), message.offset()
         if where in left and (where not in back or offset <= lasts[where]):
             left.remove(where)
-            positions[where] = 0
+            ends[where] = OffsetAndMetadata(0)
         lasts[where] = offset
-        if offset >= positions[where]:
+        end, _, epoch = ends[where]
+        if offset >= end or (epoch is not None and (message.leader_epoch() or 0) > epoch):
             new.append(message)
-            positions[where] = offset + 1
-    return new, positions
+            ends[where] = _after(message)
+    return new, ends
+
+
+def _after(message: Any) -> OffsetAndMetadata:
+    """Return the offset after a message, with the message's leader epoch."""
+    return OffsetAndMetadata(message.offset() + 1, "", message.leader_epoch())

@@ -33,8 +33,8 @@ RESULTS = Table("results", TABLES, Column("message_offset", Integer))
 ORDERS = TopicPartition("orders", 0)
 
 
-def messages(offsets: range) -> list[Message]:
-    return [Message(*ORDERS, offset=each) for each in offsets]
+def messages(offsets: range, epoch: int = -1) -> list[Message]:
+    return [Message(*ORDERS, offset=each, leader_epoch=epoch) for each in offsets]
 
 
 @pytest.fixture(params=DATABASES)
@@ -90,6 +90,17 @@ def test_messages_that_come_again_are_not_new(
     write(successor, messages(range(2)))
     assert results(store) == list(range(8))
     assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(8)
+
+
+def test_messages_of_a_log_that_was_cut_are_new(store: SqlOffsetStore) -> None:
+    """After an unclean election, other messages have the offsets of those that were lost."""
+    write(store, messages(range(5), epoch=1))
+    for _ in range(2):
+        write(store, [*messages(range(3), epoch=1), *messages(range(3, 5), epoch=2)])
+        assert results(store) == [0, 1, 2, 3, 3, 4, 4]
+        assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(5, "", 2)
+    write(store, messages(range(2), epoch=3))
+    assert store.fetch_offset("etl", *ORDERS) == OffsetAndMetadata(2, "", 3)
 
 
 NO_CLAIM = cast("Claim", None)
