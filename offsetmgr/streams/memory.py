@@ -49,6 +49,13 @@ class Storage(ABC):
     def clear(self, topic_id: str) -> None:
         """Delete all rows and offsets; from now on the rows are of the topic with this id."""
 
+    def leader_epoch(self, partition: int) -> int | None:  # noqa: ARG002 -- the default
+        """Return the leader epoch of the last message; None if it is not known."""
+        return None
+
+    def note_leader_epoch(self, partition: int, epoch: int) -> None:  # noqa: B027 -- the default
+        """Note the leader epoch of the messages that are applied next."""
+
     def seen_s(self) -> float | None:
         """Return the time, since 1970, until which no deletion was missed; None if not known."""
         return None

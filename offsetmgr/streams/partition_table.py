@@ -83,6 +83,10 @@ class Progress:
         self.target = 0
         """The end of the log at the connection."""
         self.next_offset: int | None = None
+        self.leader_epoch: int | None = None
+        """Of the last message that is stored."""
+        self.is_outside_log = False
+        """True if its next offset was not in its log."""
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.rows = 0
@@ -108,6 +112,7 @@ class Progress:
         self.target = target
         self.read_s = self._connected_s = now_s
         self.connect_s = self.error = None
+        self.is_outside_log = False
         self.state = TableState.RECOVERING
 
     def disconnect(self, error: str, now_s: float) -> float:
@@ -124,7 +129,7 @@ class Progress:
 
     def start_over(self, now_s: float) -> None:
         self.connect_s = now_s
-        self.next_offset = None
+        self.next_offset = self.leader_epoch = None
         self.state = TableState.CONNECTING
 
     def wrote(self, count: int, last: int | None, end: int | None, now_s: float) -> None:
@@ -189,11 +194,16 @@ class PendingRows:
         self.changes[key] = None
 
 
-def beyond_log(stored: int | None, log: PartitionLog) -> str:
-    """Return why ``stored``, the last message that was read, is of another log; or nothing."""
-    if stored is None or stored < log.high_watermark:
-        return ""
-    return f"the log ends at offset {log.high_watermark}, but the message at {stored} is stored"
+def beyond_log(stored: int | None, log: PartitionLog, *, is_outside: bool) -> str:
+    """Return why ``stored``, the last message that was read, is of another log; or nothing.
+
+    ``is_outside``: the message behind it cannot be read.
+    """
+    if stored is not None and stored >= log.high_watermark:
+        return f"the log ends at offset {log.high_watermark}, but the message at {stored} is stored"
+    if stored is not None and is_outside and stored + 1 >= log.log_start_offset:
+        return f"the log was cut, and the message at {stored} is another one now"
+    return ""
 
 
 def missed_rows(

@@ -126,6 +126,10 @@ class LmdbReader:
         offset = self._meta_value(_offset_name(partition))
         return None if offset is None else int(offset)
 
+    def leader_epoch(self, partition: int) -> int | None:
+        epoch = self._meta_value(_epoch_name(partition))
+        return None if epoch is None else int(epoch)
+
     def seen_s(self) -> float | None:
         seen = self._meta_value(_SEEN)
         return None if seen is None else float(seen)
@@ -254,6 +258,10 @@ class LmdbStorage(LmdbReader, Storage):
                 txn.drop(database, delete=False)
             self._note_topic(txn, topic_id)
 
+    def note_leader_epoch(self, partition: int, epoch: int) -> None:
+        with self._writing() as txn:
+            txn.put(_epoch_name(partition), b"%d" % epoch, db=self._meta)
+
     def note_seen(self, at_s: float) -> None:
         self._env.reader_check()  # those that were killed keep all pages of their time
         with self._writing() as txn:
@@ -343,6 +351,10 @@ def _failing(path: Path, done: str) -> Iterator[None]:
 
 def _offset_name(partition: int) -> bytes:
     return b"offset/%d" % partition
+
+
+def _epoch_name(partition: int) -> bytes:
+    return b"epoch/%d" % partition
 
 
 def _odd_name(key: bytes) -> bytes:

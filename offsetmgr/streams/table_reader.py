@@ -15,7 +15,7 @@ from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from offsetmgr.deadlines import Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError, OffsetTimeoutError
@@ -63,6 +63,7 @@ _PAUSE_S: Final = 0.01
 _DAY_S: Final = 24 * 3600.0
 _POOL_ENDED: Final = "cannot schedule new futures"
 _AWAY: Final = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001 -- its public name
+_OUTSIDE_LOG: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 -- its public name
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 
 log = SafeLogger("offsetmgr.streams")
@@ -89,7 +90,7 @@ class _Gathered:
         """For an update callback, instead of the rows."""
         self.size = 0
         self.since_s = 0.0
-        self.offsets: dict[int, int] = {}
+        self.lasts: dict[int, Message] = {}
         """The last message of each partition."""
         self.counts: dict[int, int] = {}
         """Messages of each partition."""
@@ -328,7 +329,7 @@ class TableReader:
         number, storage = part.partition, self._storage
         stored, seen_s = storage.offset(number), storage.seen_s()
         away_s = 0.0 if seen_s is None else time.time() - seen_s
-        why = beyond_log(stored, ends)
+        why = beyond_log(stored, ends, is_outside=part.is_outside_log)
         missed = missed_rows(stored, ends, away_s, delete_retention_s)
         if why or (missed and self._update is None and delete_retention_s < inf):
             self._start_over(why or missed, self._topic_id)
@@ -345,6 +346,20 @@ class TableReader:
             self._consumer = open_consumer(self._settings, {"error_cb": self._fail})
         self._consumer.incremental_assign([topic_partition])
         self._gathered.ends.update({number: start} if start >= target else {})
+        if part.leader_epoch is None:
+            part.leader_epoch = storage.leader_epoch(number)
+        if stored is not None and part.leader_epoch is not None:
+            self._compare(part, part.leader_epoch)
+
+    def _compare(self, part: Progress, epoch: int) -> None:
+        """Have librdkafka report a log that was cut: of starts, it compares only that of a seek."""
+        consumer: Any = self._consumer
+        for _ in range(3):
+            consumer.assignment()  # its thread, which answers in turn, has begun to read by then
+        try:
+            consumer.seek(TopicPartition(self._topic, part.partition, part.start, "", epoch))
+        except KafkaException as error:
+            self._lose([part], self._error(error.args[0]))
 
     def _start_over(self, why: str, topic_id: str) -> None:
         """Delete all rows, and read the topic from its beginning."""
@@ -389,7 +404,7 @@ class TableReader:
         gathered = self._gathered
         found = self._consumer.consume(_CHUNK, 0)
         if not found:
-            empty = not (gathered.offsets or gathered.ends)
+            empty = not (gathered.lasts or gathered.ends)
             found = self._consumer.consume(1, _IDLE_S if empty else _PAUSE_S)
         if any(map(Message.error, found)):
             found = self._without_events(found)
@@ -420,18 +435,19 @@ class TableReader:
             elif error.code() == _END:
                 self._gathered.ends[part.partition] = message.offset() or 0
             elif part.connected:
+                part.is_outside_log = error.code() == _OUTSIDE_LOG
                 self._lose([part], self._error(error))
         return messages
 
     def _gather(self, messages: list[Message]) -> None:
         gathered = self._gathered
-        if not gathered.offsets:
+        if not gathered.lasts:
             gathered.since_s = time.monotonic()
         # In C wherever possible: this is done for each message of a recovery.
         partition_of: Any = Message.partition
         for number, grouped in groupby(messages, partition_of):
             run = list(grouped)
-            gathered.offsets[number] = run[-1].offset() or 0
+            gathered.lasts[number] = run[-1]
             gathered.counts[number] = gathered.counts.get(number, 0) + len(run)
         keys: list[Any] = list(map(Message.key, messages))
         values: list[Any] = list(map(Message.value, messages))
@@ -446,7 +462,7 @@ class TableReader:
 
     def _is_enough(self) -> bool:
         gathered = self._gathered
-        if not (gathered.offsets or gathered.ends):
+        if not (gathered.lasts or gathered.ends):
             return False
         if gathered.size >= GATHERED_BYTES:
             return True  # and wait for the write before
@@ -461,7 +477,7 @@ class TableReader:
     def _hand_over(self) -> None:
         self._written()
         gathered, self._gathered = self._gathered, _Gathered()
-        if gathered.offsets or gathered.ends:
+        if gathered.lasts or gathered.ends:
             self._writing = self._pool.submit(self._write, gathered)
 
     def _written(self) -> None:
@@ -516,15 +532,16 @@ class TableReader:
             for message in gathered.messages:
                 self._update(pending, _message(self._topic, message))
             rows = pending.changes
-        if gathered.offsets:
-            self._storage.apply(rows, gathered.offsets)
+        offsets = self._note_epochs(gathered.lasts)
+        if offsets:
+            self._storage.apply(rows, offsets)
         now_s = time.monotonic()
         recovered = []
-        for number in gathered.offsets.keys() | gathered.ends.keys():
+        for number in offsets.keys() | gathered.ends.keys():
             part = self.partitions[number]
             part.wrote(
                 gathered.counts.get(number, 0),
-                gathered.offsets.get(number),
+                offsets.get(number),
                 gathered.ends.get(number),
                 now_s,
             )
@@ -539,6 +556,15 @@ class TableReader:
             self._enter(recovered, TableState.RUNNING)
         if all(part.state is TableState.RUNNING for part in self.partitions.values()):
             self.caught_up.set()
+
+    def _note_epochs(self, lasts: Mapping[int, Message]) -> dict[int, int]:
+        """Note the leader epochs of the last messages, and return their offsets."""
+        for number, message in lasts.items():
+            part, epoch = self.partitions[number], message.leader_epoch()
+            if epoch is not None and epoch != part.leader_epoch:
+                part.leader_epoch = epoch
+                self._storage.note_leader_epoch(number, epoch)
+        return {number: message.offset() or 0 for number, message in lasts.items()}
 
     def _enter(self, parts: Iterable[Progress], state: TableState) -> None:
         for part in parts:

@@ -6,12 +6,16 @@ import logging
 import subprocess
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
+from offsetmgr.answers import PartitionLog, TopicLog
 from offsetmgr.errors import OffsetTimeoutError
+from offsetmgr.kafka.log_reader import open_reader
 from offsetmgr.streams import TopicManager, codecs
 from offsetmgr.streams.lookups import rows_of
 from offsetmgr.streams.memory import MemoryStorage
@@ -19,6 +23,7 @@ from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
+from tests.kafka.mock_cluster import MockCluster
 from tests.secured import allow, user_login
 from tests.tables import Transactional, delete, grow, send
 from tests.waiting import WAIT_S, eventually, until
@@ -167,6 +172,33 @@ class TestPartitionsAndTopics:
         with view_of(kafka, unique_name, tmp_path / "lmdb") as view:
             view.wait_until_running(WAIT_S)
             assert dict(view) == {"z": "1", **new}
+
+    def test_a_table_that_an_unclean_election_has_cut_is_read_from_its_beginning(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """The new log may be longer than what is stored: only its leader epochs tell."""
+
+        def logs_of(*_: object) -> dict[str, TopicLog]:  # the mock cluster describes no topics
+            with closing(open_reader(kafka.bootstrap_servers)) as reader:
+                ends = reader.get_watermark_offsets(TopicPartition("table", 0), WAIT_S)
+            return {"table": TopicLog({0: PartitionLog(*ends, last_stable_offset=ends[1])})}
+
+        monkeypatch.setattr("offsetmgr.streams.table_reader.logs_of", logs_of)
+        with MockCluster(2) as kafka:
+            kafka.create_topic("table")
+            view = View(kafka.bootstrap_servers, "table", codecs.String(), tmp_path, timeout_s=1.0)
+            kafka.set_leader("table", 1)
+            send(kafka, "table", ("a", "1"))
+            with view:
+                view.wait_until_running(WAIT_S)
+            store = LmdbStorage(tmp_path)
+            store.open("table", "")
+            store.apply({b"lost": b"1"}, {0: 2})  # the next leader does not have them
+            store.close()
+            kafka.set_leader("table", 2)
+            send(kafka, "table", *((name, "2") for name in "bcde"))
+            with view:
+                eventually(lambda: dict(view), {"a": "1"} | dict.fromkeys("bcde", "2"))
 
     @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
     def test_a_view_away_for_longer_than_tombstones_stay_starts_over(
