@@ -4,10 +4,10 @@ All calls of ``commit_offsets`` with one client share one committer, so that a g
 of any of its queries.  Its thread submits what queries report, so that Spark's listener bus never
 waits; when it has nothing to submit, it stops the managers of ended queries.
 
-Spark reports no batch without new data.  So a run that resumes from its checkpoint, after the
-driver was killed before the last report, may never report anything: until its first report it is
-asked every few seconds and when it ends.  A continuous query, which never reports, is asked every
-second.
+Spark reports no batch without new data, so a run that resumes from its checkpoint after the driver
+was killed before the last report may never report anything; and a listener bus that is full drops
+reports, also of the end of a run.  So a run is asked when it ends, and every few seconds while it
+is silent.  A continuous query, which never reports, is asked every second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from offsetmgr.types import FlushResult, ManagerKey, OffsetAndMetadata, Uncommit
 from offsetmgr.workers import Question, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from offsetmgr.client.offsets import Offsets
     from offsetmgr.spark.group_state import Groups
@@ -72,7 +72,7 @@ TICK_S: Final = 1.0
 """Pause between two looks at the checkpoint of a continuous query."""
 
 LOOK_AROUND_S: Final = 5.0
-"""Pause between two looks for queries that have not reported, and for those of other sessions."""
+"""Pause between two looks for queries that are silent, and for those of other sessions."""
 
 _SHOWN_CHARS: Final = 255
 _SHOWN_GROUPS: Final = 10
@@ -105,20 +105,27 @@ class CommitCounts(NamedTuple):
 
 
 @dataclass
-class Expected:
-    """A run that has not reported anything yet."""
+class WatchedRun:
+    """A run that is asked how far it is while it is silent, and when it ends."""
 
     ask: Callable[[], Snapshot | None]
     """Returns how far it is; None if it cannot say yet."""
     reports_nothing: bool
     """As of a continuous query."""
     since_s: float = field(default_factory=time.monotonic)
-    batch_id: int | None = None
-    """Of a query that reports nothing, the last batch that was committed."""
+    is_silent: bool = True
+    """It has reported nothing since the last look."""
+    last: Snapshot | None = None
+    """Its last report or answer."""
     question: Question[Snapshot | None] | None = None
     """The last one, while it is not answered."""
     then: _Task | None = None
     """The end of the run, which comes behind the last answer."""
+
+    def is_news(self, answer: Snapshot) -> bool:
+        last = self.last
+        # A report may have overtaken it.
+        return last is None or (answer.batch_id >= last.batch_id and answer.sources != last.sources)
 
 
 class Subscription:
@@ -133,7 +140,7 @@ class Subscription:
         self.session = session
         self.counts = Counter(dict.fromkeys(CommitCounts._fields, 0))
         self.warn_once = committer.warn_once
-        self.expected: dict[Run, Expected] = {}
+        self.runs: dict[Run, WatchedRun] = {}
         self.refusals: dict[str, OffsetManagerError] = {}
         """Groups whose last offsets the client did not take, with the reason."""
         self._committer = committer
@@ -226,14 +233,14 @@ class Committer:
         """End its runs, wait until nothing that only it commits is left, and report the rest."""
 
         def is_over() -> bool:
-            return done.done() and not subscription.expected and not self._left(groups)
+            return done.done() and not subscription.runs and not self._left(groups)
 
         with self._lock:
             groups = subscription.groups.names() - self._used(without=subscription)
             done = self.do(lambda: self.end_all(subscription))
             self._changed.wait_for(is_over, timeout)
             self.drop(subscription)
-            for run in list(subscription.expected):
+            for run in list(subscription.runs):
                 self._name_unanswered(subscription, run)
             self._report({key: self._unread[key] for key in self._left(groups)})
 
@@ -331,9 +338,9 @@ class Committer:
             done.set_result(False)
 
     def progress(self, by: Subscription, snapshot: Snapshot) -> None:
-        expected = by.expected.get(snapshot.run)
-        if expected is not None and not (expected.reports_nothing or expected.then):
-            del by.expected[snapshot.run]
+        watched = by.runs.get(snapshot.run)
+        if watched is not None:
+            watched.is_silent, watched.last = False, snapshot
         if self._last_report(snapshot.run) is None:
             self._end_stopped()  # it may be a query of a stopped session that runs again
         for group, part in by.groups.parts(snapshot).items():
@@ -394,21 +401,17 @@ class Committer:
         with self._lock:
             stopped = [each for each in self._subscriptions if each.is_over()]
         for by in stopped:
-            by.expected.clear()
-            self.end_runs(by, ())
-
-    def end_runs(self, by: Subscription, but: Collection[Run]) -> None:
-        """End the runs of a subscription, without those of ``but``."""
-        for group in by.groups.names():
-            for run, callers in self._groups[group].running().items():
-                if by in callers and run not in but:
-                    self.end(by, run, None)
+            by.runs.clear()
+            for group in by.groups.names():
+                for run, callers in self._groups[group].running().items():
+                    if by in callers:
+                        self.end(by, run, None)
 
     def end_all(self, by: Subscription) -> None:
         """End the runs that no other call of ``commit_offsets`` commits."""
         if by.is_over():
-            by.expected.clear()
-        runs = {*by.expected}.union(*(self._groups[each].running() for each in by.groups.names()))
+            by.runs.clear()
+        runs = {*by.runs}.union(*(self._groups[each].running() for each in by.groups.names()))
         for run in runs:
             self._ask_last(by, run, partial(self._leave, by, run))
 
@@ -433,49 +436,48 @@ class Committer:
         return any(decision is not None for decision in decisions.values())
 
     def ask(self, by: Subscription, run: Run) -> None:
-        """Ask a run that has not reported yet how far it is; the answer is a task of its own."""
-        expected = by.expected[run]
-        former = expected.question
-        if former is None or expected.then is not None:
-            question = expected.question = Question(expected.ask, after=former)
-            take = partial(self._take_answer, by, run, expected, question)
+        """Ask a run how far it is; the answer is a task of its own."""
+        watched = by.runs[run]
+        former = watched.question
+        if former is None or watched.then is not None:
+            question = watched.question = Question(watched.ask, after=former)
+            take = partial(self._take_answer, by, run, watched, question)
             question.answer.add_done_callback(lambda _: self.do(take))
         elif time.monotonic() - former.asked_at_s >= UNANSWERED_S:
             self._name_unanswered(by, run)
 
     def _ask_last(self, by: Subscription, run: Run, then: _Task) -> None:
-        """Have the end of a run come behind its last answer, if it has not reported yet."""
-        expected = by.expected.get(run)
-        if expected is None:
+        """End a run that has reported, and again behind its last answer, which may be later."""
+        watched = by.runs.get(run)
+        if watched is None or (watched.last and not watched.reports_nothing):
             then()
-        elif expected.then is None:
-            expected.then = then
+        if watched is not None and watched.then is None:
+            watched.then = then
             self.ask(by, run)
 
     def _take_answer(
-        self, by: Subscription, run: Run, expected: Expected, question: Question[Snapshot | None]
+        self, by: Subscription, run: Run, watched: WatchedRun, question: Question[Snapshot | None]
     ) -> None:
-        if by.expected.get(run) is not expected:
-            return  # it has reported meanwhile
-        is_last = question is expected.question
+        if by.runs.get(run) is not watched:
+            return  # its session was stopped meanwhile
+        is_last = question is watched.question
         if is_last:
-            expected.question = None
+            watched.question = None
         try:
             snapshot = question.result()
         except Exception as error:  # noqa: BLE001 -- of py4j or of Spark Connect
             # Reports, and a flush, still come if it makes any; its session may be gone as well.
-            if expected.reports_nothing and not by.is_over():
+            if watched.reports_nothing and not by.is_over():
                 why = error_text(error)
                 text = f"query {run.query_id}, which reports nothing, is not committed: {why}"
                 by.warn_once(("continuous", run.run_id), text)
             _log.debug("query %s could not be asked how far it is", run.query_id, exc_info=True)
             snapshot = None
-        if snapshot is not None and expected.batch_id != snapshot.batch_id:
-            expected.batch_id = snapshot.batch_id
+        if snapshot is not None and watched.is_news(snapshot):
             self.progress(by, snapshot)
-        if is_last and expected.then is not None:
-            del by.expected[run]
-            expected.then()
+        if is_last and watched.then is not None:
+            del by.runs[run]
+            watched.then()
 
     def _name_unanswered(self, by: Subscription, run: Run) -> None:
         text = f"query {run.query_id} is not committed: its checkpoint or Spark does not answer"
@@ -487,8 +489,10 @@ class Committer:
         with self._lock:
             subscriptions = list(self._subscriptions)
         for by in subscriptions:
-            for run, expected in list(by.expected.items()):
-                if expected.then is None and (is_due or expected.reports_nothing):
+            for run, watched in list(by.runs.items()):
+                is_silent = is_due and watched.is_silent
+                watched.is_silent |= is_due
+                if watched.then is None and (is_silent or watched.reports_nothing):
                     self.ask(by, run)
         if not is_due:
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import JStreamingQueryListener
 from offsetmgr.errors import InvalidValueError, shown
 from offsetmgr.logs import SafeLogger
 from offsetmgr.spark.checkpoint import Checkpoint
-from offsetmgr.spark.committer import LOOK_UP_S, Expected, Subscription
+from offsetmgr.spark.committer import Subscription, WatchedRun
 from offsetmgr.spark.files import is_stopped
 from offsetmgr.spark.progress import Run, finished_batch, read_snapshot
 from offsetmgr.workers import Question
@@ -74,7 +74,6 @@ class CommitListener(Subscription, StreamingQueryListener):
         self._has_matched = query_name is None
         self.is_listening = False
         self._looking: Question[None] | None = None
-        """A look that is not answered yet."""
         _attached.add(self)
         super().__init__(committer, groups, spark)  # from here on it may be called
 
@@ -108,15 +107,14 @@ class CommitListener(Subscription, StreamingQueryListener):
         is_continuous = _is_continuous(query)
 
         def ask() -> Snapshot | None:
-            if is_continuous or not query.isActive:
-                return self.position(query)
-            # While it runs its files are not read again and again: its first report will come.
-            progress = query.lastProgress
-            return None if progress is None else self._read(progress)
+            if query.isActive and not is_continuous:
+                # While it runs its files are not read again and again: its first report will come.
+                progress = _last_progress(query)
+                return None if progress is None else self._read(progress)
+            self.end_if_over(query)
+            return self.position(query)
 
-        self.expected[run] = Expected(ask, is_continuous)
-        # Its end may have been reported before its progress was taken: it is not repeated.
-        self.end_if_over(query)
+        self.runs.setdefault(run, WatchedRun(ask, is_continuous))
 
     def end_if_over(self, query: StreamingQuery) -> str:
         """Return the query's id."""
@@ -141,7 +139,7 @@ class CommitListener(Subscription, StreamingQueryListener):
         nothing is known.  Raises InvalidValueError for a report that is not understood, where
         nobody can read the checkpoint.
         """
-        progress = query.lastProgress
+        progress = _last_progress(query)
         snapshot = None if progress is None else self._read(progress)
         if snapshot is not None:
             return snapshot
@@ -187,12 +185,12 @@ class CommitListener(Subscription, StreamingQueryListener):
         return is_stopped(self._spark)
 
     def look_around(self) -> None:
-        looking = self._looking or Question(self._look_around)
-        # As of a server that is gone, or a JVM that is stopped: others need the thread.
-        is_answered = looking.wait(0.0 if self._looking else LOOK_UP_S)
-        self._looking = None if is_answered else looking
-        if is_answered:
-            looking.result()
+        last = self._looking
+        # A server that is gone, or a JVM that is stopped, does not answer: others need the thread.
+        if last is None or last.wait():
+            self._looking = Question(self._look_around)
+            if last is not None:
+                last.result()
 
     def _look_around(self) -> None:
         """Warn of queries of other sessions that would be committed, were they of this one."""
@@ -210,8 +208,8 @@ class CommitListener(Subscription, StreamingQueryListener):
             if progress is None:
                 continue
             self.ids.add(str(key))
-            snapshot = self._parsed(json.loads(progress.json()))
-            if snapshot and self.offsets(snapshot) and self.is_wanted(snapshot.name):
+            snapshot = self._read(json.loads(progress.json()))
+            if snapshot and self.offsets(snapshot):
                 _log.warning(
                     "%s is not committed, as it is of another session of this driver: call "
                     "commit_offsets with that session and the same client",
@@ -235,18 +233,13 @@ class CommitListener(Subscription, StreamingQueryListener):
             "running queries are asked instead. Flush those that have ended, or compare their "
             "groups by offsetmgr spark reconcile",
         )
-        queries = {Run.of(query): query for query in self._spark.streams.active}
-        for run, query in queries.items():
-            known = self.expected.get(run)
-            if self.is_wanted(query.name) and not (known and known.reports_nothing):
-                self.expected[run] = Expected(partial(self.position, query), reports_nothing=True)
-        self._committer.do(partial(self._committer.end_runs, self, queries))
+        for query in self._spark.streams.active:
+            self.take_up(query)
 
     def _warn_of_silent(self) -> None:
         """Warn of queries that may be continuous: Spark Connect does not say."""
-        for run, expected in list(self.expected.items()):
-            is_late = time.monotonic() - expected.since_s > SILENT_S
-            if is_late and not expected.reports_nothing:
+        for run, watched in list(self.runs.items()):
+            if watched.last is None and time.monotonic() - watched.since_s > SILENT_S:
                 self.warn_once(
                     ("silent", run.run_id),
                     f"query {run.query_id} has reported nothing for {SILENT_S:g} s; if its trigger "
@@ -254,20 +247,15 @@ class CommitListener(Subscription, StreamingQueryListener):
                     "follow, or reconcile, commits it from its checkpoint",
                 )
 
-    def _parsed(self, progress: object) -> Snapshot | None:
-        """Return a report; None, counted and logged, for one that cannot be read."""
+    def _read(self, progress: object) -> Snapshot | None:
+        """Return a report; None, with the reason logged, for one that is not to be committed."""
         try:
-            return read_snapshot(progress)
+            snapshot = read_snapshot(progress)
         except InvalidValueError as error:
             self.counts["unreadable"] += 1
             self.warn_once(
                 ("report", error.field), f"a query's progress is not understood: {error}"
             )
-            return None
-
-    def _read(self, progress: object) -> Snapshot | None:
-        snapshot = self._parsed(progress)
-        if snapshot is None:
             return None
         if not self.is_wanted(snapshot.name):
             # At its first report and not at its start: the one that is meant may start next.
@@ -280,6 +268,15 @@ class CommitListener(Subscription, StreamingQueryListener):
             text = f"{snapshot.label}, {part}: {problem}"
             self.warn_once((snapshot.run.query_id, part), text)
         return snapshot
+
+
+def _last_progress(query: StreamingQuery) -> object:
+    """Return the last report, or None; as JSON where PySpark would make objects of it."""
+    execution = getattr(query, "_jsq", None)
+    if execution is None:
+        return query.lastProgress
+    progress = execution.lastProgress()
+    return None if progress is None else json.loads(progress.json())
 
 
 def _is_continuous(query: StreamingQuery) -> bool:

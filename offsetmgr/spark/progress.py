@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.config import is_number
@@ -30,8 +31,14 @@ _KAFKA_SOURCE: Final = re.compile(r"Kafka\w*\[")
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
-_TEXTS: Final = {"id": 255, "runId": 255, "timestamp": 40}
-"""Fields of a report, each with the characters that the service takes; Spark needs fewer."""
+_FIELDS: Final[dict[str, tuple[type | tuple[type, ...], float]]] = {
+    "id": (str, 255),
+    "runId": (str, 255),
+    "timestamp": (str, 40),
+    "name": ((str, type(None)), inf),
+    "sources": (list, inf),
+}
+"""Fields of a report: types, and the characters that the service takes; Spark needs fewer."""
 
 _FIGURES: Final[dict[str, tuple[str, type | tuple[type, ...]]]] = {
     "batch_ms": ("durationMs", int),
@@ -123,13 +130,9 @@ def read_snapshot(progress: Any) -> Snapshot:
     sources: list[Positions] = []
     problems: dict[str, str] = {}
     try:
-        for field, most_chars in _TEXTS.items():
-            if not isinstance(report[field], str) or len(report[field]) > most_chars:
-                raise _unknown(field, report)
-        if not isinstance(report["name"], (str, type(None))):
-            raise _unknown("name", report)
-        if not isinstance(report["sources"], list):
-            raise _unknown("sources", report)
+        for field, (kind, most) in _FIELDS.items():
+            if not isinstance(report[field], kind) or len(report[field] or "") > most:
+                raise InvalidValueError(f"progress {field}", report[field], "is unknown", _FIX)
         batch_id = check_offset(report["batchId"], "progress batchId")
         for source in report["sources"]:
             description = source["description"]
@@ -151,10 +154,6 @@ def read_snapshot(progress: Any) -> Snapshot:
         )
     except (KeyError, TypeError) as error:
         raise InvalidValueError("progress", report, f"is unknown ({error!r})", _FIX) from None
-
-
-def _unknown(field: str, report: Any) -> InvalidValueError:
-    return InvalidValueError(f"progress {field}", report[field], "is unknown", _FIX)
 
 
 def _figures(report: Mapping[str, Any], problems: dict[str, str]) -> dict[str, Any]:

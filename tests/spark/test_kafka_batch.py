@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.spark import kafka_batch
@@ -30,29 +29,11 @@ def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
     return sorted(int(bytes(row.value)) for row in frame.select("value").collect())
 
 
-def test_each_record_is_read_by_one_batch(job: Job) -> None:
-    """Batch after batch, bounded or not, with records that come meanwhile and one that failed."""
-    spark, client, topic, group, _ = job
-    topic.produce(30)
-    read = []
-    with kafka_batch(client, group, [topic.name]) as batch:
-        topic.produce(30, first=30)
-        read += numbers(spark, topic, batch)
-    assert read == list(range(30))
-    with pytest.raises(ZeroDivisionError), kafka_batch(client, group, [topic.name]) as batch:
-        1 / len(numbers(spark, topic, batch)[30:])
-    for size in (20, 10, 0):
-        with kafka_batch(client, group, [topic.name], max_records=20) as batch:
-            assert batch.records == size
-            read += numbers(spark, topic, batch)
-    assert sorted(read) == list(range(60))
-    assert topic.described(group) == {0: 20, 1: 20, 2: 20}
-
-
 def test_transactions_are_read_when_they_are_over(job: Job) -> None:
     """One that is open holds a batch up no more than an empty topic; an aborted one is not read.
 
-    Spark takes the options of empty ranges, also together with one of records.
+    Spark takes the options of empty ranges, also together with one of records, and ends where they
+    say.
     """
     spark, client, topic, group, _ = job
     config = {"bootstrap.servers": topic.kafka.bootstrap_servers, "transactional.id": group}
@@ -60,8 +41,9 @@ def test_transactions_are_read_when_they_are_over(job: Job) -> None:
     producer.init_transactions(WAIT_S)
     where = TopicPartition(topic.name, 0)
 
-    def read() -> list[int]:
-        with kafka_batch(client, group, [topic.name], read_committed=True) as batch:
+    def read(most: int = 1_000) -> list[int]:
+        bounds: Any = {"max_records": most, "read_committed": True}
+        with kafka_batch(client, group, [topic.name], **bounds) as batch:
             return numbers(spark, topic, batch)
 
     for first, end, expected in (
@@ -78,4 +60,6 @@ def test_transactions_are_read_when_they_are_over(job: Job) -> None:
         stable = first + 11
         eventually(lambda: client.stable_ends([topic.name])[where], stable)
         assert read() == expected
-    assert topic.described(group) == {0: 22, 1: 0, 2: 0}
+    topic.produce(12)
+    assert read(3) == [0, 1, 2]
+    assert topic.described(group) == {0: 23, 1: 1, 2: 1}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.unit.spark.checkpoints import WrittenCheckpoint
 
 LIVE = SimpleNamespace(is_alive=lambda: True)
 """A thread."""
@@ -67,3 +70,15 @@ def query_at(offset: int, query: str = "q", *, active: bool = True, **changes: A
     made = Query(query, partial(progress, offset, query, **changes), changes.get("name"))
     made.isActive = active
     return made
+
+
+def query_in(checkpoint: WrittenCheckpoint, kind: str, report: object = None) -> Any:
+    """Return a query of which Spark has no report, or one that nobody understands."""
+    java = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getName=lambda: kind),
+        resolvedCheckpointRoot=lambda: checkpoint.root,
+    )
+    query = Query("q", lambda: None)
+    last = report and SimpleNamespace(json=lambda: json.dumps(report))
+    query._jsq = SimpleNamespace(streamingQuery=lambda: java, lastProgress=lambda: last)
+    return query

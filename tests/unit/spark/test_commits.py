@@ -27,7 +27,7 @@ from offsetmgr.types import ManagerKey
 from tests.fork import in_child
 from tests.service.support import local_over, running
 from tests.unit.spark.broker import CLICKS, ORDERS, forbid, managers, offset_of, recreate
-from tests.unit.spark.session import Query, Session, progress, query_at
+from tests.unit.spark.session import Query, Session, progress, query_at, query_in
 from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
@@ -293,27 +293,25 @@ def test_in_the_child_of_a_fork_nothing_is_done(
     eventually(lambda: at(client), 9)
 
 
-def test_an_idle_run_is_asked_until_it_answers(
+def test_a_silent_run_is_asked(
+    service: Running,
     session: Session,
     client: OffsetClient,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that cannot be asked, or hangs, delays no other; after an answer none is asked again.
+    """A listener bus that is full drops reports, and that a query has ended.
 
-    A flush and a release end in time where Spark does not answer, as a Spark Connect that is gone.
+    One that cannot be asked, or hangs, delays no other.  A flush and a release end in time where
+    Spark does not answer, as a Spark Connect that is gone.
     """
-    answers: list[object] = [progress(9), None]
+    answers: list[object] = [None]
     asked: list[str] = []
     hanging = threading.Event()
 
     def gone() -> object:
         asked.append("p")
         raise ConnectionError
-
-    def answer() -> object:
-        asked.append("q")
-        return answers.pop()
 
     monkeypatch.setattr(committing, "TICK_S", 0.01)
     monkeypatch.setattr(committing, "LOOK_AROUND_S", 0.01)
@@ -323,8 +321,15 @@ def test_an_idle_run_is_asked_until_it_answers(
     with attach(session, client) as commits:
         session.start(hung)
         session.start(Query("p", gone))
-        session.start(Query("q", answer))
-        eventually(lambda: at(client), 9)
+        quiet = Query("q", lambda: answers[-1])
+        session.start(quiet)
+        until(lambda: asked)
+        for batch, offset in enumerate((9, 12)):
+            answers.append(progress(offset, batchId=batch))
+            eventually(lambda: at(client), offset)
+        answers.append(progress(15, batchId=2))
+        quiet.isActive = False
+        eventually(lambda: (at(client), managers(service)), (15, 0))
         before = asked.count("p")
         until(lambda: asked.count("p") > before + 1)
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
@@ -335,7 +340,6 @@ def test_an_idle_run_is_asked_until_it_answers(
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
             commits.release(hung, 0.1)
         hanging.set()
-    assert asked.count("q") == 2
     assert caplog.text.count("query h is not committed: its checkpoint") == 1
 
 
@@ -652,17 +656,6 @@ def test_a_raising_log_handler_keeps_no_offset_from_its_group(
         assert isinstance(commits.errors().get(WAIT_S), ManagerStoppedError)
 
 
-def query_in(checkpoint: WrittenCheckpoint, kind: str) -> Any:
-    """Return a query of which Spark has no report."""
-    java = SimpleNamespace(
-        getClass=lambda: SimpleNamespace(getName=lambda: kind),
-        resolvedCheckpointRoot=lambda: checkpoint.root,
-    )
-    query = Query("q", lambda: None)
-    query._jsq = SimpleNamespace(streamingQuery=lambda: java)
-    return query
-
-
 def test_a_flush_without_a_report_reads_the_checkpoint(
     commits: OffsetCommits, checkpoint: WrittenCheckpoint
 ) -> None:
@@ -673,10 +666,10 @@ def test_a_flush_without_a_report_reads_the_checkpoint(
     """
     query = query_in(checkpoint, "MicroBatchExecution")
     commits._listener.take_up(query)
-    (expected,) = commits._listener.expected.values()
+    (watched,) = commits._listener.runs.values()
     assert commits.flush(query, WAIT_S) == ({}, {})
     checkpoint.batch(5, {"orders": {"0": 9}})
-    assert expected.ask() is None
+    assert watched.ask() is None
     assert [each.offset for each in commits.flush(query, WAIT_S).committed.values()] == [9]
     checkpoint.files.remove("metadata")
     assert commits.flush(query, WAIT_S) == ({}, {})
@@ -689,7 +682,7 @@ def test_a_query_without_a_readable_report_is_committed_from_its_checkpoint(
     odd = query_at(9, batchId=True)
     with pytest.raises(InvalidValueError, match="has an unreadable report"):
         commits.flush(odd, WAIT_S)
-    odd._jsq = query_in(checkpoint, "MicroBatchExecution")._jsq
+    odd = query_in(checkpoint, "MicroBatchExecution", odd.lastProgress)
     checkpoint.batch(5, {"orders": {"0": 9}})
     assert [each.offset for each in commits.flush(odd, WAIT_S).committed.values()] == [9]
     session.start(odd)
@@ -758,8 +751,10 @@ def test_queries_are_asked_where_spark_connect_sends_no_events(
     if failure == "not added":
         monkeypatch.setattr(session, "addListener", lambda _listener: None)
     with attach(session, client) as commits:
-        session.report(5, query="ended", topic="clicks")
+        ended = query_at(5, "ended", topic="clicks")
+        session.start(ended)
         eventually(lambda: managers(service), len(session.listeners))
+        ended.isActive = False
         if failure == "removed":
             session.listeners.clear()
         elif failure == "without a thread":
