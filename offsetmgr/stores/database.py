@@ -12,7 +12,7 @@ from weakref import WeakSet
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.engine import make_url
-from sqlalchemy.pool import SingletonThreadPool
+from sqlalchemy.pool import NullPool, SingletonThreadPool
 
 from offsetmgr.answers import Failure
 from offsetmgr.codes import STORE_FAILED, STORE_REFUSED, error_info
@@ -104,6 +104,8 @@ def open_engine(url: str, patience_s: float) -> Engine:
     if isinstance(engine.pool, SingletonThreadPool):  # of SQLite without a file
         hint = "give a file, such as sqlite:///offsets.db, or the store memory:"
         raise InvalidValueError("database", url, "is another database in each thread", hint)
+    if engine.dialect.name == "sqlite":  # a connection goes on in a file that was deleted
+        engine = sa.create_engine(parsed, poolclass=NullPool)
     return engine
 
 

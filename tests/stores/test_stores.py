@@ -258,6 +258,19 @@ def test_a_file_of_sqlite_that_cannot_be_written_is_not_tried_again(tmp_path: Pa
             assert caught.value.code == "STORE_REFUSED"
 
 
+def test_a_file_of_sqlite_that_was_deleted_is_not_written(tmp_path: Path) -> None:
+    """SQLite goes on in the deleted file, in WAL mode without an error."""
+    with SqlOffsetStore(f"sqlite:///{tmp_path}/offsets.db") as store:
+        store.create_tables()
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        store.commit_offset("etl", "orders", 0, 1)
+        for file in tmp_path.iterdir():
+            file.unlink()
+        with pytest.raises(OffsetCommitError, match="offsetmgr store init"):
+            store.commit_offset("etl", "orders", 0, 2)
+
+
 @pytest.mark.parametrize("kind", DATABASES)
 def test_missing_tables_are_named(kind: str, request: pytest.FixtureRequest) -> None:
     """With the command that makes them, at once."""
