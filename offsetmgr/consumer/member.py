@@ -122,7 +122,7 @@ class Member:
         self._partitions = partitions
         self._latest = settings.missing == "latest"
         self._cooperative = settings.strategy == "cooperative-sticky" and not partitions
-        self._starts: dict[TopicPartition, int] = dict(starts)
+        self._begin_at = starts
         self._fatal: OffsetManagerError | None = None
         self._repeats = RepeatLimiter()
         # Locks of C are left wherever a handler raises.  Next polls wait for those in `_next`.
@@ -321,9 +321,9 @@ class Member:
         messages = [each for each in found if not each.error()] if events else found
         received = 0
         # A poll also returns what was read of partitions before a rebalance in it released them.
-        current = self.assigned - self._released_in_poll
+        left_out = self._released_in_poll.union(self._logs.uncompared)
         for topic_partition, run in runs_of(messages):
-            if topic_partition in current:
+            if topic_partition in self.assigned and topic_partition not in left_out:
                 received += len(run)
                 self.stats.bytes += sum(map(len, run))
                 self._logs.receive(topic_partition, run[-1])
@@ -340,19 +340,12 @@ class Member:
         if error is None or topic_partition in self._released_in_poll:
             return
         if error.code() == END:
-            if topic_partition in self.assigned and topic_partition not in self._logs.doubts:
+            reading = self.assigned.difference(self._logs.doubts, self._logs.uncompared)
+            if topic_partition in reading:
                 self._logs.unfetched.pop(topic_partition, None)
                 self.work.reach_end(topic_partition, offset or 0)
         elif error.code() in OUT_OF_RANGE:
-            if topic_partition in self.assigned:
-                known_at = self._places_of([topic_partition])[0].offset
-                if offset is not None and known_at >= 0:
-                    offset = min(offset, known_at)  # it may come late, from a former log
-                elif offset is None:  # the log was cut, or its start could not be looked up
-                    offset = known_at if known_at < 0 else MAX_OFFSET
-                    self._settle_at_s = time.monotonic() + _RETRY_S
-                self._logs.doubts.setdefault(topic_partition, offset)
-                self._logs.expire()
+            self._doubt(topic_partition, offset)
         else:
             partition = event.partition() if topic else None
             place: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
@@ -361,6 +354,20 @@ class Member:
                 self.end(failure)
             else:
                 self.report(failure, "Kafka reports")
+
+    def _doubt(self, topic_partition: TopicPartition, offset: int | None) -> None:
+        """Take in that ``offset`` is out of range; None if the log was cut, or has no start."""
+        if topic_partition not in self.assigned:
+            return
+        known_at = self._logs.places(self._consumer, [topic_partition])[0].offset
+        if offset is not None and offset != known_at >= 0:  # of a former log, or of a bad batch
+            self._read_from({topic_partition: known_at})
+            return
+        if offset is None:
+            offset = known_at if known_at < 0 else MAX_OFFSET
+            self._settle_at_s = time.monotonic() + _RETRY_S
+        self._logs.doubts.setdefault(topic_partition, offset)
+        self._logs.expire()
 
     def _connection_failed(self, error: KafkaError) -> None:
         """Take in an error that is not about a message, in the thread that polls."""
@@ -401,6 +408,7 @@ class Member:
             self._report_commit(error)
         if claimed := self._claims.take():
             self._take_over(claimed)
+        self._logs.compare(self._consumer)
         if not self._partitions:
             if self._discovery.changed():
                 self._subscribe()
@@ -436,7 +444,7 @@ class Member:
         text, info = "its former leader was asked; it joins again", error_info(TOPIC_RECREATED)
         what, topic = f"reading of {listed(unread)}", unread[0].topic
         self.report(KafkaRequestError(what, info, text, topic=topic), "partitions were not read")
-        here = self._places_of(self.assigned)
+        here = self._logs.places(self._consumer, self.assigned)
         if not self._partitions:
             self._on_revoke(sorted(self.assigned))
         self._leave()
@@ -481,24 +489,30 @@ class Member:
                 doubts[each] = doubts.pop(each)  # the others come first next time
                 return
             self._settling.succeeded()
-            moved = each in self._moved and offset == self._starts.get(each)
-            if moved and offset is not None and offset > high:
-                self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
-                continue
-            del doubts[each]
-            latest = self._latest and each.topic not in self._discovery.subscription.retries
-            start, reason = restart_at(each, offset, low, high, latest=latest)
-            if reason is not None:
-                self.report(reason, "offsets are not of the log")
-            if offset is None:
-                self._discovery.firsts.pop(each, None)
-            if offset is None or offset > high:  # what is known of the log does not count any more
-                self.work.restart(each, start)
-                self._logs.received.pop(each, None)
-                self._commit_at_s = min(self._commit_at_s, time.monotonic())
-            else:
-                self.stats.skipped += start - offset
-            self._read_from({each: start})
+            self._settle(each, offset, low, high)
+
+    def _settle(self, each: TopicPartition, offset: int | None, low: int, high: int) -> None:
+        """Go on in a log from ``low`` up to before ``high``, which does not have ``offset``."""
+        moved = each in self._moved and offset == self._logs.starts[each].offset
+        if offset is not None and low <= offset <= high and not moved:
+            offset = MAX_OFFSET  # the log has grown since, or never had so high a leader epoch
+        elif offset is not None and offset > high and moved:
+            self._settle_at_s = time.monotonic() + _RETRY_S  # it waits for the log to grow
+            return
+        del self._logs.doubts[each]
+        latest = self._latest and each.topic not in self._discovery.subscription.retries
+        start, reason = restart_at(each, offset, low, high, latest=latest)
+        if reason is not None:
+            self.report(reason, "offsets are not of the log")
+        if offset is None:
+            self._discovery.firsts.pop(each, None)
+        if offset is None or offset > high:  # what is known of the log does not count any more
+            self.work.restart(each, start)
+            self._logs.received.pop(each, None)
+            self._commit_at_s = min(self._commit_at_s, time.monotonic())
+        else:
+            self.stats.skipped += start - offset
+        self._read_from({each: start})
 
     def _read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
         moved = [KafkaPartition(*each, offset) for each, offset in offsets.items()]
@@ -508,32 +522,21 @@ class Member:
 
     def _assign(self, partitions: list[KafkaPartition]) -> None:
         """Begin to read ``partitions`` where they say; all others go on where they are."""
-        begun = {TopicPartition(each.topic, each.partition): each.offset for each in partitions}
-        self._starts.update(begun)
+        begun = {TopicPartition(each.topic, each.partition): each for each in partitions}
+        self._logs.starts.update(begun)
         for each in begun:
             self._logs.unfetched[each] = self.log_end(each), time.monotonic()
         if self._cooperative or self._partitions:
             self._consumer.incremental_assign(partitions)
         else:  # only the whole assignment can be changed
-            self._consumer.assign([*self._places_of(self.assigned - begun.keys()), *partitions])
+            others = self._logs.places(self._consumer, self.assigned - begun.keys())
+            partitions = [*others, *partitions]
+            self._consumer.assign(partitions)
         # A pause or resume would undo the start before librdkafka's thread, which does in turn what
         # it is asked for, has stopped former fetches, learnt of their end, and started new ones.
         for _ in range(3):
             self._consumer.assignment()
-        # Of the starts, librdkafka compares only that of a seek with the leader epochs of the log.
-        for start in partitions:
-            if start.offset > 0 and start.leader_epoch is not None:
-                with suppress(KafkaException):  # unassigned meanwhile
-                    self._consumer.seek(start)
-
-    def _places_of(self, partitions: Collection[TopicPartition]) -> list[KafkaPartition]:
-        """Return ``partitions`` with the offsets where the application goes on."""
-        places = self._consumer.position([KafkaPartition(*each) for each in sorted(partitions)])
-        for place in places:
-            if place.offset < 0:
-                begun = self._starts.get(TopicPartition(place.topic, place.partition))
-                place.offset = OFFSET_BEGINNING if begun is None else begun
-        return places
+        self._logs.compare(self._consumer, partitions)
 
     # Commits
 
@@ -656,7 +659,7 @@ class Member:
         try:
             if self._partitions:
                 committed = claim(self._store, self.group, self._partitions)
-                new = [e for e in self._partitions if not (committed[e] or e in self._starts)]
+                new = [e for e in self._partitions if not (committed[e] or e in self._begin_at)]
                 if new and self._latest:
                     for each, found in self._reader.log_ranges(new).items():
                         self._discovery.firsts[each] = known(found).high_watermark
@@ -733,7 +736,7 @@ class Member:
         firsts = self._discovery.firsts
         partitions, starts = [], {}
         for each, position in committed.items():
-            first = self._starts.get(each, firsts.get(each, OFFSET_BEGINNING))
+            first = self._begin_at.get(each, firsts.get(each, OFFSET_BEGINNING))
             start = position or OffsetAndMetadata(first)
             is_first = position is None and each in firsts
             topic_id = self._discovery.first_ids.get(each.topic, "") if is_first else ""
@@ -774,9 +777,7 @@ class Member:
         self.assigned -= gone
         self._paused -= gone
         self._released_in_poll.update(gone)
-        for each in partitions:
-            for places in (self._logs.doubts, self._logs.unfetched, self._starts):
-                places.pop(each, None)
+        self._logs.leave(partitions)
         self._commits.forget(partitions)
         if gone:
             self.work.release(gone)

@@ -33,6 +33,8 @@ _DEFAULTS: Final = {
     "topic.metadata.refresh.interval.ms": int(REFRESH_S * 1_000),
     # In its default of 1 s a fast consumer of small messages reads the whole queue and waits.
     "fetch.queue.backoff.ms": 50,
+    # Else a batch that changed on a disk is handed out, or read again and again in silence.
+    "check.crcs": True,
     # Errors are reported by the consumer; librdkafka would write each attempt to stderr.
     "log_level": 0,
 }

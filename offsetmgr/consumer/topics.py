@@ -10,6 +10,9 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
 from offsetmgr.codes import OFFSET_OUTSIDE_LOG, TOPIC_RECREATED, UNKNOWN_TOPIC, error_info
 from offsetmgr.consumer.offsets import is_late, late_error
 from offsetmgr.consumer.settings import REFRESH_S
@@ -23,7 +26,7 @@ from offsetmgr.workers import Question
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from confluent_kafka import Message
+    from confluent_kafka import Consumer, Message
 
     from offsetmgr.kafka.cluster import ClusterReader
     from offsetmgr.stores import OffsetStore
@@ -330,6 +333,11 @@ class LogWatch:
         """Offsets at which partitions were claimed, or up to which they were committed since."""
         self.received: dict[TopicPartition, tuple[int, int | None]] = {}
         """The offsets after the newest messages of the logs, and the leader epochs of those."""
+        self.starts: dict[TopicPartition, KafkaPartition] = {}
+        """Where reading of the assigned partitions began."""
+        self.uncompared: dict[TopicPartition, KafkaPartition] = {}
+        """Starts whose leader epochs are still to be compared with those of the logs; what is
+        received of these partitions does not count."""
         self.recreated: set[str] = set()
         """Topics that were recreated since the member's client was opened."""
         self.unfetched: dict[TopicPartition, tuple[int | None, float]] = {}
@@ -367,6 +375,41 @@ class LogWatch:
     def receive(self, topic_partition: TopicPartition, newest: Message) -> None:
         self.unfetched.pop(topic_partition, None)
         self.received[topic_partition] = (newest.offset() or 0) + 1, newest.leader_epoch()
+
+    def compare(self, consumer: Consumer, assigned: Iterable[KafkaPartition] = ()) -> None:
+        """Compare leader epochs of starts, and of those among what was ``assigned``.
+
+        librdkafka does it where it is asked to seek, or learns of a topic's leader.
+        """
+        for at in assigned:
+            each = TopicPartition(at.topic, at.partition)
+            self.uncompared.pop(each, None)
+            if at is self.starts[each] and at.offset > 0 and at.leader_epoch is not None:
+                self.uncompared[each] = at
+        for each, start in list(self.uncompared.items()):
+            try:
+                consumer.seek(start)
+            except KafkaException as error:
+                # Until a commit under way is answered, it begins to read no partition.
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
+                    continue
+            del self.uncompared[each]
+
+    def places(
+        self, consumer: Consumer, partitions: Iterable[TopicPartition]
+    ) -> list[KafkaPartition]:
+        """Return ``partitions`` with the offsets where the application goes on."""
+        places = {each: self.starts[each] for each in sorted(partitions)}
+        asked = [KafkaPartition(*each) for each in places if each not in self.uncompared]
+        for place in consumer.position(asked):
+            if place.offset >= 0:
+                places[TopicPartition(place.topic, place.partition)] = place
+        return [*places.values()]
+
+    def leave(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            for places in (self.doubts, self.unfetched, self.starts, self.uncompared):
+                places.pop(each, None)
 
     def look(self, partitions: Collection[TopicPartition], wait_s: float = 0.0) -> bool:
         """Look topics up, unless that was done within 1 s; doubt partitions with another log.

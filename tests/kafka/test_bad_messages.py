@@ -105,6 +105,30 @@ KINDS = {**FAILURES, "fork": forked_error, "no text": NoTextError}
 LAZY: dict[str, Callable[[], object]] = {"lazy": lambda: (each for each in "x"), "future": Future}
 
 
+def test_a_batch_that_changed_on_the_disk_is_reported_and_not_handed_out(
+    kafka: DevKafka, group: str
+) -> None:
+    """Nor is it passed over."""
+    create_topic(kafka, group, 1)
+    for value in ("first", "second", "third"):
+        send(kafka, group, {"value": value})
+    (segment,) = (kafka.broker(1).log_path.parent / "data" / f"{group}-0").glob("*.log")
+    with segment.open("r+b") as file:
+        place = file.read().index(b"second")
+        file.seek(place)
+        file.write(b"S")
+    with AckConsumer(kafka.bootstrap_servers, group, [group]) as consumer:
+        polled(consumer).ack()
+
+        def problem() -> Any:
+            assert consumer.poll(0.1) is None
+            return [error for error in consumer.errors() if error.code == "_BAD_MSG"]
+
+        (error,) = until(problem)
+        assert (error.topic, error.partition, error.offset) == (group, 0, 1)
+    assert committed(kafka, group, group, 1) == {0: (1, "")}
+
+
 def test_any_exception_of_a_handler_fails_its_message_alone(
     kafka: DevKafka, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.acked_ranges import encode_acks
@@ -18,7 +19,8 @@ from offsetmgr.consumer import (
     GroupConsumer,
     PartitionedConsumer,
 )
-from offsetmgr.errors import KafkaRequestError
+from offsetmgr.consumer.member import Member
+from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.stores import MemoryOffsetStore
 from offsetmgr.types import OffsetAndMetadata, TopicPartition
 from tests.conftest import create_topic
@@ -37,7 +39,7 @@ from tests.tables import delete, grow
 from tests.waiting import WAIT_S, eventually, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from typing_extensions import Self
 
@@ -124,11 +126,13 @@ def leader_epoch(kafka: DevKafka, group: str) -> int | None:
     return found.leader_epoch
 
 
-def commit(kafka: DevKafka, group: str, at: int, metadata: str = "") -> None:
+def commit(
+    kafka: DevKafka, group: str, at: int, metadata: str = "", leader_epoch: int = -1
+) -> None:
     """Commit as another program, for partition 0 of the topic of the group's name."""
     config = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
     other = Consumer(config)
-    sent = [KafkaPartition(group, 0, at, metadata)]
+    sent = [KafkaPartition(group, 0, at, metadata, leader_epoch)]
     other.commit(offsets=sent, asynchronous=False)
     other.close()
 
@@ -171,7 +175,13 @@ def test_a_topic_recreated_after_a_fail_over_is_read(
     filled(kafka, group, 20, partitions=2)
     kafka.broker(1).kill()
     kafka.broker(1).start()
-    assert committed(kafka, group, group, 2) == {}  # the group has a coordinator again
+
+    def has_coordinator() -> bool:
+        with suppress(KafkaException):
+            return committed(kafka, group, group, 2) == {}
+        return False
+
+    until(has_coordinator)
     partitions = [(group, 0), (group, 1)]
     where: dict[str, Any] = {"topics": (), "partitions": partitions} if alone else {}
     with Reader(kafka, group, kind, **where) as reader:
@@ -493,25 +503,41 @@ def test_a_start_that_could_not_be_looked_up_is_looked_up_again() -> None:
             assert reader.codes() == ["UNKNOWN_SERVER_ERROR"]
 
 
-@pytest.mark.parametrize("subscribes", [False, True])
-@pytest.mark.parametrize("kind", ["marks", "acks"])
+class InPieces(MemoryOffsetStore):
+    """A store that gives away one partition after the other."""
+
+    next = 0
+
+    def claim(self, group: str, partitions: Collection[TopicPartition]) -> Any:
+        if [each.partition for each in partitions] != [self.next]:
+            raise OffsetManagerError("one after the other")
+        self.next += 1
+        return super().claim(group, partitions)
+
+
+@pytest.mark.parametrize("how", ["alone", "member", "in pieces"])
+@KINDS
 def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(
-    kind: Kind, *, subscribes: bool
+    kind: Kind, how: str
 ) -> None:
     """The new log may be longer than the old offset: only its leader epochs tell.
 
     librdkafka compares them by itself only where the consumer learns of the topic's leader after it
-    began to read, which a subscribed one never does.
+    began to read, which a subscribed one never does.  With ``range`` the next claim begins all
+    partitions anew, before it is answered.
     """
-    with MockCluster(2) as kafka, MemoryOffsetStore() as store:
-        kafka.create_topic("orders")
+    with MockCluster(2) as kafka, InPieces() as store:
+        kafka.create_topic("orders", 1 + (how == "in pieces"))
         for leader, numbers in ((1, range(20)), (2, range(20, 50))):  # leader epochs 1 and 2
             kafka.set_leader("orders", leader)
             produce(kafka, "orders", numbers, partitions=1)
         store.commit_offset("orders", "orders", 0, OffsetAndMetadata(30, "", 1))
         options: dict[str, Any] = {"store": store}
-        if not subscribes:
+        if how == "alone":
             options |= {"partitions": [("orders", 0)], "topics": ()}
+        else:
+            options["settings"] = {"strategy": "range"}
+            kafka.set_round_trip(500)
         with Reader(kafka, "orders", kind, **options) as reader:
             assert reader.read(50) == list(range(50))
             assert reader.codes() == ["OFFSET_OUTSIDE_LOG"]
@@ -520,12 +546,25 @@ def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(
         assert (position.offset, position.leader_epoch) == (50, 2)
 
 
-@KINDS
-def test_a_committed_offset_has_the_leader_epoch_of_its_log(
-    kafka: DevKafka, group: str, kind: Kind
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_log_without_the_leader_epoch_of_the_offset_is_read_from_its_start(
+    kafka: DevKafka, group: str, monkeypatch: pytest.MonkeyPatch, *, busy: bool
 ) -> None:
-    """A consumer finds by it that the log was cut since."""
-    filled(kafka, group, 3, partitions=1)
-    with Reader(kafka, group, kind) as reader:
-        reader.read(3)
-    assert (offset(kafka, group), leader_epoch(kafka, group)) == (3, 0)
+    """A restored or recreated log, which has the offset, of another record.
+
+    librdkafka begins to read no partition before it has the answers of its commits.
+    """
+    assign, again = Member._on_assign, [KafkaPartition(group, 0, 30, "", 5)]
+
+    def assign_amid_commits(member: Member, partitions: list[TopicPartition]) -> None:
+        for _ in range(500 * busy):
+            member._consumer.commit(offsets=again, asynchronous=True)
+        assign(member, partitions)
+
+    monkeypatch.setattr(Member, "_on_assign", assign_amid_commits)
+    filled(kafka, group, 100, partitions=2)
+    commit(kafka, group, 30, leader_epoch=5)
+    with Reader(kafka, group, "marks") as reader:
+        assert sorted(reader.read(100)) == list(range(100))
+        assert reader.codes() == ["OFFSET_OUTSIDE_LOG"]
+    assert (offset(kafka, group), leader_epoch(kafka, group)) == (50, 0)

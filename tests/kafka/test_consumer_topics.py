@@ -169,33 +169,6 @@ def test_an_unreadable_topic_delays_no_other(kafka: DevKafka, group: str, tmp_pa
         assert message.value() == b"4"
 
 
-def test_own_retries_and_dead_letters_never_match(kafka: DevKafka, group: str) -> None:
-    """One poison message is delivered once per try, and becomes one letter."""
-    filled(kafka, group, 1, partitions=1)
-    policy = RetryPolicy(delays_s=(0.05, 0.05), partitions=1)
-    tries: list[str] = []
-
-    def fail(message: Any) -> None:
-        tries.append(message.topic())
-        raise ValueError("poison")
-
-    config = {"bootstrap.servers": kafka.bootstrap_servers, **FAST}
-    name = f"{group}-printer"
-    for include in (group, f"{group}.*"):
-        consumer = AckConsumer(config, name, include=include, settings=AckSettings(retry=policy))
-        with running(consumer, fail):
-            until(lambda: len(tries) >= 3 and consumer.pending == 0)  # noqa: B023 -- called here
-            until(lambda: consumer.topics)  # noqa: B023 -- called here
-            assert consumer.topics == [group]
-            discovery = consumer._member._discovery
-            due_s = discovery._due_s
-            until(lambda: discovery._due_s > due_s)  # noqa: B023 -- it has matched again
-    assert tries == [group, f"{name}.retry.1", f"{name}.retry.2"]
-    with GroupConsumer(config, group, [f"{name}.dlq"]) as letters:
-        assert letters.poll(WAIT_S) is not None
-        assert letters.poll(1.0) is None
-
-
 def logged(caplog: pytest.LogCaptureFixture, text: str) -> int:
     """Return how many lines of the consumers' log have ``text``."""
     records = [each for each in caplog.records if each.name == "offsetmgr.consumer"]
