@@ -355,9 +355,8 @@ class AckWork(Work[Claim]):
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         with self.lock:
-            return {
-                each: claim.progress(time.time()) for each, claim in sorted(self.claims.items())
-            }
+            now_s = time.time()
+            return {each: claim.progress(now_s) for each, claim in sorted(self.claims.items())}
 
     # Acks
 

@@ -261,9 +261,8 @@ def _prepare_topics(
         new = [NewTopic(each, partitions, config=config) for each in wanted if each not in existing]
         if new:
             create_topics(reader.admin, new, _REQUEST_S)
-        _raise_limits(
-            reader, [each for each in wanted if limits.get(each, needed) < needed], needed
-        )
+        too_low = [each for each in wanted if limits.get(each, needed) < needed]
+        _raise_limits(reader, too_low, needed)
         limits = _limits(reader, wanted)
     return existing, min([*limits.values(), needed or _DEFAULT_BYTES])
 

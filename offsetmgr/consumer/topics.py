@@ -334,10 +334,9 @@ class LogWatch:
         self.received: dict[TopicPartition, tuple[int, int | None]] = {}
         """The offsets after the newest messages of the logs, and the leader epochs of those."""
         self.starts: dict[TopicPartition, KafkaPartition] = {}
-        """Where reading of the assigned partitions began."""
+        """The places where reading of the assigned partitions began."""
         self.uncompared: dict[TopicPartition, KafkaPartition] = {}
-        """Starts whose leader epochs are still to be compared with those of the logs; what is
-        received of these partitions does not count."""
+        """Starts whose leader epochs are still to be compared; what comes of them is dropped."""
         self.recreated: set[str] = set()
         """Topics that were recreated since the member's client was opened."""
         self.unfetched: dict[TopicPartition, tuple[int | None, float]] = {}
@@ -377,10 +376,7 @@ class LogWatch:
         self.received[topic_partition] = (newest.offset() or 0) + 1, newest.leader_epoch()
 
     def compare(self, consumer: Consumer, assigned: Iterable[KafkaPartition] = ()) -> None:
-        """Compare leader epochs of starts, and of those among what was ``assigned``.
-
-        librdkafka does it where it is asked to seek, or learns of a topic's leader.
-        """
+        """Have librdkafka compare the starts' leader epochs, also of those now ``assigned``."""
         for at in assigned:
             each = TopicPartition(at.topic, at.partition)
             self.uncompared.pop(each, None)
@@ -390,7 +386,7 @@ class LogWatch:
             try:
                 consumer.seek(start)
             except KafkaException as error:
-                # Until a commit under way is answered, it begins to read no partition.
+                # It is read once a commit under way is answered, or the leader is known.
                 if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:  # noqa: SLF001
                     continue
             del self.uncompared[each]

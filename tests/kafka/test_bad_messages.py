@@ -108,7 +108,7 @@ LAZY: dict[str, Callable[[], object]] = {"lazy": lambda: (each for each in "x"),
 def test_a_batch_that_changed_on_the_disk_is_reported_and_not_handed_out(
     kafka: DevKafka, group: str
 ) -> None:
-    """Nor is it passed over."""
+    """Its messages are not passed over."""
     create_topic(kafka, group, 1)
     for value in ("first", "second", "third"):
         send(kafka, group, {"value": value})

@@ -535,12 +535,12 @@ def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(
         options: dict[str, Any] = {"store": store}
         if how == "alone":
             options |= {"partitions": [("orders", 0)], "topics": ()}
-        else:
+        if how == "in pieces":
             options["settings"] = {"strategy": "range"}
-            kafka.set_round_trip(500)
+            kafka.set_round_trip(300)
         with Reader(kafka, "orders", kind, **options) as reader:
             assert reader.read(50) == list(range(50))
-            assert reader.codes() == ["OFFSET_OUTSIDE_LOG"]
+            assert reader.codes()[-1] == "OFFSET_OUTSIDE_LOG"
         position = store.fetch_offset("orders", "orders", 0)
         assert position is not None
         assert (position.offset, position.leader_epoch) == (50, 2)

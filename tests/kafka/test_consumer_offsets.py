@@ -378,25 +378,6 @@ def test_offsets_of_a_quiet_consumer_do_not_expire(kafka: DevKafka, group: str) 
         until(lambda: committed(kafka, group, group) == mark)
 
 
-def test_partitions_that_do_not_exist_are_reported_once(kafka: DevKafka, group: str) -> None:
-    """The others are read, and a topic once it is there."""
-    filled(kafka, group, 4, partitions=1)
-    partitions = [(group, 0), (group, 9), (f"{group}-no", 0)]
-    with GroupConsumer(kafka.bootstrap_servers, group, partitions=partitions) as consumer:
-        assert [consumer.poll(WAIT_S) is not None for _ in range(4)] == [True] * 4
-        errors: list[Any] = []
-        while len(errors) < 2:
-            assert consumer.poll(0.1) is None
-            errors += consumer.errors()
-        filled(kafka, f"{group}-no", 1, partitions=1)
-        assert consumer.poll(WAIT_S) is not None
-        errors += consumer.errors()
-    assert sorted((each.topic, each.partition) for each in errors) == [
-        (group, 9),
-        (f"{group}-no", None),
-    ]
-
-
 def test_conflicting_arguments_are_refused(group: str) -> None:
     retrying, partitions = AckSettings(retry=RetryPolicy()), [(group, 0)]
     chosen = {"partitions": partitions, "settings": retrying}

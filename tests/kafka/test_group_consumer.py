@@ -32,7 +32,6 @@ from offsetmgr.devkafka import DevKafkaError
 from offsetmgr.errors import InvalidValueError
 from offsetmgr.kafka.cluster import ClusterReader, GroupDescription
 from offsetmgr.stores import MemoryOffsetStore
-from offsetmgr.stores.broker import BrokerOffsetStore
 from tests.conftest import create_topic
 from tests.interrupted import interrupted
 from tests.kafka.messages import (
@@ -209,17 +208,6 @@ def test_a_message_without_a_value_is_one_like_all_others(kafka: DevKafka, group
         assert offsets == list(range(9)), name
 
 
-def test_reading_begins_at_the_offset_of_the_claim(kafka: DevKafka, group: str) -> None:
-    """Kafka is not asked again: a pause could undo the start that follows the answer."""
-    filled(kafka, group, 40)
-    with BrokerOffsetStore(kafka.bootstrap_servers) as own:
-        own.commit_offset(group, group, 0, 5)
-    store = MemoryOffsetStore()
-    with member(kafka, group, store=store) as consumer:
-        message = polled(consumer)
-        assert message.offset() == 0
-
-
 def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> None:
     """Messages about to be committed are processed, and come to no other member."""
     filled(kafka, group, 40)
@@ -236,17 +224,6 @@ def test_a_member_waits_for_an_open_transaction(kafka: DevKafka, group: str) -> 
         assert {each.code for each in consumer.errors()} == {"UNSTABLE_OFFSET_COMMIT"}
         producer.commit_transaction(WAIT_S)
         assert sorted(numbers(consumer, 20)) == list(range(20, 40))
-
-
-def test_a_resume_that_librdkafka_lost_is_made_up_for(kafka: DevKafka, group: str) -> None:
-    filled(kafka, group, 40)
-    with member(kafka, group) as consumer:
-        assert sorted(numbers(consumer, 40)) == list(range(40))
-        with consumer._member._turn:
-            consumer._member._consumer.pause([KafkaPartition(group, n) for n in range(PARTITIONS)])
-        produce(kafka, group, range(40, 80))
-        message = polled(consumer)
-        assert number_of(message) >= 40
 
 
 def test_unmarked_messages_are_not_committed(kafka: DevKafka, group: str) -> None:
