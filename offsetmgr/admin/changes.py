@@ -51,9 +51,10 @@ from offsetmgr.text import listed, visible
 from offsetmgr.types import OffsetAndMetadata, TopicPartition, check_existing_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future as Pending
 
+    from offsetmgr.admin.history import CommitStep
     from offsetmgr.admin.service import ServiceReader
     from offsetmgr.kafka.cluster import GroupDescription
     from offsetmgr.types import PartitionRange
@@ -118,8 +119,9 @@ class GroupChanges(Closing):
     def check_free(self, group: str, right: str = "READ") -> GroupDescription:
         """Return the group's description.
 
-        Raises GroupHeldError, with the owner's name, where others hold the group, and
-        KafkaRequestError; ``right`` is the one that the change needs.
+        Raises GroupHeldError, with the owner's name, where others hold the group, InvalidValueError
+        where it is of a kind that commits no offsets, and KafkaRequestError; ``right`` is the one
+        that the change needs.
         """
         found = self.reader.describe([group])[group]
         if isinstance(found, KafkaRequestError) and found.info.code in RIGHT_CODES:
@@ -137,23 +139,24 @@ class GroupChanges(Closing):
                 f"{listed(members) or 'that join now'}; "
                 f"{fix if fenced else 'stop them, then try again'}"
             )
-        if found.state == "Dead":
-            self._check_commits(group)
+        for each in listings_of(self.reader.groups).groups if found.state == "Dead" else ():
+            if each.name == group and not each.has_offsets:
+                fix = "use Kafka's own tool for such groups: kafka-share-groups, for example"
+                raise InvalidValueError("group", group, f"is a {each.type} group", fix)
         if self._service is not None:
             owners = {each.client for each in self._service.managers(group)}
             check_unowned(group, owners, self._service.url)
         return found
 
-    def _check_commits(self, group: str) -> None:
-        """Raise InvalidValueError if a dead group is of a kind that commits no offsets."""
-        for each in listings_of(self.reader.groups).groups:
-            if each.name == group and not each.has_offsets:
-                fix = "use Kafka's own tool for such groups: kafka-share-groups, for example"
-                raise InvalidValueError("group", group, f"is a {each.type} group", fix)
-
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed."""
         return known(self.reader.committed([group])[group])
+
+    def history(self, group: str, *chosen: Any) -> Iterator[CommitStep]:
+        """Return the steps of a group; ``chosen`` are the limits that ``steps`` takes."""
+        committed = self.committed(group)  # before its log
+        commits = read_commits(self._config, {group}, timeout_s=self._history_s)
+        return steps(commits, committed, time.time(), *chosen)
 
     def plan(
         self,
@@ -210,9 +213,9 @@ class GroupChanges(Closing):
                 raise InvalidValueError(option, value, "is of groups in Kafka", fix)
             case "to-history":
                 at_s = parse_time(value, option)
-                commits = list(read_commits(self._config, {group}, timeout_s=self._history_s))
-                since = (step for step in steps(commits) if step.at_s > at_s)
-                return targets_at(commits, at_s, value, read_causes(self.reader, since))
+                walked = list(self.history(group))
+                since = (step for step in walked if step.at_s > at_s)
+                return targets_at(walked, at_s, value, read_causes(self.reader, since))
             case _:
                 return None
         return {where: Target(each) for where, each in offsets.items()}

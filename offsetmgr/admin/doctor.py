@@ -187,7 +187,7 @@ def gather(
         found, _ = read_groups(reader, names)
         found |= as_listed(reader, found.values())
         # Their coordinators, which answer, lead the partitions with their history.
-        readable = [name for name, each in found.items() if each.error is None]
+        readable = {name: each for name, each in found.items() if each.error is None}
         left_s = max(deadline.left_s - share_s, share_s)
         history, now_s = tried(_history, config, readable, left_s), time.time()
         topics = {each.topic for group in found.values() for each in group.offsets}
@@ -281,12 +281,13 @@ def _shortest(retentions: Mapping[int, float | OffsetManagerError]) -> float | O
 
 
 def _history(
-    config: Mapping[str, object], groups: list[str], timeout_s: float
+    config: Mapping[str, object], groups: Mapping[str, GroupLag], timeout_s: float
 ) -> dict[str, list[CommitStep]]:
     records: dict[str, list[CommitRecord]] = {group: [] for group in groups}
     for record in read_commits(config, records.keys(), timeout_s=timeout_s):
         records[record.key.group].append(record)
-    return {group: list(steps(each)) for group, each in records.items()}
+    now_s = time.time()
+    return {name: list(steps(each, groups[name].offsets, now_s)) for name, each in records.items()}
 
 
 def examine(facts: Facts) -> list[Finding]:
@@ -434,6 +435,8 @@ def _offsets(facts: Facts, group: GroupLag) -> Iterable[Finding]:
         if each.committed and each.error is not None and not does_not_exist(each.error)
         if each.partition not in facts.leaderless
     }
+    hidden = [step for step in facts.steps(group.name) if step.move is Move.HIDDEN]
+    unread |= {step.partition: OffsetManagerError(Cause.TRANSACTION.value) for step in hidden}
     yield from _unknowns(unread, f"not judged in group {name}")
     # Members may not have committed yet; what is empty and never had offsets was only tried out.
     state = group.description.state if group.description else "Dead"

@@ -38,18 +38,21 @@ class Move(str, Enum):
     BACKWARD = "backward"
     DELETED = "deleted"
     """The offset expired or was deleted."""
+    HIDDEN = "hidden"
+    """The offset that is committed now, by a commit that cannot be read, at an unknown time."""
 
 
 class Cause(str, Enum):
-    """The cause of a deletion, in words."""
+    """The cause of a deletion, or of a hidden commit, in words."""
 
     TOPIC_DELETED = "the topic was deleted"
     TOPIC_RECREATED = "the topic was recreated"
     OTHER = "it expired, or somebody deleted it"
+    TRANSACTION = "an open transaction hides its newest commits; kafka-transactions aborts it"
 
 
 Causes: TypeAlias = Mapping["CommitStep", Cause | OffsetManagerError]
-"""The causes of deletions; an error where the log that tells it could not be read."""
+"""The causes of deletions and hidden commits; an error where the log that tells it is unread."""
 _LOG_ENDED: Final = frozenset({Cause.TOPIC_DELETED, Cause.TOPIC_RECREATED})
 """The log ended to which the offset belongs: it must not be restored."""
 
@@ -69,26 +72,37 @@ class CommitStep(NamedTuple):
 
 def steps(
     records: Iterable[CommitRecord],
+    committed: Mapping[TopicPartition, OffsetAndMetadata] = MappingProxyType({}),
+    now_s: float = 0.0,
     since_s: float = 0.0,
     topic: str | None = None,
     partition: int | None = None,
 ) -> Iterator[CommitStep]:
     """Yield the steps of one group, in the order of the log.
 
-    Only those from ``since_s`` on, of ``topic`` and of ``partition``; None stands for all.
+    Only those from ``since_s`` on, of ``topic`` and of ``partition``; None stands for all.  What
+    was ``committed`` before the log was read, and is not in it, follows as of ``now_s``: a log is
+    read up to its first open transaction, of whatever group.
     """
     last: dict[TopicPartition, int | None] = {}
+    hidden = {where: value.offset for where, value in committed.items()}
     for record in records:
         where = record.key.topic_partition
         before = last.get(where)
-        if (
-            record.at_s >= since_s
-            and topic in {None, where.topic}
-            and partition in {None, where.partition}
-        ):
+        if record.at_s >= since_s and _is_in(where, topic, partition):
             move = _move(before, record.offset, first=where not in last)
             yield CommitStep(record.at_s, where, before, record.offset, _metadata(record), move)
         last[where] = record.offset
+        if record.offset == hidden.get(where, -1):
+            del hidden[where]
+    for where, offset in hidden.items():
+        if _is_in(where, topic, partition):
+            text = committed[where].metadata
+            yield CommitStep(now_s, where, last.get(where), offset, text, Move.HIDDEN)
+
+
+def _is_in(where: TopicPartition, topic: str | None, partition: int | None) -> bool:
+    return topic in {None, where.topic} and partition in {None, where.partition}
 
 
 def history_report(
@@ -137,7 +151,7 @@ def _move(before: int | None, after: int | None, *, first: bool) -> Move:
 
 
 def targets_at(
-    records: Iterable[CommitRecord],
+    steps: Iterable[CommitStep],
     at_s: float,
     time: str,
     causes: Causes = MappingProxyType({}),
@@ -150,14 +164,15 @@ def targets_at(
     nothing = Target(None, f"nothing was committed at {time}; left as it is")
     lost = Target(None, f"its commits of before {time} are compacted away; left as it is")
     found: dict[TopicPartition, Target] = {}
-    for record in records:
-        partition = record.key.topic_partition
-        if record.at_s > at_s:
-            found.setdefault(partition, lost)
-        elif record.offset is None:
-            found[partition] = nothing
+    for step in steps:
+        if step.at_s > at_s:
+            last = found.setdefault(step.partition, lost).offset
+            if step.move is Move.HIDDEN and (last and last.offset) == step.before:
+                found[step.partition] = Target(None, f"{Cause.TRANSACTION.value}; left as it is")
+        elif step.after is None:
+            found[step.partition] = nothing
         else:
-            found[partition] = Target(OffsetAndMetadata(record.offset, _metadata(record)))
+            found[step.partition] = Target(OffsetAndMetadata(step.after, step.metadata))
     for step, cause in causes.items():
         if isinstance(cause, OffsetManagerError):
             why = f"whether its topic was recreated since then is not known: {cause}"
@@ -191,10 +206,9 @@ def cause_of(
 
 
 def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> Causes:
-    """Return the causes of the deletions among ``steps``."""
-    deletions = [step for step in steps if step.move is Move.DELETED]
-    if not deletions:
-        return {}
+    """Return the causes of the deletions and hidden commits among ``steps``."""
+    untold = [step for step in steps if step.move in {Move.DELETED, Move.HIDDEN}]
+    deletions = [step for step in untold if step.move is Move.DELETED]
     logs = reader.log_ranges({step.partition for step in deletions})
     first_records = {
         where: [0]
@@ -202,7 +216,7 @@ def read_causes(reader: ClusterReader, steps: Iterable[CommitStep]) -> Causes:
         if not isinstance(log, OffsetManagerError) and log.log_start_offset == 0 < log[1]
     }
     firsts = reader.next_records(first_records)
-    return {
+    return dict.fromkeys(untold, Cause.TRANSACTION) | {
         step: cause_of(step, logs[step.partition], firsts.get((step.partition, 0)))
         for step in deletions
     }

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from offsetmgr.admin.changes import GroupChanges
 from offsetmgr.admin.commands import topic_options
 from offsetmgr.admin.doctor import Finding, Level, examine, gather
-from offsetmgr.admin.history import HISTORY_FIELDS, history_report, read_causes, steps
+from offsetmgr.admin.history import HISTORY_FIELDS, history_report, read_causes
 from offsetmgr.admin.migration import OffsetMigration
 from offsetmgr.admin.reset import (
     NOT_KNOWN,
@@ -32,7 +33,6 @@ from offsetmgr.admin.times import parse_duration, parse_since, seconds_text
 from offsetmgr.cli import common
 from offsetmgr.errors import InvalidValueError, OffsetManagerError
 from offsetmgr.kafka.cluster import ClusterReader
-from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.errors import does_not_exist, known
 from offsetmgr.service.settings import named_cluster, read_clusters
 from offsetmgr.spark.checkpoint import Checkpoint
@@ -61,11 +61,9 @@ def history(
     """
     check_existing_group(group)
     since_s = 0.0 if since is None else parse_since(since, "--since", time.time())
-    settings = kafka.for_librdkafka()
-    commits = read_commits(settings, {group}, timeout_s=kafka.timeout)
-    shown = list(steps(commits, since_s, topic, partition))
-    with ClusterReader(settings, timeout_s=kafka.timeout) as reader:
-        causes = read_causes(reader, shown)
+    with GroupChanges(kafka.for_librdkafka(), timeout_s=kafka.timeout) as change:
+        shown = list(change.history(group, since_s, topic, partition))
+        causes = read_causes(change.reader, shown)
     answer = history_report(group, shown, causes)
     rows = [list(step.values()) for step in answer["steps"]]
     is_whole = topic is None and partition is None

@@ -115,8 +115,7 @@ def families(
         for each in group.partitions:
             _partition(made, labels_of(_PARTITION, (cluster, name, *each.partition)), each)
         if other_names:
-            _lag_exporter(made, cluster, group)
-            _kafka_exporter(made, group)
+            _other_names(made, cluster, group)
     return iter(made.values())
 
 
@@ -143,48 +142,34 @@ def _partition(made: _Families, labels: str, lag: PartitionLag) -> None:
         made.set(f"offsetmgr_{name}", text, labels, value)
 
 
-def _lag_exporter(made: _Families, cluster: str, group: GroupLag) -> None:
-    name, prefix = group.name, "kafka_consumergroup_group"
+def _other_names(made: _Families, cluster: str, group: GroupLag) -> None:
+    """Set the names of kafka-lag-exporter, with the cluster, and those of kafka_exporter."""
+    name, prefix, other = group.name, "kafka_consumergroup_group", "kafka_consumergroup"
+    names, lags = ("consumergroup", "topic", "partition"), Counter[str]()
     for each in group.partitions:
         member = each.member
+        offset = each.committed.offset if each.committed else None
         who = (member.host, member.member_id, member.client_id) if member else ("", "", "")
         labels = labels_of(_MEMBER, (cluster, name, *each.partition, *who))
-        made.set(f"{prefix}_offset", "Committed offset.", labels, _offset(each))
+        made.set(f"{prefix}_offset", "Committed offset.", labels, offset)
         made.set(f"{prefix}_lag", "Records behind.", labels, each.lag)
         made.set(f"{prefix}_lag_seconds", "Seconds behind.", labels, each.seconds)
         log = labels_of(("cluster_name", "topic", "partition"), (cluster, *each.partition))
         made.set("kafka_partition_latest_offset", "End of the log.", log, each.end)
+        labels = labels_of(names, (name, *each.partition))
+        made.set(f"{other}_current_offset", "Committed offset.", labels, offset)
+        made.set(f"{other}_lag", "Records behind.", labels, each.lag)
+        log = labels_of(names[1:], each.partition)
+        made.set("kafka_topic_partition_current_offset", "End of the log.", log, each.end)
+        if each.lag is not None:
+            lags[each.partition.topic] += each.lag
     where = labels_of(_GROUP, (cluster, name))
     most = max((each.lag for each in group.partitions if each.lag is not None), default=None)
     made.set(f"{prefix}_max_lag", "Most records behind.", where, most)
     made.set(f"{prefix}_max_lag_seconds", "Most seconds behind.", where, group.seconds)
     made.set(f"{prefix}_sum_lag", "Records behind.", where, group.total)
-    for topic, lag in _topic_lags(group).items():
+    for topic, lag in lags.items():
         labels = labels_of((*_GROUP, "topic"), (cluster, name, topic))
         made.set(f"{prefix}_topic_sum_lag", "Records behind.", labels, lag)
-
-
-def _kafka_exporter(made: _Families, group: GroupLag) -> None:
-    name, prefix = group.name, "kafka_consumergroup"
-    names = ("consumergroup", "topic", "partition")
-    for each in group.partitions:
-        labels = labels_of(names, (name, *each.partition))
-        made.set(f"{prefix}_current_offset", "Committed offset.", labels, _offset(each))
-        made.set(f"{prefix}_lag", "Records behind.", labels, each.lag)
-        log = labels_of(names[1:], each.partition)
-        made.set("kafka_topic_partition_current_offset", "End of the log.", log, each.end)
-    for topic, lag in _topic_lags(group).items():
-        made.set(f"{prefix}_lag_sum", "Records behind.", labels_of(names, (name, topic)), lag)
-    made.set(f"{prefix}_members", "Live members.", labels_of(names, [name]), len(group.members))
-
-
-def _offset(lag: PartitionLag) -> int | None:
-    return lag.committed.offset if lag.committed else None
-
-
-def _topic_lags(group: GroupLag) -> Counter[str]:
-    lags: Counter[str] = Counter()
-    for each in group.partitions:
-        if each.lag is not None:
-            lags[each.partition.topic] += each.lag
-    return lags
+        made.set(f"{other}_lag_sum", "Records behind.", labels_of(names, (name, topic)), lag)
+    made.set(f"{other}_members", "Live members.", labels_of(names, [name]), len(group.members))

@@ -138,6 +138,8 @@ class _PartitionWatch:
         self._allowed_lag = allowed_lag
         self._commits: deque[ObservedCommit] = deque(maxlen=INTERVALS)
         self._newest: OffsetAndMetadata | None = None
+        self._unlogged: ObservedCommit | None = None
+        """The newest known commit, if the log of commits has not shown what followed it."""
         self._samples: deque[_Sample] = deque(maxlen=INTERVALS + 1)
 
     def add(self, offset: int, at_s: float, now_s: float, end: int) -> None:
@@ -169,9 +171,14 @@ class _PartitionWatch:
             self._samples.clear()
             self._commits.clear()
             self._newest = None
-        if committed != self._newest and not (logged and self._commits):
+        last = self._commits[-1] if self._commits else None
+        # An open transaction, of whatever group, hides what the log has behind its start.
+        is_hidden = last is not None and last is self._unlogged
+        if committed != self._newest and (last is None or is_hidden or not logged):
             self.add(committed.offset, now_s, now_s, end)
         self._newest = committed
+        if is_hidden or (last is not None and committed.offset != last.offset):
+            self._unlogged = self._commits[-1]
         self._samples.append(_Sample(now_s, end, committed.offset))
         commits, status = tuple(self._commits), Status.OK
         if found.out_of_range:

@@ -39,11 +39,6 @@ EVERYTHING: Final = Names((ALL,), (ALL,))
 """The name that only a right to all names permits."""
 
 
-def no_names(_request: object) -> Names:
-    """Return no names, for an operation whose requests have none."""
-    return Names()
-
-
 def names_in(groups: str = "", topics: str = "") -> Callable[[Any], Names]:
     """Return a function that returns the names in these fields of a request.
 
@@ -57,6 +52,10 @@ def names_in(groups: str = "", topics: str = "") -> Callable[[Any], Names]:
         return {each if isinstance(each, str) else each.topic for each in given}
 
     return lambda request: Names(names_of(request, groups), names_of(request, topics))
+
+
+no_names: Final = names_in()
+"""For an operation whose requests have none."""
 
 
 def partitions_of(group: str | None, partitions: Sequence[PartitionRef] | None) -> Names:

@@ -12,13 +12,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from offsetmgr.admin.changes import GroupChanges, GroupHeldError, check_unowned
-from offsetmgr.admin.history import CommitStep, history_report, read_causes, steps
+from offsetmgr.admin.history import CommitStep, history_report, read_causes
 from offsetmgr.admin.reset import NOT_KNOWN, PLAN_FIELDS, PlannedOffset, parse_scope, plan_rows
 from offsetmgr.admin.service import rewind_failures
 from offsetmgr.admin.times import parse_since
 from offsetmgr.errors import InvalidValueError, OffsetConflictError, OffsetManagerError
 from offsetmgr.http.errors import ErrorBody, HttpStatusError
-from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.service.access import Names, Requester, names_in
 from offsetmgr.service.messages import (
     HistoryQuery,
@@ -91,20 +90,18 @@ class Changes:
         if self.settings.database is not None:
             fix = "ask for a group that Kafka keeps: a database keeps no earlier offsets"
             raise InvalidValueError("query.group", asked.group, "has no history", fix)
-        now_s = self.wall()
-        since_s = 0.0 if asked.since is None else parse_since(asked.since, "query.since", now_s)
+        since = asked.since
+        since_s = 0.0 if since is None else parse_since(since, "query.since", self.wall())
 
         def read() -> StepsAnswer:
             newest: deque[CommitStep] = deque(maxlen=asked.limit)
             found = 0
-            timeout_s = HISTORY_REQUESTS * self.settings.commit.request_timeout_s
-            config = self.settings.kafka.for_librdkafka()
-            commits = read_commits(config, {asked.group}, timeout_s=timeout_s)
-            for step in steps(commits, since_s, asked.topic, asked.partition):
-                if by.sees(None, step.partition.topic):
-                    found += 1
-                    newest.append(step)
             with self._changes() as change:
+                chosen = since_s, asked.topic, asked.partition
+                for step in change.history(asked.group, *chosen):
+                    if by.sees(None, step.partition.topic):
+                        found += 1
+                        newest.append(step)
                 causes = read_causes(change.reader, newest)
             report = history_report(asked.group, newest, causes)
             return StepsAnswer(left_out=found - len(newest), **report)

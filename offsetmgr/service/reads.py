@@ -132,14 +132,7 @@ def _topic(name: str, log: TopicLog, timeout_s: float) -> TopicState:
         return error_body(kafka_error(f"the ends of topic {name!r}", failure, timeout_s))
 
     ends = [
-        PartitionEnds(
-            number,
-            each.log_start_offset,
-            each.high_watermark,
-            told(each.failure),
-            each.offset_at,
-            each.last_stable_offset,
-        )
+        PartitionEnds(number, *each[:2], told(each.failure), *each[3:])
         for number, each in sorted(log.partitions.items())
     ]
     return TopicState(name, told(log.failure), ends, log.topic_id)

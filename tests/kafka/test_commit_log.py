@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from offsetmgr.errors import KafkaRequestError
 from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.types import ManagerKey
 from tests.chaos.offsets_topic import read_committed
-from tests.secured import user_login
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
@@ -37,12 +34,3 @@ def test_commits_are_read_in_order(kafka: DevKafka, new_topic: TopicFactory, gro
         assert all(before_s - 1 < each.at_s <= time.time() for each in commits)
     standing = read_committed(kafka.bootstrap_servers, group, topic, range(2))
     assert standing == {0: 3, 1: 7}
-
-
-def test_the_missing_right_is_named(kafka: DevKafka) -> None:
-    """This user may log in and nothing else."""
-    with pytest.raises(
-        KafkaRequestError,
-        match=r"READ on topic __consumer_offsets; .*--topic __consumer_offsets",
-    ):
-        list(read_commits(user_login(kafka), {"any"}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
+import itertools
 import os
 import pty
 import select
@@ -16,18 +17,21 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.devkafka import consumer_groups
+from offsetmgr.kafka.commit_log import TOPIC, partition_of
 from offsetmgr.types import TopicPartition
-from tests.commands import run
+from tests.commands import run, run_alone
 from tests.kafka.test_cluster_reader import commit, produce
 from tests.tables import delete
+from tests.waiting import WAIT_S, until
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
     from tests.conftest import TopicFactory
 
-_WAIT_S = 120
 _COLUMNS = "committed", "end", "lag"
 
 
@@ -109,7 +113,7 @@ def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str,
     def read_until(wanted: str) -> None:
         nonlocal seen
         while wanted.encode() not in seen:
-            ready, _, _ = select.select([ours], [], [], _WAIT_S)
+            ready, _, _ = select.select([ours], [], [], WAIT_S)
             assert ready, f"{wanted} was not drawn; but {seen[-2000:]!r}"
             seen += os.read(ours, 65_536)
 
@@ -141,27 +145,21 @@ def test_top_in_a_terminal(kafka: DevKafka, new_topic: TopicFactory, group: str,
         os.close(theirs)
 
 
-def test_csv_and_lists(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """CSV has every field, and a group is listed with its state."""
+def test_csv_lists_and_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
+    """CSV has every field, and a group is listed with its state.
+
+    0 fine, 1 trouble found, 2 wrong usage, 3 not complete.
+    """
     topic = new_topic(2)
     produce(kafka, topic, 0, 10)
     commit(kafka, group, {TopicPartition(topic, 0): 4, TopicPartition(topic, 1): 0})
     ran = run(kafka, "lag", group, "--csv")
     assert ran.status == 0, ran.err
     rows = list(csv.DictReader(io.StringIO(ran.out)))
-    assert [(row["partition"], row["committed"], row["lag"]) for row in rows] == [
-        ("0", "4", "6"),
-        ("1", "0", "0"),
-    ]
+    seen = [(row["partition"], row["committed"], row["lag"]) for row in rows]
+    assert seen == [("0", "4", "6"), ("1", "0", "0")]
     listed = {each["name"]: each for each in run(kafka, "groups", "--json").json()["groups"]}
     assert listed[group] == {"name": group, "state": "Empty", "type": "classic"}
-
-
-def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> None:
-    """0 fine, 1 trouble found, 2 wrong usage, 3 not complete."""
-    topic = new_topic()
-    produce(kafka, topic, 0, 10)
-    commit(kafka, group, {TopicPartition(topic, 0): 4})
     assert run(kafka, "lag", group).status == 0
     assert run(kafka, "lag", group, "--max-lag", "6").status == 0
     assert run(kafka, "lag", group, "--max-lag", "5").status == 1
@@ -180,3 +178,28 @@ def test_exit_statuses(kafka: DevKafka, new_topic: TopicFactory, group: str) -> 
     assert beyond.status == 1
     assert "OFFSET_OUTSIDE_LOG" in beyond.out
     assert "Committed by: no member of the group" in beyond.out
+
+
+def test_history_reports_commits_behind_an_open_transaction(
+    kafka: DevKafka, topic: str, group: str
+) -> None:
+    """It is of another group, in the same partition of the log; and a lost Kafka has an address."""
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    commit(kafka, group, {TopicPartition(topic, 0): 5})
+    producer = Producer({**servers, "transactional.id": group})
+    count = len(producer.list_topics(TOPIC, WAIT_S).topics[TOPIC].partitions)
+    others = (f"{group}-{number}" for number in itertools.count())
+    same = (name for name in others if partition_of(name, count) == partition_of(group, count))
+    outsider = Consumer({**servers, "group.id": next(same)})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    member = outsider.consumer_group_metadata()
+    producer.send_offsets_to_transaction([KafkaPartition(topic, 0, 7)], member, WAIT_S)
+    commit(kafka, group, {TopicPartition(topic, 0): 3})
+    first, last = run(kafka, "history", group, "--json").json()["steps"]
+    assert (first["to"], last["from"], last["to"], last["change"]) == (5, 5, 3, "hidden")
+    producer.abort_transaction(WAIT_S)
+    outsider.close()
+    until(lambda: "backward" in run(kafka, "history", group).out)
+    gone = run_alone("history", group, "--bootstrap-servers", "127.0.0.1:1", "--timeout", "2")
+    assert (gone.status, "127.0.0.1:1" in gone.err) == (3, True)

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def serving(kafka: DevKafka) -> Iterator[ServeProcess]:
     """A service that watches no groups, but those that somebody looks at."""
-    with service_of(
-        kafka,
-        WATCH__INTERVAL_S="1",
-        STREAMS="http://127.0.0.1:1",
-    ) as process:
+    with service_of(kafka, WATCH__INTERVAL_S="1", STREAMS="http://127.0.0.1:1") as process:
         yield process
 
 

@@ -107,7 +107,7 @@ def test_each_command_needs_the_rights_of_the_guide(
     assert found["lag_seconds"] > 0
 
     refused = user.types("history", group)
-    assert "lacks READ on topic __consumer_offsets" in refused.err
+    assert "lacks READ on topic __consumer_offsets; grant it: kafka-acls" in refused.err
     user.may(AclOperation.READ, ResourceType.TOPIC, "__consumer_offsets")
     (step,) = user.types("history", group, "--json").json()["steps"]
     assert step["to"] == 5

@@ -130,10 +130,7 @@ def test_without_the_right_to_read_the_log_of_commits(kafka: DevKafka) -> None:
     """The right is named, at every try: it may be granted later."""
     tail = CommitTail(user_login(kafka))
     for _ in range(2):
-        with pytest.raises(
-            KafkaRequestError,
-            match="lacks READ on topic __consumer_offsets",
-        ):
+        with pytest.raises(KafkaRequestError, match="lacks READ on topic __consumer_offsets"):
             tail.read()
 
 

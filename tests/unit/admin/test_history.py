@@ -82,10 +82,8 @@ def test_a_report_undoes_no_deletion_of_a_topic() -> None:
     last, first = walked[5], walked[3]
     both = {first: Cause.TOPIC_RECREATED, last: Cause.TOPIC_RECREATED}
     report = history_report("etl", walked, both)
-    assert [step["cause"] for step in report["steps"] if step["change"] == "deleted"] == [
-        "the topic was recreated",
-        "the topic was recreated",
-    ]
+    causes = [step["cause"] for step in report["steps"] if step["change"] == "deleted"]
+    assert causes == ["the topic was recreated"] * 2
     assert report["undo_to"] == "1970-01-01T00:00:04.999Z"  # of the other partition
     assert history_report("etl", walked[:6], both)["undo_to"] is None
     by_hand = history_report("etl", walked[:6], {first: Cause.TOPIC_RECREATED, last: Cause.OTHER})
@@ -99,14 +97,14 @@ def at(offset: int, text: str = "") -> Target:
 def test_the_group_stands_where_the_last_commit_up_to_then_put_it() -> None:
     """A commit of that very moment counts; so does its metadata, without a consumer's NUL."""
     log = [commit(1, 5, text="a\0"), commit(2, 9, text="b")]
-    assert targets_at(log, 1, "T") == targets_at(log, 1.5, "T") == {P0: at(5, "a")}
-    assert targets_at(log, 2, "T") == {P0: at(9, "b")}
+    assert targets_at(steps(log), 1, "T") == targets_at(steps(log), 1.5, "T") == {P0: at(5, "a")}
+    assert targets_at(steps(log), 2, "T") == {P0: at(9, "b")}
 
 
 def test_an_unknown_offset_differs_from_no_offset() -> None:
     """Compaction may have removed what was before the oldest record that is left."""
     log = [commit(1, 5), commit(2, None), commit(3, 7, P1)]
-    assert targets_at(log, 2.5, "T") == {
+    assert targets_at(steps(log), 2.5, "T") == {
         P0: Target(None, "nothing was committed at T; left as it is"),
         P1: Target(None, "its commits of before T are compacted away; left as it is"),
     }
@@ -121,15 +119,26 @@ def test_an_offset_of_a_former_log_is_not_restored() -> None:
     first, last = (CommitStep(at_s, P0, 12, None, "", Move.DELETED) for at_s in (5.0, 9.0))
     causes = {first: Cause.TOPIC_RECREATED, last: Cause.OTHER}
     causes |= {last._replace(partition=P1): Cause.OTHER}
-    assert targets_at(log, 2, "T", causes) == {
+    assert targets_at(steps(log), 2, "T", causes) == {
         P0: Target(None, "the topic was recreated since then; left as it is"),
         P1: at(13),
     }
-    unread = targets_at(log, 2, "T", {first: NOT_READ})[P0]
+    unread = targets_at(steps(log), 2, "T", {first: NOT_READ})[P0]
     assert unread.offset is None
     assert "recreated since then is not known: not read within 5 s; left" in unread.note
     report = history_report("etl", list(steps([*log, commit(5, None)])), {first: NOT_READ})
     assert report["steps"][-1]["cause"] == "not known: not read within 5 s"
+
+
+def test_a_commit_behind_an_open_transaction_is_shown_as_hidden() -> None:
+    """Kafka shows no record behind it, whoever began it; a history ended there in silence."""
+    log = [commit(1, 5), commit(2, 7, P1), commit(3, 9)]
+    committed = {P0: OffsetAndMetadata(4, "m"), P1: OffsetAndMetadata(7)}
+    *shown, hidden = walked = list(steps(log, committed, 10))
+    assert (shown, hidden) == (list(steps(log)), CommitStep(10, P0, 9, 4, "m", Move.HIDDEN))
+    left = Target(None, f"{Cause.TRANSACTION.value}; left as it is")
+    assert targets_at(walked, 3, "T") == {P0: left, P1: at(7)}
+    assert targets_at(walked, 2, "T") == {P0: at(5), P1: at(7)}
 
 
 @given(
@@ -157,7 +166,7 @@ def test_compaction_never_makes_a_wrong_answer(
         log.append(commit(now_s, offset, where))
     dirty = log[cleaned:]
     kept = {record.key: record for record in log[:cleaned]}
-    whole = targets_at(log, asked_s, "T")
-    for where, target in targets_at([*kept.values(), *dirty], asked_s, "T").items():
+    whole = targets_at(steps(log), asked_s, "T")
+    for where, target in targets_at(steps([*kept.values(), *dirty]), asked_s, "T").items():
         if "compacted away" not in target.note:
             assert target == whole[where]

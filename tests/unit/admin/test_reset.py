@@ -88,11 +88,6 @@ def test_a_partition_that_is_gone_is_left_as_it_is() -> None:
     assert left.note == "no offset is given for it; left as it is"
 
 
-def test_a_file_of_a_spreadsheet_is_read() -> None:
-    """It begins with a byte order mark, and its lines end as those of Windows."""
-    assert parse_csv(b"\xef\xbb\xbforders,0,5\r\n", "etl") == {P0: new(5)}
-
-
 @pytest.mark.parametrize(
     "names", [("=a", "'=a"), ("a\nb", "a\\nb"), ("a\\\nb", "a\\\\nb"), ("'\n", "'\\n")]
 )
@@ -105,6 +100,8 @@ def test_groups_of_similar_names_keep_their_own_offsets(names: tuple[str, str]) 
     exported = to_csv(plans).encode()
     assert [parse_csv(exported, name) for name in names] == [{P0: new(0)}, {P1: new(1)}]
     assert parse_csv(b"'=a,orders,0,1\n=a,orders,1,2\n", "'=a") == {P0: new(1)}
+    # A spreadsheet's file begins with a byte order mark, and its lines end as those of Windows.
+    assert parse_csv(b"\xef\xbb\xbforders,0,5\r\n", "etl") == {P0: new(5)}
 
 
 @pytest.mark.parametrize(

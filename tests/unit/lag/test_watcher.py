@@ -83,12 +83,8 @@ def test_frequent_commits_are_merged() -> None:
     commits = [CommitRecord(KEY, at_s, at_s=begun_s + at_s) for at_s in range(10, 100, 10)]
     watched.round(100, 90, logged=commits)
     found = watched.partition().commits
-    assert [(each.offset, each.timestamp_ms / 1_000 - begun_s) for each in found] == [
-        (20, 0),
-        (50, 30),
-        (80, 60),
-        (90, 90),
-    ]
+    seen = [(each.offset, each.timestamp_ms / 1_000 - begun_s) for each in found]
+    assert seen == [(20, 0), (50, 30), (80, 60), (90, 90)]
 
 
 def test_a_commit_counts_once() -> None:
@@ -100,6 +96,17 @@ def test_a_commit_counts_once() -> None:
     watched.round(100, 60, logged=[late, CommitRecord(KEY, 60, at_s=at_s)])
     assert [(each.offset, each.lag) for each in watched.partition().commits] == [(50, 50), (60, 40)]
     assert watched.partition().commits[-1].timestamp_ms == at_s * 1000
+
+
+def test_hidden_commits_do_not_make_a_stopped_group() -> None:
+    """An open transaction, of whatever group, hides the records behind it as long as it lasts."""
+    watched = Watched()
+    for committed in range(0, 300, 10):
+        watched.round(1_000, committed, logged=[])
+        assert watched.status() is Status.OK
+    late = [CommitRecord(KEY, at_s, at_s=watched.now_s - 300 + at_s) for at_s in range(290)]
+    watched.round(1_000, 290, logged=late)  # the transaction has ended
+    assert [each.offset for each in watched.partition().commits] == [*range(280, 290)]
 
 
 def test_a_clock_that_is_set_back_hides_no_stopped_group() -> None:
