@@ -28,7 +28,7 @@ from offsetmgr.text import error_text, visible
 from offsetmgr.types import MAX_OFFSET, check_callable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -116,12 +116,15 @@ class Checkpoint:
             problem = f"has a metadata file that cannot be read ({text[:80]!r})"
             raise InvalidValueError("checkpoint", self.location, problem, _HINT) from None
 
-    def has_offsets(self) -> bool:
-        """Return True if the query has begun a batch.
+    def has_offsets(self, topics: Collection[str] = ()) -> bool:
+        """Return True if Spark begins from here; False if it takes the options of its sources.
 
-        If not, Spark takes its start from the source's options, even if the folder exists.
+        Where the query has begun no batch, the noted start of a source counts; with ``topics`` only
+        that of one which reads any of them.
         """
-        return bool(self._batches("offsets"))
+        notes = [self.read(f"sources/{each}/0") or "" for each in self.names("sources")]
+        noted = {place.topic for note in notes for place in _position(note.rpartition("\n")[2])}
+        return bool(self._batches("offsets") or noted.intersection(topics or noted))
 
     def last_finished(self) -> Batch | None:
         """Return the newest finished batch whose files are whole; None if none is finished.

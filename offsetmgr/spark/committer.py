@@ -586,8 +586,7 @@ class Committer:
             stopped = [key for key in keys if not self._may_commit(self._unread[key])]
             if stopped:
                 places = [key.topic_partition for key in stopped]
-                left_s = stop.left_s
-                self._client.stop_managers(timeout=left_s, group=group, partitions=places)
+                self._client.stop_managers(timeout=stop.left_s, group=group, partitions=places)
             lost = stopped if group in self._used() else keys
             self._report({key: self._unread[key] for key in lost})
             for key in stopped:

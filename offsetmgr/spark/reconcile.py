@@ -80,10 +80,8 @@ class Reconciliation(NamedTuple):
         if refused and not partial:
             text = f"group {self.group} cannot take the checkpoint's offsets of {listed(refused)}"
             raise OffsetConflictError(f"{text}; nothing was committed")
-        offsets = {
-            (topic, number): offset
-            for (topic, number), offset in wanted.items()
-            if (topic, number) not in reasons
+        offsets: dict[tuple[str, int], int] = {
+            each: offset for each, offset in wanted.items() if each not in reasons
         }
         if not offsets:
             return

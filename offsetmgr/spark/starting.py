@@ -115,7 +115,7 @@ def starting_offsets(
         raise InvalidValueError("pattern", pattern, "is given with topics", "give one of them")
     if checkpoint is not None:
         files = Checkpoint(checkpoint, spark)
-        if files.has_offsets():
+        if files.has_offsets(names if pattern is None else ()):
             _log.info("checkpoint %s has offsets; group %s is not asked", files.location, group)
             return "earliest"  # valid for any topics; Spark reads its checkpoint instead
     deadline = Deadline(timeout)

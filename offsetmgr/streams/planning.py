@@ -163,7 +163,7 @@ class Query:
             defer_timeout_s=settings.defer_timeout_s,
         )
         # Spark takes them from its checkpoint if that has any.
-        known = checkpoint.has_offsets()
+        known = checkpoint.has_offsets(streams)
         self._first = "earliest" if known else spark_json(positions(streams))
 
     def frame(self) -> DataFrame:

@@ -32,8 +32,7 @@ def numbers(spark: SparkSession, topic: Topic, batch: KafkaBatch) -> list[int]:
 def test_transactions_are_read_when_they_are_over(job: Job) -> None:
     """One that is open holds a batch up no more than an empty topic; an aborted one is not read.
 
-    Spark takes the options of empty ranges, also together with one of records, and ends where they
-    say.
+    Spark takes empty ranges, also together with one of records, and ends where they say.
     """
     spark, client, topic, group, _ = job
     config = {"bootstrap.servers": topic.kafka.bootstrap_servers, "transactional.id": group}

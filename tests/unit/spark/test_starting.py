@@ -166,11 +166,14 @@ def away() -> Iterator[OffsetClient]:
 def test_a_checkpoint_with_offsets_needs_no_service(
     away: OffsetClient, tmp_path: Path, url: str
 ) -> None:
-    """Spark goes on from it and ignores the value, which is valid for any topics."""
-    WrittenCheckpoint(tmp_path).batch(0, orders(5), finished=False)
-    location = url.format(tmp_path)
+    """Spark goes on from it, or from a noted start; it ignores the value, valid for any topics."""
+    checkpoint, location = WrittenCheckpoint(tmp_path), url.format(tmp_path)
+    checkpoint.began(1, {"orders-eu": {"0": 5}})
     assert starting_offsets(away, GROUP, ["orders-eu"], checkpoint=location) == "earliest"
     assert starting_offsets(away, GROUP, pattern=PATTERN, checkpoint=location) == "earliest"
+    checkpoint.files.remove("sources/1/0")
+    checkpoint.batch(0, orders(5), finished=False)
+    assert starting_offsets(away, GROUP, ["orders-eu"], checkpoint=location) == "earliest"
 
 
 def test_a_checkpoint_without_offsets_is_none(client: OffsetClient, tmp_path: Path) -> None:
@@ -179,8 +182,11 @@ def test_a_checkpoint_without_offsets_is_none(client: OffsetClient, tmp_path: Pa
     for name in ("absent", "made"):
         location = str(tmp_path / name)
         assert starting_offsets(client, GROUP, ["orders-eu"], checkpoint=location) == expected
-        # What Spark leaves where a driver dies before its first batch.
-        WrittenCheckpoint(tmp_path / "made").write("offsets/.0.1f2e.tmp", "v1")
+        # What Spark leaves where a driver dies before its first batch; sources of other topics.
+        made = WrittenCheckpoint(tmp_path / "made")
+        made.write("offsets/.0.1f2e.tmp", "v1")
+        made.began(0, orders(5))
+        made.write("sources/1/0", 'v1\n{"path":"file:///orders-eu","timestamp":1,"batchId":0}')
 
 
 @pytest.mark.parametrize("where", ["earliest", "latest"])
