@@ -12,16 +12,12 @@ from tests.waiting import WAIT_S, eventually
 
 if TYPE_CHECKING:
     from offsetmgr.devkafka import DevKafka
-    from tests.kafka.mock_cluster import MockCluster
 
 BY_KEY = -1
 
 
 def send(
-    kafka: DevKafka | MockCluster,
-    topic: str,
-    *rows: tuple[str, str | bytes | None],
-    partition: int = BY_KEY,
+    kafka: DevKafka, topic: str, *rows: tuple[str, str | bytes | None], partition: int = BY_KEY
 ) -> None:
     """Produce rows to the partitions of their keys, or to one partition."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "fnv1a"})

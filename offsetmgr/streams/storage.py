@@ -14,7 +14,7 @@ from hashlib import blake2b
 from heapq import merge
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
 import lmdb
@@ -27,7 +27,7 @@ from offsetmgr.streams.memory import Storage
 from offsetmgr.types import check_count, check_flag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAX_KEY_BYTES: Final = 511
 """Longest key that lmdb takes; it does not take the empty one either."""
@@ -44,11 +44,15 @@ _META: Final = b"meta"
 _TOPIC: Final = b"topic"
 _TOPIC_ID: Final = b"topic-id"
 _SEEN: Final = b"seen"
+_OFFSET: Final = b"offset/%d"
+_EPOCH: Final = b"epoch/%d"
 _COMPLETE: Final = b"complete"
 _ODD: Final = b"row/"
 """Before the hash of a key that lmdb does not take: the name of its row in ``meta``."""
 _REBUILD: Final = "delete the folder and start the view, which reads the table again"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+_T = TypeVar("_T")
 
 log = SafeLogger("offsetmgr.streams")
 
@@ -123,16 +127,17 @@ class LmdbReader:
                     yield key, value
 
     def offset(self, partition: int) -> int | None:
-        offset = self._meta_value(_offset_name(partition))
-        return None if offset is None else int(offset)
+        return self._number(_OFFSET % partition, int)
 
     def leader_epoch(self, partition: int) -> int | None:
-        epoch = self._meta_value(_epoch_name(partition))
-        return None if epoch is None else int(epoch)
+        return self._number(_EPOCH % partition, int)
 
     def seen_s(self) -> float | None:
-        seen = self._meta_value(_SEEN)
-        return None if seen is None else float(seen)
+        return self._number(_SEEN, float)
+
+    def _number(self, name: bytes, kind: Callable[[bytes], _T]) -> _T | None:
+        value = self._meta_value(name)
+        return None if value is None else kind(value)
 
     def _meta_value(self, name: bytes) -> bytes | None:
         with _failing(self.path, "read"), self._env.begin(self._meta) as txn:
@@ -236,7 +241,7 @@ class LmdbStorage(LmdbReader, Storage):
                     packed = len(key).to_bytes(4, "big") + key + value
                     txn.put(_odd_name(key), packed, db=self._meta)
             for partition, offset in offsets.items():
-                txn.put(_offset_name(partition), b"%d" % offset, db=self._meta)
+                txn.put(_OFFSET % partition, b"%d" % offset, db=self._meta)
         self._empty = False
 
     @contextlib.contextmanager
@@ -260,7 +265,7 @@ class LmdbStorage(LmdbReader, Storage):
 
     def note_leader_epoch(self, partition: int, epoch: int) -> None:
         with self._writing() as txn:
-            txn.put(_epoch_name(partition), b"%d" % epoch, db=self._meta)
+            txn.put(_EPOCH % partition, b"%d" % epoch, db=self._meta)
 
     def note_seen(self, at_s: float) -> None:
         self._env.reader_check()  # those that were killed keep all pages of their time
@@ -347,14 +352,6 @@ def _failing(path: Path, done: str) -> Iterator[None]:
         raise ViewError(f"the store at {path} is damaged ({error}): {_REBUILD}") from error
     except (lmdb.Error, OSError, ValueError, OverflowError) as error:
         raise ViewError(f"the store at {path} cannot be {done}: {error}") from error
-
-
-def _offset_name(partition: int) -> bytes:
-    return b"offset/%d" % partition
-
-
-def _epoch_name(partition: int) -> bytes:
-    return b"epoch/%d" % partition
 
 
 def _odd_name(key: bytes) -> bytes:

@@ -23,6 +23,7 @@ from offsetmgr.streams.partition_table import TableState
 from offsetmgr.streams.storage import LmdbStorage
 from offsetmgr.streams.view import View, ViewState
 from tests.conftest import create_topic
+from tests.kafka.messages import produce
 from tests.kafka.mock_cluster import MockCluster
 from tests.secured import allow, user_login
 from tests.tables import Transactional, delete, grow, send
@@ -188,7 +189,7 @@ class TestPartitionsAndTopics:
             kafka.create_topic("table")
             view = View(kafka.bootstrap_servers, "table", codecs.String(), tmp_path, timeout_s=1.0)
             kafka.set_leader("table", 1)
-            send(kafka, "table", ("a", "1"))
+            produce(kafka, "table", range(1), partitions=1, keys=5)
             with view:
                 view.wait_until_running(WAIT_S)
             store = LmdbStorage(tmp_path)
@@ -196,9 +197,9 @@ class TestPartitionsAndTopics:
             store.apply({b"lost": b"1"}, {0: 2})  # the next leader does not have them
             store.close()
             kafka.set_leader("table", 2)
-            send(kafka, "table", *((name, "2") for name in "bcde"))
+            produce(kafka, "table", range(1, 5), partitions=1, keys=5)
             with view:
-                eventually(lambda: dict(view), {"a": "1"} | dict.fromkeys("bcde", "2"))
+                eventually(lambda: dict(view), {f"key-{n}": str(n) for n in range(5)})
 
     @pytest.mark.parametrize("away_s", [10.0, 3_600.0])
     def test_a_view_away_for_longer_than_tombstones_stay_starts_over(
