@@ -474,13 +474,13 @@ class Member:
         """Go on in partitions whose offset is not in their log."""
         if not self._logs.look(self.assigned):
             return
-        doubts = self._logs.doubts
+        doubts, failures = self._logs.doubts, self._settling.failures
         for each, offset in list(doubts.items()):
             if each.topic in self._logs.missing or each not in self.assigned:
                 continue
             try:
-                ends = self._consumer.get_watermark_offsets
-                low, high = ends(KafkaPartition(*each), timeout=_RETRY_S / 2)
+                where, wait_s = KafkaPartition(*each), _RETRY_S / 2 * min(failures + 1, 3)
+                low, high = self._consumer.get_watermark_offsets(where, timeout=wait_s)
             except KafkaException as error:
                 self._settle_at_s = time.monotonic() + self._settling.failed()
                 if self._settling.failures > _ELECTION_TRIES:

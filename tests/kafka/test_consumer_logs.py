@@ -537,7 +537,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_read_from_its_start(
             options |= {"partitions": [("orders", 0)], "topics": ()}
         if how == "in pieces":
             options["settings"] = {"strategy": "range"}
-            kafka.set_round_trip(300)
+            kafka.set_round_trip(600)
         with Reader(kafka, "orders", kind, **options) as reader:
             assert reader.read(50) == list(range(50))
             assert reader.codes()[-1] == "OFFSET_OUTSIDE_LOG"
