@@ -302,8 +302,7 @@ def test_a_silent_run_is_asked(
 ) -> None:
     """A listener bus that is full drops reports, and that a query has ended.
 
-    One that cannot be asked, or hangs, delays no other.  A flush and a release end in time where
-    Spark does not answer, as a Spark Connect that is gone.
+    One that cannot be asked, or hangs, delays no other, and no flush or release for long.
     """
     answers: list[object] = [None]
     asked: list[str] = []
@@ -329,9 +328,11 @@ def test_a_silent_run_is_asked(
             eventually(lambda: at(client), offset)
         answers.append(progress(15, batchId=2))
         quiet.isActive = False
-        eventually(lambda: (at(client), managers(service)), (15, 0))
-        before = asked.count("p")
-        until(lambda: asked.count("p") > before + 1)
+        until(lambda: asked.count("p") > 2 and "query h is not committed" in caplog.text)
+        session.report(3, query="h", topic="clicks")
+        session.end("h")
+        eventually(lambda: at(client), 15)
+        eventually(lambda: (len(client.committed("etl")), managers(service)), (2, 0))
         with pytest.raises(OffsetTimeoutError, match="Spark did not answer"):
             commits.flush(hung, 0.1)
         with pytest.raises(OffsetTimeoutError, match="Spark does not answer: ConnectionError"):
