@@ -38,6 +38,7 @@ from offsetmgr.kafka.commit_log import read_commits
 from offsetmgr.kafka.config import INSTANCE
 from offsetmgr.kafka.errors import (
     RIGHT_CODES,
+    code_of,
     does_not_exist,
     known,
     request_error,
@@ -111,7 +112,6 @@ class GroupChanges(Closing):
         self._store = store
         self._config = config
         self._service = service
-        self._timeout_s = timeout_s
         self._history_s = history_s or timeout_s
         self.topic_ids: dict[str, str] = {}
         """The topics of all plans, as of before their logs were read."""
@@ -154,7 +154,8 @@ class GroupChanges(Closing):
 
     def history(self, group: str, *chosen: Any) -> Iterator[CommitStep]:
         """Return the steps of a group; ``chosen`` are the limits that ``steps`` takes."""
-        committed = self.committed(group)  # before its log
+        answer = self.reader.committed([group])[group]  # before its log, for which READ is enough
+        committed = {} if code_of(answer) in RIGHT_CODES else known(answer)
         commits = read_commits(self._config, {group}, timeout_s=self._history_s)
         return steps(commits, committed, time.time(), *chosen)
 
@@ -337,10 +338,10 @@ class GroupChanges(Closing):
         opened = (
             open_store(self._store)
             if self._store
-            else BrokerOffsetStore(self._config, timeout_s=self._timeout_s)
+            else BrokerOffsetStore(self._config, timeout_s=self.reader.timeout_s)
         )
         with opened as store:
-            for _ in Deadline(self._timeout_s).polls():
+            for _ in Deadline(self.reader.timeout_s).polls():
                 error = tried(store.commit, group, offsets)
                 failures = {} if error is None else refusals(error, offsets)
                 infos = (getattr(each, "info", None) for each in failures.values())

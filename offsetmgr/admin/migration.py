@@ -365,7 +365,7 @@ class _Cluster(GroupChanges):
         """
         found: dict[TopicPartition, list[Record]] = {where: [] for where in starts}
         try:
-            for message in read_to_end(self._config, starts, self._timeout_s, stops):
+            for message in read_to_end(self._config, starts, self.reader.timeout_s, stops):
                 where = TopicPartition(message.topic() or "", message.partition() or 0)
                 at_ms, value = message.timestamp()[1], message.value()
                 if value and len(value) > sha256().digest_size:  # a thousand are compared

@@ -95,6 +95,12 @@ def test_each_command_needs_the_rights_of_the_guide(
         assert f"lacks DELETE on group {group}" in user.types(*words).err
     plan = user.types("reset", group, "--all-topics", "--to-earliest")
     assert f"lacks READ on group {group}" in plan.err
+    refused = user.types("history", group)
+    assert "lacks READ on topic __consumer_offsets; grant it: kafka-acls" in refused.err
+    user.may(AclOperation.READ, ResourceType.TOPIC, "__consumer_offsets")
+    (step,) = user.types("history", group, "--json").json()["steps"]
+    assert step["to"] == 5
+
     user.may(AclOperation.DESCRIBE, ResourceType.GROUP, group)
     user.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
@@ -105,12 +111,6 @@ def test_each_command_needs_the_rights_of_the_guide(
     user.may(AclOperation.READ, ResourceType.TOPIC, topic)
     (found,) = partitions(user.types("describe", group, "--json"))
     assert found["lag_seconds"] > 0
-
-    refused = user.types("history", group)
-    assert "lacks READ on topic __consumer_offsets; grant it: kafka-acls" in refused.err
-    user.may(AclOperation.READ, ResourceType.TOPIC, "__consumer_offsets")
-    (step,) = user.types("history", group, "--json").json()["steps"]
-    assert step["to"] == 5
 
     reset = ["reset", group, "--all-topics", "--to-earliest", "--execute"]
     assert f"lacks READ on group {group}" in user.types(*reset).out
