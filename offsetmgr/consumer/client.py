@@ -1,18 +1,8 @@
-"""A member's client of librdkafka: what it is asked for at once, its errors, and its end."""
+"""A member's client of librdkafka: what it is asked for at once, and its errors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from offsetmgr.consumer.settings import log
-from offsetmgr.deadlines import POLL_S, Deadline
-from offsetmgr.workers import Question
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import Consumer
-
+from typing import Final
 
 SLICE_S: Final = 0.1
 """Longest single wait for Kafka, so that another thread's turn comes soon."""
@@ -32,12 +22,3 @@ OUT_OF_RANGE: Final = frozenset({-140, -139})
 REFUSING: Final = frozenset({-169, -181, -187, -193})
 """librdkafka's _AUTHENTICATION, _SSL, _ALL_BROKERS_DOWN and _RESOLVE: errors of connections that
 are reported.  Others are followed by one of these, or by none."""
-
-
-def leave(consumer: Consumer, group: str, least_s: float, is_cut_off: Callable[[], bool]) -> None:
-    """Leave the group; librdkafka waits for a coordinator that is away."""
-    question, deadline = Question(consumer.close), Deadline(least_s)
-    while not question.wait(POLL_S):
-        if deadline.over and is_cut_off():
-            log.warning("group %s: left without an answer of its coordinator", group)
-            break

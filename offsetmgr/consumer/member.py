@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -34,11 +34,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from offsetmgr.backoff import Backoff
 from offsetmgr.codes import GENERATION_FENCED, TOPIC_RECREATED, error_info
-from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, SLICE_S, leave
+from offsetmgr.consumer.client import END, FATAL, OUT_OF_RANGE, REFUSING, SLICE_S
 from offsetmgr.consumer.offsets import Claims, Commits, MemberStore, as_kafka, claim, is_rebalancing
 from offsetmgr.consumer.settings import (
     UNREAD,
     ConsumerStats,
+    Kind,
     Notification,
     by_topic,
     kafka_settings,
@@ -46,7 +47,7 @@ from offsetmgr.consumer.settings import (
 )
 from offsetmgr.consumer.topics import Discovery, LogWatch, report_missing, restart_at
 from offsetmgr.consumer.work import Start, runs_of
-from offsetmgr.deadlines import LONGEST_WAIT_S, Deadline, Latch
+from offsetmgr.deadlines import LONGEST_WAIT_S, POLL_S, Deadline, Latch
 from offsetmgr.errors import KafkaRequestError, OffsetManagerError
 from offsetmgr.kafka.clients import open_consumer
 from offsetmgr.kafka.cluster import ClusterReader
@@ -84,6 +85,8 @@ _REBALANCE_IN_PROGRESS: Final = 27
 _FENCED: Final = error_info(GENERATION_FENCED).name
 
 _Offsets: TypeAlias = "Mapping[TopicPartition, OffsetAndMetadata]"
+_Done: TypeAlias = "dict[TopicPartition, OffsetAndMetadata]"
+_Places: TypeAlias = "Iterable[TopicPartition]"
 
 
 class Member:
@@ -287,8 +290,13 @@ class Member:
                 self._let_go(self._partitions)
 
     def _leave(self) -> None:
-        least_s = max(_MOVING_S, self.settings.dwell_s)
-        leave(self._consumer, self.group, least_s, lambda: self._is_cut_off)
+        """Leave the group; librdkafka waits for a coordinator that is away."""
+        question = Question(self._consumer.close)
+        deadline = Deadline(max(_MOVING_S, self.settings.dwell_s))
+        while not question.wait(POLL_S):
+            if deadline.over and self._is_cut_off:
+                log.warning("group %s: left without an answer of its coordinator", self.group)
+                break
 
     # Polling
 
@@ -551,11 +559,7 @@ class Member:
         self.work.committed(offsets)
 
     def _commit(
-        self,
-        timeout_s: float,
-        *,
-        polls: bool = False,
-        leftovers: dict[TopicPartition, OffsetAndMetadata] | None = None,
+        self, timeout_s: float, *, polls: bool = False, leftovers: _Done | None = None
     ) -> OffsetManagerError | None:
         """Commit ``leftovers``, or what is processed, after a commit under way; return an error.
 
@@ -570,10 +574,7 @@ class Member:
         return self._await_commit(deadline, polls=polls) or missing
 
     def _begin_commit(
-        self,
-        leftovers: dict[TopicPartition, OffsetAndMetadata] | None = None,
-        *,
-        at_once: bool = False,
+        self, leftovers: _Done | None = None, *, at_once: bool = False
     ) -> KafkaRequestError | None:
         """Begin to commit what is processed; return an error of those whose topic is missing."""
         offsets = self._to_commit() if leftovers is None else leftovers
@@ -581,7 +582,7 @@ class Member:
         self._commits.begin(offsets, at_once=at_once)
         return missing
 
-    def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _to_commit(self) -> _Done:
         """Return what is processed, and what was committed too long ago."""
         return {**self._commits.expiring(), **self.work.to_commit()}
 
@@ -765,9 +766,7 @@ class Member:
                 self._notify("start", released=releasing)
                 self.work.begin_release(releasing, self.settings.dwell_s)
 
-    def _let_go(
-        self, partitions: Collection[TopicPartition], kind: Literal["ok", "error"] = "ok"
-    ) -> None:
+    def _let_go(self, partitions: Collection[TopicPartition], kind: Kind = "ok") -> None:
         timeout_s = 0.0 if kind == "error" else self.settings.dwell_s
         self._claims.drop(partitions, timeout_s)
         gone = self.assigned.intersection(partitions)
@@ -788,13 +787,7 @@ class Member:
             self._consumer.unassign()
         self._claims.release(gone, timeout_s)
 
-    def _notify(
-        self,
-        kind: Literal["start", "ok", "error"],
-        *,
-        claimed: Iterable[TopicPartition] = (),
-        released: Iterable[TopicPartition] = (),
-    ) -> None:
+    def _notify(self, kind: Kind, *, claimed: _Places = (), released: _Places = ()) -> None:
         self.stats.rebalances += kind != "start"
         steps = map(by_topic, (claimed, released, self.assigned.union(claimed)))
         self.notifications.append(Notification(kind, *steps))

@@ -330,8 +330,7 @@ class Claims:
                 self._report_late("claim")
             return {}
         claimed, self._claim, self._claiming = self._claiming, None, set()
-        failure = question.answer.exception()
-        if failure is not None:
+        if (failure := question.answer.exception()) is not None:
             self._due_s = time.monotonic() + self._backoff.failed()
             error = as_store_error(f"claim for group {self._group}", failure)
             self._report(error, "could not claim partitions; tries again")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from offsetmgr.types import TopicPartition
 
+Kind = Literal["start", "ok", "error"]
 Strategy = Literal["range", "roundrobin", "cooperative-sticky"]
 
 UNREAD: Final = 100
@@ -82,7 +83,7 @@ class ConsumerSettings:
 class Notification(NamedTuple):
     """A step of a rebalance; partitions are lists by topic."""
 
-    kind: Literal["start", "ok", "error"]
+    kind: Kind
     """``start`` before partitions are released, ``ok`` after partitions were claimed or released,
     ``error`` after partitions were lost without a release."""
     claimed: Mapping[str, Sequence[int]]

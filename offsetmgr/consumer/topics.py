@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from offsetmgr.stores import OffsetStore
     from offsetmgr.types import OffsetAndMetadata
 
+_Report: TypeAlias = "Callable[[OffsetManagerError, str], None]"
 _Found: TypeAlias = (
     "tuple[list[str], dict[TopicPartition, int], dict[str, str], dict[str, OffsetManagerError]]"
 )
@@ -106,7 +107,7 @@ class Discovery:
         reader: ClusterReader,
         store: OffsetStore,
         group: str,
-        report: Callable[[OffsetManagerError, str], None],
+        report: _Report,
         kafka: Mapping[str, Any],
         *,
         latest: bool,
@@ -147,8 +148,7 @@ class Discovery:
                 self._report(late_error(what), "the store does not answer")
             return False
         question, self._question = self._question, None
-        failure = question.answer.exception()
-        if failure is not None:  # of a user's store, too
+        if (failure := question.answer.exception()) is not None:  # of a user's store, too
             self._report(as_store_error(what, failure), "could not look up topics; tries again")
             self._due_s = now_s + _RETRY_S
             return False
@@ -228,15 +228,12 @@ def missing_partition(
 
 
 def report_missing(
-    reader: ClusterReader,
-    partitions: Collection[TopicPartition],
-    report: Callable[[OffsetManagerError, str], None],
+    reader: ClusterReader, partitions: Collection[TopicPartition], report: _Report
 ) -> None:
     """Report partitions that do not exist: librdkafka waits for them in silence."""
     existing = reader.partitions_of({each.topic for each in partitions})
     for topic_partition in partitions:
-        error = missing_partition(existing, topic_partition)
-        if error is not None:
+        if (error := missing_partition(existing, topic_partition)) is not None:
             report(error, _NOT_READ)
 
 
@@ -249,11 +246,7 @@ class Unassigned:
     """
 
     def __init__(
-        self,
-        reader: ClusterReader,
-        group: str,
-        report: Callable[[OffsetManagerError, str], None],
-        refresh_s: float,
+        self, reader: ClusterReader, group: str, report: _Report, refresh_s: float
     ) -> None:
         """The metadata is refreshed every ``refresh_s``."""
         self._reader = reader
@@ -316,14 +309,7 @@ class LogWatch:
     range.
     """
 
-    def __init__(
-        self,
-        reader: ClusterReader,
-        group: str,
-        report: Callable[[OffsetManagerError, str], None],
-        *,
-        alone: bool,
-    ) -> None:
+    def __init__(self, reader: ClusterReader, group: str, report: _Report, *, alone: bool) -> None:
         """``alone``: without membership, where librdkafka reports no missing topics."""
         self.doubts: dict[TopicPartition, int | None] = {}
         """Partitions whose offset is not in their log; None if their topic was recreated."""
