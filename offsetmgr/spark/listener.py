@@ -108,7 +108,7 @@ class CommitListener(Subscription, StreamingQueryListener):
 
         def ask() -> Snapshot | None:
             if query.isActive and not is_continuous:
-                # While it runs its files are not read again and again: its first report will come.
+                # While it runs its files are not read again and again: its next report will come.
                 progress = _last_progress(query)
                 return None if progress is None else self._read(progress)
             self.end_if_over(query)

@@ -43,6 +43,17 @@ def began(*, commit: bool = True) -> tuple[Core, ManagerHandle]:
     return core, handle
 
 
+def stopped_in_doubt() -> tuple[Core, ManagerHandle]:
+    """Return a manager that stopped before its last commit lands, and whose topic is recreated."""
+    core, handle = began()
+    core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
+    core.submit(handle, FORMER + 1)
+    core.stop(handle, 0.5)
+    core.advance(1.0)
+    recreate(core, SMALLER)
+    return core, handle
+
+
 def codes(core: Core) -> list[str]:
     return [error.code for _, error in core.listener.failures]
 
@@ -237,12 +248,7 @@ class TestRaces:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The kind: a stopped manager that puts an offset right commits again unread."""
-        core, handle = began()
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        core.submit(handle, FORMER + 1)
-        core.stop(handle, 0.5)
-        core.advance(1.0)
-        recreate(core, SMALLER)
+        core, _ = stopped_in_doubt()
         core.coordinator.inject("commit", Unknown(TIMED_OUT, 0.5))
         committed = CommitPlan.committed
 
@@ -330,12 +336,7 @@ class TestRaces:
 
     def test_a_stopped_manager_leaves_a_replacement_to_its_successor(self) -> None:
         """The kind: the answer to a look arrives after another manager took over."""
-        core, handle = began()
-        core.coordinator.inject("commit", Unknown(TIMED_OUT, 8.0))
-        core.submit(handle, FORMER + 1)
-        core.stop(handle, 0.5)
-        core.advance(1.0)
-        recreate(core, SMALLER)
+        core, handle = stopped_in_doubt()
         core.coordinator.inject("topic_logs", Respond(4.0))
         while not handle._manager.stray:
             core.advance(0.1)
